@@ -12,9 +12,10 @@ from typing import Any
 
 import anyio
 import pytest
-from aiosqlite import Connection
+from aiosqlite import Connection, connect
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from callboard import StorageError, ToolNode, create_react_agent
 from callboard._langgraph._savers import for_storing
@@ -322,6 +323,26 @@ async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(t
 
     assert statements.count("COMMIT") == 24
     assert sum(TABLES in statement for statement in statements) == 1
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_checkpointer_that_connects_again_during_a_run_stores_with_its_new_connection(tmp_path: Path) -> None:
+    async def reconnect() -> str:
+        """Connect again."""
+        await saver.conn.close()
+        saver.conn = await connect(tmp_path / "agent.db")
+        return "connected"
+
+    saver: Any = AsyncSqliteSaver(await connect(tmp_path / "agent.db"))
+    try:
+        agent = create_react_agent(ScriptedModel([calls("reconnect"), "done"]), [make(reconnect)], checkpointer=saver)
+        with anyio.fail_after(30):
+            await agent.ainvoke(QUESTION, AT)
+            state = await agent.aget_state(AT)
+        assert [message.content for message in state.values["messages"]][-2:] == ["connected", "done"]
+        assert state.next == ()
+    finally:
+        await saver.conn.close()
 
 
 async def test_a_change_on_an_async_sqlite_saver_is_one_job_of_its_thread(

@@ -54,8 +54,11 @@ class Saver:
         self.thread_id = thread_id
         self.namespace = namespace
         self._about = {} if about is None else about
-        self._copies: dict[str, Any] = {}
-        """Copies of the saver with a caching serializer, by the name of the method that stores something."""
+        self._copies: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        """Copies of the saver with a caching serializer, by the name of the method that stores something.
+
+        Each copy stands behind the saver's connection, pipeline and serializer from which it was made.
+        """
 
     @property
     def _place(self) -> Place:
@@ -182,10 +185,13 @@ class Saver:
         """Return the copy of a saver for calls of its method `name`; return a saver of an unknown class unchanged."""
         if not is_known(saver):
             return saver
-        if name not in self._copies:
+        # The program may replace them during a run, such as to connect again; the copy would keep the old ones.
+        parts = tuple(getattr(saver, part, None) for part in ("conn", "pipe", "serde"))
+        known = self._copies.get(name)
+        if known is None or any(part is not before for part, before in zip(parts, known[0], strict=True)):
             serde = _caching(saver, self._place if name == "put" else None)
-            self._copies[name] = for_storing(saver, serde)
-        return self._copies[name]
+            known = self._copies[name] = parts, for_storing(saver, serde)
+        return known[1]
 
     def _gone(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
         if name != "put" or not keeps_values(self._saver):
