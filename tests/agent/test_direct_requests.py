@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 import sniffio
 from langchain_core import globals as langchain_globals
 from langchain_core.caches import InMemoryCache
-from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, get_usage_metadata_callback, manager
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -59,6 +60,13 @@ class AlsoOnTrio(Plain):
     """Model whose requests need no asyncio."""
 
     runs_on_trio: ClassVar[bool] = True
+
+
+class Waiting(AlsoOnTrio):
+    """Model with its own way to ask, which has not declared that this way runs on trio."""
+
+    async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
+        return await super()._agenerate(*args, **options)
 
 
 def look_up(query: str) -> str:
@@ -127,6 +135,70 @@ async def test_a_callback_handler_hears_of_the_request(where: str) -> None:
     else:
         await reply_of(model, {"callbacks": [listener]} if where == "config" else None)
     assert listener.heard == 1
+
+
+@pytest.mark.parametrize("place", ["function", "method"])
+async def test_an_instrumentation_that_comes_late_hears_of_the_request(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentry replaces `_configure` when it is initialized, which may be after the import of callboard."""
+    listener = Listener()
+    configure: Any = manager._configure if place == "function" else AsyncCallbackManager.configure.__func__
+
+    def instrumented(kind: Any, *args: Any, **options: Any) -> Any:
+        found = configure(kind, *args, **options)
+        found.add_handler(listener)
+        return found
+
+    if place == "function":
+        monkeypatch.setattr(manager, "_configure", instrumented)
+    else:
+        monkeypatch.setattr(AsyncCallbackManager, "configure", classmethod(instrumented))
+    await reply_of(Plain())
+    assert listener.heard
+
+
+@pytest.mark.parametrize("where", ["config", "model", "metadata of the model"])
+async def test_tags_and_metadata_reach_the_run_manager_of_the_model(where: str) -> None:
+    """A model may forward them, such as to a gateway that divides the costs."""
+
+    class Forwarding(Plain):
+        async def _agenerate(self, messages: list[Any], *args: Any, run_manager: Any = None, **options: Any) -> Any:
+            found.extend([*run_manager.tags, *run_manager.metadata.values()])
+            return await super()._agenerate(messages, *args, **options)
+
+    found: list[Any] = []
+    model = Forwarding(
+        tags=["team-a"] if where == "model" else None,
+        metadata={"team": "team-a"} if where == "metadata of the model" else None,
+    )
+    await reply_of(model, {"tags": ["team-a"]} if where == "config" else None)
+    assert "team-a" in found
+
+
+@pytest.mark.parametrize("option", [{"tags": ["x"]}, {"metadata": {}}, {"callbacks": []}, {"run_name": "x"}])
+async def test_options_that_langchain_refuses_are_refused(option: dict[str, Any]) -> None:
+    agent = create_react_agent(Plain().bind(**option), [])
+    with anyio.fail_after(WAIT), pytest.raises(TypeError, match="multiple values"):
+        await agent.ainvoke({"messages": [("user", "go")]})
+
+
+async def test_context_variables_that_a_model_sets_stay_with_the_request() -> None:
+    """`ainvoke` runs the model in a task of its own."""
+    tenant = ContextVar("tenant", default="unset")
+
+    class Setting(AlsoOnTrio):
+        runs_on_trio: ClassVar[bool] = True
+
+        async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
+            tenant.set("of the model")
+            await anyio.lowlevel.checkpoint()
+            assert tenant.get() == "of the model"
+            return await super()._agenerate(*args, **options)
+
+    model = Setting()
+    await reply_of(model)
+    assert (len(model._asked), model._through, tenant.get()) == (1, [], "unset")
 
 
 async def test_a_handler_in_a_context_variable_hears_of_the_request() -> None:
@@ -224,6 +296,7 @@ async def test_a_rate_limiter_delays_a_direct_request() -> None:
     [
         pytest.param(AlsoOnTrio, dict, "trio", id="declared"),
         pytest.param(Plain, dict, "asyncio", id="not declared"),
+        pytest.param(Waiting, dict, "asyncio", id="declared for another method"),
         pytest.param(AlsoOnTrio, lambda: {"cache": InMemoryCache()}, "asyncio", id="with a cache"),
         pytest.param(
             AlsoOnTrio,

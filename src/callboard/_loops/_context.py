@@ -13,20 +13,22 @@ class InContext(Generic[T]):
     """Awaitable that runs the async function `fn` in the calling task, with the context variables of `context`.
 
     A task that works for another one, such as an actor for its callers, needs its own cancel scopes and the caller's
-    variables. `asyncio.Task` accepts a context for its whole life, and no loop accepts one for a part of it.
+    variables. `asyncio.Task` accepts a context for its whole life, and no loop accepts one for a part of it. `loop` is
+    `None` if the context is a copy of the calling task's own, which has the cancel scopes already.
     """
 
     __slots__ = ("_context", "_fn", "_loop")
 
-    def __init__(self, loop: EventLoop, context: Context, fn: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, loop: EventLoop | None, context: Context, fn: Callable[[], Awaitable[T]]) -> None:
         self._loop = loop
         self._context = context
         self._fn = fn
 
     def __await__(self) -> Generator[Any, Any, T]:
         context = self._context
-        # Before the first step: the code must find the cancel scopes of this task in the borrowed context.
-        self._loop.adopt(context)
+        if self._loop is not None:
+            # Before the first step: the code must find the cancel scopes of this task in the borrowed context.
+            self._loop.adopt(context)
         # Each step enters the context anew: while the coroutine is suspended, the task has its own context again.
         steps = context.run(self._begin)
         send, throw = steps.send, steps.throw

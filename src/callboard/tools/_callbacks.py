@@ -25,7 +25,7 @@ from langchain_core.callbacks import (
     BaseRunManager,
     CallbackManager,
 )
-from langchain_core.callbacks.manager import _configure
+from langchain_core.callbacks import manager as _langchains
 from langchain_core.globals import get_debug
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
@@ -39,6 +39,8 @@ from callboard._loops._entry_mode import is_sync_entry
 
 _log = logging.getLogger("callboard")
 _UNSET = object()
+_configure = _langchains._configure
+_configure_method = vars(AsyncCallbackManager).get("configure")
 
 Manager = TypeVar("Manager", bound=BaseRunManager)
 
@@ -174,6 +176,9 @@ def may_be_traced(config: RunnableConfig) -> bool:
 def is_traced() -> bool:
     """Return whether LangChain may trace a run although neither its config nor its tool asks for a trace."""
     if not _is_known or get_debug():
+        return True
+    # An instrumentation, such as Sentry's, replaces one of these to add its handler. It may come after the import.
+    if _langchains._configure is not _configure or vars(AsyncCallbackManager).get("configure") is not _configure_method:
         return True
     is_on, tracer, hooks = _sources()
     if tracer.get() is not None or is_on():

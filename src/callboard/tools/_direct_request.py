@@ -5,6 +5,8 @@ callback handlers, and starts an asyncio task. Without handlers, none of this ha
 """
 
 from collections.abc import Mapping, Sequence
+from contextvars import copy_context
+from functools import cache, partial
 from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Any
@@ -27,6 +29,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
 
+from callboard._loops._context import InContext
 from callboard._loops._current import is_on_asyncio
 from callboard.tools._callbacks import is_traced, manager_of_run
 
@@ -46,8 +49,11 @@ _LEFT_OUT = {
         ChatPromptValue PromptValue Sequence StringPromptValue ValueError convert_to_messages isinstance str type
     """,
 }
-_FOR_TRACERS = ("ls_structured_output_format", "structured_output_format")
-"""Options of a request that `agenerate` removes before the model gets them."""
+_NOT_FOR_MODELS = (
+    *("ls_structured_output_format", "structured_output_format"),
+    *("callbacks", "config", "input", "metadata", "run_id", "run_name", "tags"),
+)
+"""Options of a request that `agenerate` removes before the model gets them, or that `ainvoke` takes or refuses."""
 
 
 def _as_read() -> list[tuple[str, FunctionType, CodeType]]:
@@ -84,22 +90,36 @@ def manager_of_request(
             return None
     if config.get("callbacks") or model.callbacks or model.verbose or is_traced():
         return None
+    if config.get("tags") or model.tags:  # a model may read them in its run manager, such as to send them to a gateway
+        return None
     # `ainvoke` takes what the config lacks, such as callbacks, from the context variable.
-    if var_child_runnable_config.get() is not config or not options.keys().isdisjoint(_FOR_TRACERS):
+    if var_child_runnable_config.get() is not config or not options.keys().isdisjoint(_NOT_FOR_MODELS):
         return None
     if not is_on_asyncio() and not _runs_on_trio(model):
         return None
     metadata: dict[str, Any] = {**(config.get("metadata") or {})}
-    manager = AsyncCallbackManager([], metadata=metadata, inheritable_metadata=metadata)
+    whole = {**metadata, **(model.metadata or {})}
+    manager = AsyncCallbackManager([], metadata=whole, inheritable_metadata=metadata)
     # Instrumentation such as OpenInference adds its handlers to each manager that is made.
     return None if manager.handlers else manager
 
 
 def _runs_on_trio(model: BaseChatModel) -> bool:
     """Return whether a model is marked as able to run on trio, and has no cache or rate limiter, which need asyncio."""
-    if getattr(type(model), "runs_on_trio", False) is not True or model.rate_limiter is not None:
+    if not _declares_trio(type(model)) or model.rate_limiter is not None:
         return False
     return model.cache is False or (model.cache is None and get_llm_cache() is None)
+
+
+@cache
+def _declares_trio(kind: type[BaseChatModel]) -> bool:
+    """Return whether a class declares that it runs on trio; a subclass with its own `_agenerate` declares it anew."""
+    for one in kind.__mro__:
+        if "runs_on_trio" in vars(one):
+            return vars(one)["runs_on_trio"] is True
+        if "_agenerate" in vars(one) or "_astream" in vars(one):
+            return False
+    return False
 
 
 async def request(
@@ -115,7 +135,9 @@ async def request(
     # Nearly all conversations consist of texts. Others are converted as in `ainvoke`, which looks at each message.
     if not _KINDS.issuperset(map(type, whole)) or {*map(type, map(_content_of, whole))} != {str}:
         whole = _normalize_messages(convert_to_messages(whole))
-    result = await model._agenerate_with_cache(whole, run_manager=run, **options)
+    ask = partial(model._agenerate_with_cache, whole, run_manager=run, **options)
+    # In a copy of the context, as `ainvoke` in a task of its own: variables that the model sets stay with the request.
+    result = await InContext(None, copy_context(), ask)
     return result.generations[0].message
 
 
