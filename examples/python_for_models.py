@@ -36,7 +36,6 @@ async def converse(thread: str, cells: list[str], node: ToolNode, told: dict[str
 async def main() -> None:
     logging.getLogger("callboard").setLevel(logging.ERROR)  # hides the warning about the restart
     told: dict[str, list[str]] = {}
-    # This code is the program's own. For code of a model, use a confined pool: runs_in=pool.
     node = ToolNode([python_tool(Python(timeout=0.5, grace=0.5))])
     async with node, anyio.create_task_group() as group:
         group.start_soon(converse, "careful", CAREFUL, node, told)
