@@ -268,7 +268,18 @@ def _has_plain_connection(saver: Any) -> bool:
         return False
     kind = module.aiosqlite.Connection
     # A user's class may do more in its methods. Other releases of aiosqlite may not have the names that `_OneJob` uses.
-    return type(saver.conn) is kind and hasattr(kind, "_execute") and hasattr(kind, "_conn")
+    if type(saver.conn) is not kind or not (hasattr(kind, "_execute") and hasattr(kind, "_conn")):
+        return False
+    # Other releases of the saver may use more of the connection than `_OneJob` has.
+    methods: list[Any] = [module.AsyncSqliteSaver.aput, module.AsyncSqliteSaver.aput_writes]
+    return all(_STORING.issuperset(method.__code__.co_names) for method in methods)
+
+
+_STORING = frozenset(
+    "all commit conn cursor dumps dumps_typed encode enumerate execute executemany get get_checkpoint_metadata json lock "
+    "serde setup str".split()
+)
+"""Names in the methods of `AsyncSqliteSaver` that store something, in the releases that were read."""
 
 
 def reading_objects(saver: Any) -> Any:
