@@ -272,14 +272,14 @@ def _has_plain_connection(saver: Any) -> bool:
         return False
     # Other releases of the saver may use more of the connection than `_OneJob` has.
     methods: list[Any] = [module.AsyncSqliteSaver.aput, module.AsyncSqliteSaver.aput_writes]
-    return all(_STORING.issuperset(method.__code__.co_names) for method in methods)
+    return all(set(_STORING.split()).issuperset(method.__code__.co_names) for method in methods)
 
 
-_STORING = frozenset(
-    "all commit conn cursor dumps dumps_typed encode enumerate execute executemany get get_checkpoint_metadata json lock "
-    "serde setup str".split()
-)
-"""Names in the methods of `AsyncSqliteSaver` that store something, in the releases that were read."""
+_STORING = """
+    WRITES_IDX_MAP all commit conn cursor dumps dumps_typed encode enumerate execute executemany get
+    get_checkpoint_metadata json lock serde setup str
+"""
+"""Names in the methods of `AsyncSqliteSaver` that store something, in the releases that were read, on all Pythons."""
 
 
 def reading_objects(saver: Any) -> Any:
