@@ -223,7 +223,6 @@ async def test_two_drains_at_once_both_wait_and_both_report() -> None:
     assert await node.drain(0) == Drained()
 
 
-@pytest.mark.real_clock
 @pytest.mark.parametrize("on_error", ["finish", "cancel"])
 async def test_the_unknown_calls_of_a_drain_are_in_each_report(on_error: Any) -> None:
     """Also if a second drain hurries the first one, and if the run ends with the error of a failed call."""
@@ -261,6 +260,7 @@ async def test_the_unknown_calls_of_a_drain_are_in_each_report(on_error: Any) ->
     assert [(one.ended, [call.call_id for call in one.unknown]) for one in reports] == [(1, ["quick", "slow"])] * 2
 
 
+@pytest.mark.real_clock
 async def test_a_run_that_sync_code_has_started_is_waited_for_and_ended_too() -> None:
     """The run is in another event loop, which the drain has to reach."""
     recorder = Recorder()
