@@ -293,7 +293,7 @@ class Gate:
             return not self._queue and self._take(loop)
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Wait in FIFO order for a permit, and return `True`; return `False` if a loan (`turn`) is granted first."""
+        """Wait in FIFO order for a permit; return `False` if `turn` (a request to borrow one) is granted first."""
         waiter = self._join_queue(loop)
         if waiter is None:
             return True

@@ -113,7 +113,7 @@ class Shutdown:
             return Drained()
 
     async def finish(self, task: Spawned) -> None:
-        """Wait until all stages are drained; a cancellation of the caller cancels the running work at once."""
+        """Wait for the end of the drain; if the caller is cancelled, end the work that still runs at once."""
         self.begin()
         try:
             await self._over.wait()

@@ -122,7 +122,7 @@ def with_writes(output: Any, writes: Sequence[Write]) -> Any:
 
 
 class CallOwner(Protocol):
-    """Protocol of a batch of calls, as the LangGraph scratchpads of the calls use it."""
+    """Interface of a batch of calls that the calls' LangGraph scratchpads need: the outer task, and its writes."""
 
     @property
     def around(self) -> PregelScratchpad | None:

@@ -298,7 +298,7 @@ class _Stored:
         return replace(self, kinds=old.kinds + self.kinds, fields=old.fields + self.fields, known=old.known)
 
     def value(self, messages: list[Any], loads: Loads) -> Any:
-        """Return the parsed value, with `messages` as its conversation; `loads` parses all other bytes of the value."""
+        """Return the stored value with `messages`, which are parsed already; `loads` parses the rest of its bytes."""
         if self.channel is None:
             return messages
         head = self.span.start - len(array_header(len(self.kinds)))

@@ -91,7 +91,7 @@ def read_state(config: RunnableConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class GraphTask:
-    """Outer LangGraph task, or call of an outer callboard node, with the config entries that interrupts need."""
+    """Config entries, needed for interrupts, of what runs a node: a task of LangGraph, or a call of another node."""
 
     conf: Mapping[str, Any]
 

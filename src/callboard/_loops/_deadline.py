@@ -164,7 +164,7 @@ class Turn:
         self._clock.go_on()
 
     def end(self) -> None:
-        """Restart the timeouts if the tool's function never began."""
+        """End the suspension: restart the timeouts, unless `begin()` did so at the start of the function."""
         if not self._is_over:
             self._clock.go_on()
 

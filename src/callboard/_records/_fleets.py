@@ -67,7 +67,7 @@ class Delivery(Protocol):
         ...
 
     def taken(self) -> None:
-        """Confirm that the ask (actor request) has entered the actor's mailbox, or was abandoned.
+        """Tell the fleet that this ask (request to an actor) needs no more: it is in the actor's mailbox, or given up.
 
         The fleet sends the next ask of the key only after this.
         """

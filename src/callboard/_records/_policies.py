@@ -239,7 +239,7 @@ class Engine(Protocol):
     """
 
     async def __aenter__(self) -> Any:
-        """Start the engine in this event loop, unless another `async with` block has started it already.
+        """Start this engine in the event loop, unless another `async with` block has started it there already.
 
         Raises:
             ActorStartError: if the engine cannot start.

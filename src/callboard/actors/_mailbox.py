@@ -107,7 +107,7 @@ State = Literal["waiting", "running", "deferred", "ended"]
 
 
 class Target(Protocol):
-    """Protocol of the `Cell` of the actor to which a message is sent."""
+    """Interface of the actor to which a message is sent; `Cell` implements it."""
 
     draining: object | None
     """Drain of the target that is in progress; `None` without a drain."""

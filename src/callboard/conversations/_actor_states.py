@@ -60,7 +60,7 @@ class ActorStates:
         return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
-        """Return journal entries for a new checkpoint: references to the states that calls of the step have changed."""
+        """Return the changed actor states of a step, as references that a new checkpoint's journal entries keep."""
         changed = [(name, one) for name, one in self.now.items() if self.here.get(name) != one]
         return [ActorState(*name, one.digest, at=one.at) for name, one in changed]
 

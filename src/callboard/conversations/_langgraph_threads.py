@@ -84,7 +84,7 @@ def _pulled(thread: Thread, checkpoint_id: str, node: str) -> str:
 
 
 def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
-    """Return LangGraph's tasks for the tools node, each as its index among all sends and the keys of its calls."""
+    """Return LangGraph's tasks for the tools node: each task's index among all sends, and its tool calls' keys."""
     messages = thread.state.get(MESSAGES) or []
     sent = [(one.number, one.tasks(messages, MESSAGES)) for one in thread.sends if one.node == TOOLS]
     return [*sent, *((number, [key]) for number, (key, _) in enumerate(open_calls(thread), len(thread.sends)))]

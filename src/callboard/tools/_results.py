@@ -42,7 +42,7 @@ def parse_input(value: Any, messages_key: str) -> Requested:
 
 
 def reading(value: Any, messages_key: str) -> Steps[Requested]:
-    """Return the tool calls of a node's input; a generator that yields regularly, so that other tasks can run."""
+    """Return the tool calls of a node's input. The generator yields only to let other tasks run."""
     if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
         state, call = value["state"], _checked(value["tool_call"])
         open_calls = each_without_answer([call], messages_in(state, messages_key))

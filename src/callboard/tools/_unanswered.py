@@ -51,7 +51,7 @@ def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> l
 
 
 def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls that have no answer in a conversation; a generator that yields regularly."""
+    """Return the calls that have no answer in a conversation. The generator yields only to let other tasks run."""
     if not messages:
         return [*calls]
     sought = {*(yield from each(id_of, calls))}

@@ -76,7 +76,7 @@ class Sampler:
     async def __call__(
         self, params: types.CreateMessageRequestParams, own: BaseChatModel | None = None
     ) -> types.CreateMessageResult:
-        """Return the reply of the model to a server's messages; `own` is the model of the calling agent."""
+        """Send a server's messages to this object's model, or else to `own`, the calling agent's; return the reply."""
         if params.tools:
             raise SamplingRefusedError(self.server, "a model that calls its tools")
         model = self.model or own
@@ -565,7 +565,7 @@ class Questions:
         return left[0] if len({call.conversation for call in left}) == 1 else None
 
     async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
-        """Wait until few calls can have caused the server's request, or `suffice` accepts these calls; return them."""
+        """Return the calls that may have caused a server's request; wait until they are few, or `suffice` is true."""
         # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
         # others do, so waiting narrows the choice.
         candidates = list(self._under_way.values())

@@ -309,7 +309,7 @@ class PostgresFleetTransport(PostgresConnection):
         return [f"callboard_fleet_{self._client}"]
 
     async def open(self, client: str) -> None:
-        """Open both connections of this member, and turn synchronous commits on."""
+        """Open both connections of this process (for requests and notifications), and turn synchronous commits on."""
         await super().open(client)
         with self._errors():
             # The database may default to `off`, which can lose the last commits in a crash: a key could get two owners.

@@ -305,7 +305,7 @@ class PartBuilder:
 
 
 def _fields(line: _Line, *names: str) -> dict[str, Any]:
-    """Return the fields `names` of a line as keyword arguments for a record that has fields of the same names."""
+    """Return the fields of a line that `names` lists, as keyword arguments for a record with fields of these names."""
     return {name: getattr(line, name) for name in names}
 
 
