@@ -104,7 +104,7 @@ def recursive(node_of: Any) -> Any:
             return "ground"
         return str(agent.invoke(say(str(depth - 1)))["messages"][-1].content)
 
-    def say(messages: list[Any]) -> Any:
+    def dig_on(messages: list[Any]) -> Any:
         last = messages[-1]
         return (
             str(last.content)
@@ -112,7 +112,7 @@ def recursive(node_of: Any) -> Any:
             else [{"name": "dig", "args": {"depth": int(last.content)}, "id": "d"}]
         )
 
-    agent = scripted([say], node_of([dig]), loop=True)
+    agent = scripted([dig_on], node_of([dig]), loop=True)
     return agent
 
 
