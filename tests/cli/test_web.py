@@ -21,7 +21,7 @@ from tests.chromium import chromium, needs_chromium
 from tests.telemetry._recordings import HEADER, busy, call, in_order, run, write
 
 from ._agents import AGENT
-from ._commands import PATIENCE, Project, Terminal
+from ._commands import PATIENCE, Project, stop
 
 GATED = (
     AGENT
@@ -76,7 +76,7 @@ class Client:
 
 @pytest.fixture
 def page() -> Iterator[WebPage]:
-    with web_page("trip:agent") as made:
+    with web_page("trip:agent", 0) as made:
         yield made
 
 
@@ -95,11 +95,6 @@ def is_ended(connection: socket.socket) -> bool:
 
 def url_of(process: Any) -> str:
     return re.search(r"page (http://\S+)", process.stdout.readline())[1]  # type: ignore[index]
-
-
-def url_at(terminal: Terminal) -> str:
-    terminal.until("page ")
-    return terminal.until("\n").strip()
 
 
 def until(client: Client, **expected: str) -> None:
@@ -280,7 +275,7 @@ def _is_cut(connection: socket.socket) -> bool:
 def test_open_connections_do_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_web, "_SILENCE", PATIENCE)
     before = threading.active_count()
-    with web_page("trip:agent") as page:
+    with web_page("trip:agent", 0) as page:
         connection = Client(page.url).connect()
     with connection:
         assert is_ended(connection)
@@ -335,17 +330,16 @@ def test_a_run_is_seen_while_it_runs_and_the_page_ends_with_it(project: Project,
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_and_the_server(project: Project, backend: str, number: signal.Signals) -> None:
-    """Even at a terminal, where the page stays after a run that has ended by itself."""
-    arguments = ("run", f"{project.module(GATED)}:agent", "hi", "--web", "--backend", backend)
-    with project.terminal(*arguments) as terminal:
-        client = Client(url_at(terminal))
-        silent = client.connect()
-        until(client, gate="open", weather="ok")
-        terminal.process.send_signal(number)
-        assert terminal.end() == 128 + number
+    process = project.start("run", f"{project.module(GATED)}:agent", "hi", "--web", "--wait", "--backend", backend)
+    client = Client(url_of(process))
+    silent = client.connect()
+    until(client, gate="open", weather="ok")
 
-    assert f"Stopping by {number.name}" in terminal.seen
-    assert "The page stays" not in terminal.seen
+    code, output, errors = stop(process, number)
+
+    assert (code, errors) == (128 + number, "")
+    assert f"Stopping by {number.name}" in output
+    assert "The page stays" not in output
     silent.close()
     with pytest.raises(ConnectionRefusedError):
         client.connect()
@@ -353,20 +347,44 @@ def test_a_signal_ends_the_run_and_the_server(project: Project, backend: str, nu
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(
-    ("agent", "calls", "code"), [("failing", {"broken": "error"}, 1), ("sunny", {"weather": "ok"}, 0)]
-)
-def test_at_a_terminal_the_page_stays_until_a_signal_and_the_code_is_that_of_the_run(
-    project: Project, number: signal.Signals, agent: str, calls: dict[str, str], code: int
+def test_the_page_stays_until_a_signal_and_the_code_is_that_of_the_run(
+    project: Project, number: signal.Signals
 ) -> None:
-    with project.terminal("run", f"{project.module(AGENT)}:{agent}", "hi", "--web") as terminal:
-        client = Client(url_at(terminal))
+    process = project.start("run", f"{project.module(AGENT)}:failing", "hi", "--web", "--wait")
+    client = Client(url_of(process))
+    assert process.stdout is not None
+    while "The page stays" not in process.stdout.readline():
+        assert process.poll() is None
+    until(client, broken="error")
+    assert client.data()["live"] == "ended"
+
+    code, _, errors = stop(process, number)
+    assert code == 1
+    assert "the tool is broken" in errors
+
+
+@pytest.mark.exhaustive
+def test_at_a_terminal_the_page_stays(project: Project, agents: str) -> None:
+    with project.terminal("run", f"{agents}:sunny", "hi", "--web") as terminal:
         terminal.until("The page stays. Press Ctrl-C to end.")
-        until(client, **calls)
-        assert client.data()["live"] == "ended"
-        terminal.process.send_signal(number)
-        assert terminal.end() == code
-    assert ("the tool is broken" in terminal.seen) == (code == 1)
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+
+
+def test_a_port_in_use_is_an_error(project: Project, agents: str, page: WebPage) -> None:
+    port = str(urlsplit(page.url).port)
+    done = project.call("run", f"{agents}:sunny", "hi", "--web", "--web-port", port)
+
+    assert done.exit_code == 2
+    assert f"--web cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+@pytest.mark.parametrize("option", [("--web-port", "0"), ("--wait",), ("--no-wait",)])
+def test_options_of_the_page_need_the_page(project: Project, agents: str, option: tuple[str, ...]) -> None:
+    done = project.call("run", f"{agents}:sunny", "hi", *option)
+
+    assert done.exit_code == 2
+    assert "needs --web" in done.stderr
 
 
 def test_json_stays_alone_on_stdout(project: Project, agents: str) -> None:
@@ -398,31 +416,30 @@ def tab() -> Iterator[Any]:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_call_runs_and_ends_without_a_reload(project: Project, tab: Any, backend: str) -> None:
     name = project.module(GATED)
-    with project.terminal("run", f"{name}:agent", "hi", "--web", "--capture", "--backend", backend) as terminal:
-        tab.goto(url_at(terminal))
-        tab.evaluate("window.loaded = 1")
-        running = tab.get_by_role("button", name=re.compile("^gate, .*, open,"))
-        running.wait_for()
-        assert tab.locator("#live").inner_text() == "Live: the run is going on."
-        tab.evaluate("document.querySelector('.bar').focus()")
-        running.click()
-        detail = tab.get_by_label("Details", exact=True)
-        detail.get_by_text("attempt 1").wait_for()
+    process = project.start("run", f"{name}:agent", "hi", "--web", "--wait", "--capture", "--backend", backend)
+    tab.goto(url_of(process))
+    tab.evaluate("window.loaded = 1")
+    running = tab.get_by_role("button", name=re.compile("^gate, .*, open,"))
+    running.wait_for()
+    assert tab.locator("#live").inner_text() == "Live: the run is going on."
+    tab.evaluate("document.querySelector('.bar').focus()")
+    running.click()
+    detail = tab.get_by_label("Details", exact=True)
+    detail.get_by_text("attempt 1").wait_for()
 
-        (project.directory / "open").touch()
-        tab.get_by_role("button", name=re.compile("^gate, .*, ok,")).wait_for()
-        tab.get_by_text("The run has ended.").wait_for()
+    (project.directory / "open").touch()
+    tab.get_by_role("button", name=re.compile("^gate, .*, ok,")).wait_for()
+    tab.get_by_text("The run has ended.").wait_for()
 
-        assert tab.evaluate("window.loaded") == 1
-        assert tab.evaluate("window.hacked") is None
-        assert tab.locator("img").count() == 0
-        assert "<img src=x" in detail.inner_text()
-        assert tab.evaluate("document.activeElement.getAttribute('aria-label')").startswith("gate, ")
-        assert tab.locator("#statements .bad").count() == 0
-        terminal.process.send_signal(signal.SIGINT)
-        terminal.end()
-        tab.get_by_text("The command has ended, or does not answer.").wait_for()
-        assert tab.locator(".bar").count() == 2
+    assert tab.evaluate("window.loaded") == 1
+    assert tab.evaluate("window.hacked") is None
+    assert tab.locator("img").count() == 0
+    assert "<img src=x" in detail.inner_text()
+    assert tab.evaluate("document.activeElement.getAttribute('aria-label')").startswith("gate, ")
+    assert tab.locator("#statements .bad").count() == 0
+    stop(process, signal.SIGINT)
+    tab.get_by_text("The command has ended, or does not answer.").wait_for()
+    assert tab.locator(".bar").count() == 2
 
 
 @needs_chromium

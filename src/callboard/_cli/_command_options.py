@@ -115,6 +115,18 @@ class RunOptions:
             help="Show the calls live on a page for a browser, on loopback. Its printed address contains a token.",
         ),
     ] = False
+    web_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="N", help="Port of the page.", show_default="a free port"),
+    ] = None
+    wait: Annotated[
+        bool | None,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Keep the page after the run, until Ctrl-C.",
+            show_default="--wait at a terminal, --no-wait otherwise",
+        ),
+    ] = None
     record: Annotated[
         bool | None,
         typer.Option(

@@ -400,10 +400,10 @@ def run_agent(options: RunOptions) -> int:
         with stoppable(), ExitStack() as stack:
             if not options.web:
                 return _run_in_loop(options, console, None)
-            page = stack.enter_context(web_page(options.agent))
+            page = stack.enter_context(web_page(options.agent, options.web_port or 0))
             console.print(f"page {page.url}", style="dim", soft_wrap=True)
             code = _run_in_loop(options, console, page)
-            if _has_person(console):
+            if _has_person(console) if options.wait is None else options.wait:
                 page.stay(partial(console.print, style="dim"))
             return code
     except Stopped as stopped:
@@ -441,6 +441,9 @@ def _check(options: RunOptions) -> None:
         )
     if options.resume and options.thread is None:
         raise CommandError("--resume needs --thread; callboard threads lists those of a database")
+    for option, given in (("--web-port", options.web_port), ("--wait or --no-wait", options.wait)):
+        if given is not None and not options.web:
+            raise CommandError(f"{option} needs --web, which shows the run on a page")
 
 
 class _Session:

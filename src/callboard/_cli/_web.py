@@ -1,6 +1,7 @@
 """Loopback HTTP server of `callboard run --web`: shows the command's trace to browsers that send the secret token."""
 
 import logging
+import os
 import secrets
 import socket
 import sys
@@ -17,6 +18,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from callboard._cli._page import LiveState, live_page, page_json
+from callboard._cli._shown_text import CommandError, printable
 from callboard._cli._signals import Stopped
 from callboard.telemetry import Recording, read_recording
 
@@ -105,8 +107,10 @@ class _Server(ThreadingTCPServer):
     # Not `HTTPServer`, which resolves the name of the host.
     daemon_threads = False  # so that `server_close` waits for them
     request_queue_size = 32
+    # On Windows, the option lets another process take the port.
+    allow_reuse_address = os.name == "posix"
 
-    def __init__(self, title: str, picture: Picture) -> None:
+    def __init__(self, port: int, title: str, picture: Picture) -> None:
         self._lock = threading.Condition()
         self._open: dict[socket.socket, float] = {}
         """Open connections, and when they began. A socket is closed only after it has been removed."""
@@ -115,7 +119,7 @@ class _Server(ThreadingTCPServer):
         self.page = live_page(title).encode()
         self.picture = picture
         self.token = secrets.token_urlsafe(24)
-        super().__init__((_HOST, 0), _Requests)
+        super().__init__((_HOST, port), _Requests)
         self.port: int = self.server_address[1]
         # Only these: a page of another site may make its own name resolve to this address (DNS rebinding).
         self.hosts = (f"{_HOST}:{self.port}", f"localhost:{self.port}")
@@ -239,10 +243,14 @@ class WebPage:
 
 
 @contextmanager
-def web_page(title: str) -> Generator[WebPage]:
-    """Serve a command's web page on loopback during the `with` block."""
+def web_page(title: str, port: int) -> Generator[WebPage]:
+    """Serve a command's web page on loopback during the `with` block; raise `CommandError` for an unusable port."""
     with TemporaryDirectory(prefix="callboard-") as folder:  # readable only by this user
-        server = _Server(title, Picture(Path(folder) / "calls.jsonl"))
+        try:
+            server = _Server(port, title, Picture(Path(folder) / "calls.jsonl"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CommandError(f"--web cannot listen on {_HOST}:{port}: {printable(reason)}") from error
         thread = threading.Thread(target=server.serve_forever, args=(_LOOK_UP,), name="callboard page", daemon=True)
         with server:
             thread.start()
