@@ -55,6 +55,12 @@ BENCHMARKS = {
         quick={"sizes": (100,), "repetitions": 5},
         tiny={"sizes": (2,), "repetitions": 0},
     ),
+    "building": Benchmark(
+        _cost.building,
+        full={"count": 200, "repetitions": 9},
+        quick={"count": 50, "repetitions": 3},
+        tiny={"count": 1, "repetitions": 0},
+    ),
     "middleware": Benchmark(
         _middleware.middleware,
         full={"sizes": (100, 1_000), "repetitions": 15},

@@ -54,6 +54,15 @@ def in_graph(node: Any, message: AIMessage) -> Work:
     return lambda: compiled.ainvoke({"messages": [message]})
 
 
+def as_node(work: Work) -> Callable[[object], Awaitable[object]]:
+    """Return a node of a graph that does a piece of work, whose result is a list of messages."""
+
+    async def node(state: object) -> object:
+        return {"messages": await work()}
+
+    return node
+
+
 def langgraph_agent(model: BaseChatModel, version: Literal["v1", "v2"] = "v2", saver: Any = None) -> Any:
     """Return LangGraph's agent with the tool `look_up`."""
     with warnings.catch_warnings():

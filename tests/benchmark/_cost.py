@@ -1,18 +1,22 @@
 """Cost of a call by itself, and with a wrapper around it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import langgraph.prebuilt
 
 import callboard
 
-from ._contestants import LOOK_UP, direct, floor, in_graph, look_up, queries
-from ._measure import Budget, Contestant, Samples, Table, batches, interleaved
+from ._agent import Parrot
+from ._contestants import LOOK_UP, as_node, direct, floor, in_graph, langgraph_agent, look_up, queries
+from ._measure import CPU, Budget, Contestant, Samples, Table, batches, interleaved
 
 LANGGRAPH = "LangGraph ToolNode in a graph"
 FLOOR, TRIO_FLOOR = "floor, asyncio", "floor, trio"
 DIRECT, TRIO_DIRECT = "callboard ToolNode, asyncio", "callboard ToolNode, trio"
 IN_GRAPH = "callboard ToolNode in a graph"
+FLOOR_IN_GRAPH = "floor in a graph"
+"""The code by hand as a node: the cost of the graph, and the floor."""
 
 
 def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
@@ -25,6 +29,7 @@ def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
         (IN_GRAPH, LANGGRAPH),
         (DIRECT, LANGGRAPH),
         (IN_GRAPH, FLOOR),
+        (IN_GRAPH, FLOOR_IN_GRAPH),
         (DIRECT, FLOOR),
         (TRIO_DIRECT, TRIO_FLOOR),
     ):
@@ -51,6 +56,7 @@ def _costs(size: int, repetitions: int) -> Samples:
         DIRECT: batches("asyncio", direct(ours, message), size),
         TRIO_DIRECT: batches("trio", direct(ours, message), size),
         IN_GRAPH: batches("asyncio", in_graph(ours, message), size),
+        FLOOR_IN_GRAPH: batches("asyncio", in_graph(as_node(ground), message), size),
         "LangGraph ToolNode": batches("asyncio", direct(theirs, message), size),
         LANGGRAPH: batches("asyncio", in_graph(theirs, message), size),
     }
@@ -63,11 +69,42 @@ def wrappers(*, sizes: tuple[int, ...], repetitions: int) -> Table:
     costs = [_wrapped_costs(size, repetitions) for size in sizes]
     for name in ("callboard, asyncio", "callboard, trio", "LangGraph, asyncio"):
         table.add(f"{name}, without, us", *(cost[name] / size * 1e6 for size, cost in zip(sizes, costs, strict=True)))
+        # From the ratios within the turns: the speed of the machine changes by more than a wrapper costs.
         table.add(
             f"{name}, added, us",
-            *((cost[f"{name}, wrapped"] - cost[name]) / size * 1e6 for size, cost in zip(sizes, costs, strict=True)),
+            *(
+                (cost.ratio(f"{name}, wrapped", name) - 1) * cost[name] / size * 1e6
+                for size, cost in zip(sizes, costs, strict=True)
+            ),
         )
     return table
+
+
+def building(*, count: int, repetitions: int) -> Table:
+    """Measure how long it takes to build a `ToolNode` and an agent with one tool."""
+    model = Parrot(turns=1, calls=1)
+    builders: dict[str, Callable[[], object]] = {
+        "callboard ToolNode": lambda: callboard.ToolNode([LOOK_UP]),
+        "LangGraph ToolNode": lambda: langgraph.prebuilt.ToolNode([LOOK_UP]),
+        "callboard create_react_agent": lambda: callboard.create_react_agent(model, [LOOK_UP]),
+        "LangGraph create_react_agent": lambda: langgraph_agent(model),
+    }
+    samples = interleaved({name: _built(build, count) for name, build in builders.items()}, repetitions)
+    table = Table("Building a node and an agent", ["us of processor time", "median"])
+    for name in samples:
+        table.add(name, samples[name] * 1e6)
+    return table
+
+
+def _built(build: Callable[[], object], count: int) -> Contestant:
+    def measured() -> float:
+        build()
+        began = CPU()
+        for _ in range(count):
+            build()
+        return (CPU() - began) / count
+
+    return measured
 
 
 async def pass_on(request: Any, execute: Any) -> Any:

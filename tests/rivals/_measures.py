@@ -1,6 +1,7 @@
 """Measurements of `tests.rivals`, each a table; run inside the environment that has all frameworks."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,19 @@ from importlib.metadata import version
 from pathlib import Path
 
 import anyio
+from langgraph.checkpoint.sqlite import SqliteSaver
 
+import callboard
 from tests.benchmark._actors import _asks, _whole
+from tests.benchmark._agent import Parrot
+from tests.benchmark._contestants import LOOK_UP
+from tests.benchmark._cost import building, calls, wrappers
 from tests.benchmark._journal import MB, OURS_TRIO, V1, V2, _kept
 from tests.benchmark._journal import OURS as OURS_ASYNC_SAVER
 from tests.benchmark._journal import OURS_SYNC as OURS_SYNC_SAVER
 from tests.benchmark._measure import BACKENDS, Contestant, Samples, Table, interleaved, timed
 from tests.benchmark._remote import _rounds
+from tests.way_of_a_call import functions_of_agent, functions_of_node
 
 from ._frameworks import FRAMEWORKS, HAND, OURS, Framework, of_callboard
 from ._killed import killed
@@ -35,13 +42,17 @@ class Size:
     loops: Sequence[tuple[int, int]]
     stored: Sequence[tuple[int, int]]
     repetitions: int
+    calls: int
+    """Repetitions of batches of a node, which take less time than runs of an agent."""
     killed: int
     asks: int
 
 
-FULL = Size((1, 10, 100, 1_000), ((10, 1), (10, 10), (10, 100)), ((10, 1), (10, 10), (1, 300), (50, 1)), 7, 7, 1_000)
-QUICK = Size((1, 10, 100), ((10, 1), (10, 10)), ((10, 1), (10, 10)), 3, 2, 200)
-TINY = Size((2,), ((2, 1),), ((2, 1),), 0, 0, 2)
+FULL = Size(
+    (1, 10, 100, 1_000), ((10, 1), (10, 10), (10, 100)), ((10, 1), (10, 10), (1, 300), (50, 1)), 7, 21, 7, 1_000
+)
+QUICK = Size((1, 10, 100), ((10, 1), (10, 10)), ((10, 1), (10, 10)), 3, 5, 2, 200)
+TINY = Size((2,), ((2, 1),), ((2, 1),), 0, 0, 0, 2)
 
 
 @dataclass
@@ -72,11 +83,52 @@ def is_there(framework: Framework) -> bool:
 def measured(size: Size) -> Found:
     """Return all measurements, in the order of the page."""
     found = Found()
+    _add_nodes(found, size)
     _add_batches(found, size)
     _add_loops(found, size)
     _add_stored(found, size)
-    found.tables += [killed(repetitions=size.killed), asks(size.asks)]
+    found.tables += [counts(size.stored), killed(repetitions=size.killed), asks(size.asks)]
     return found
+
+
+def _add_nodes(found: Found, size: Size) -> None:
+    """Add batches of a node, wrappers, and the time to build a node and an agent."""
+    found.tables += [
+        calls(sizes=size.batches, repetitions=size.calls),
+        wrappers(sizes=size.batches, repetitions=size.calls),
+        building(count=size.asks // 5 + 1, repetitions=size.calls),
+    ]
+    for table in found.tables:
+        table.budgets.clear()  # those of `tests.benchmark`
+
+
+def counts(stored: Sequence[tuple[int, int]]) -> Table:
+    """Count callboard's own functions for a call, and the commits of a durable run. No machine changes the numbers."""
+    table = Table("Functions and commits", ["", "count"])
+    for name, run in (
+        ("a batch of a `ToolNode`", functions_of_node),
+        ("an agent's run of two replies", functions_of_agent),
+    ):
+        one, eleven = (anyio.run(run, number).total() for number in (1, 11))
+        table.add(f"functions for {name} with one call", one)
+        table.add("each further call", (eleven - one) // 10)
+    turns, each = stored[-1]
+    table.add(f"commits of a durable run with `SqliteSaver`, {turns} x {each}", anyio.run(_commits, turns, each))
+    return table
+
+
+async def _commits(turns: int, each: int) -> int:
+    statements: list[str] = []
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.set_trace_callback(statements.append)
+    agent = callboard.create_react_agent(
+        Parrot(turns=turns, calls=each), [LOOK_UP], checkpointer=SqliteSaver(connection)
+    )
+    await agent.ainvoke(
+        {"messages": [("user", "go")]}, {"configurable": {"thread_id": "1"}, "recursion_limit": 4 * turns + 10}
+    )
+    connection.close()
+    return statements.count("COMMIT")
 
 
 def _add_batches(found: Found, size: Size) -> None:
