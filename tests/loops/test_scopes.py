@@ -65,6 +65,22 @@ async def test_a_child_that_other_code_cancels_before_it_begins_holds_nobody_up(
     assert begun[0] == "other"
 
 
+async def test_a_child_that_cancels_its_nursery_in_its_first_step_is_cancelled_too() -> None:
+    """Promise 1: an actor's handler may stop its own actor. An eager task runs before the nursery knows it."""
+    went_on: list[int] = []
+
+    async def child(scope: Scope) -> None:
+        with scope:
+            nursery.cancel()
+            await anyio.sleep(60)
+            went_on.append(1)
+
+    with anyio.fail_after(WAIT):
+        async with current_loop().nursery() as nursery:
+            nursery.start(child, 1.0)
+    assert not went_on
+
+
 async def test_a_bug_in_a_child_reaches_the_owner_after_all_children() -> None:
     ended: list[str] = []
 

@@ -63,6 +63,8 @@ class AsyncioNursery:
             # finds, and Ctrl-C may come before the first line. The scope removes this callback when it is entered.
             scope.unless_begun = self._on_end
             task.add_done_callback(self._on_end)
+        elif self.cancel_called:
+            scope.cancel()  # an eager task cancelled this nursery in its first step, when it was not yet a child
 
     def _left(self, scope: AsyncioScope, expected: bool) -> None:
         # A child awaits nothing after its scope (`ChildFn`), so it ends in this step, before the owner's next one. It
