@@ -238,9 +238,9 @@ def test_the_room_that_a_message_needs_is_named() -> None:
 def test_a_call_is_refused_when_it_has_crashed_its_actor_too_often() -> None:
     poison, kinds = Poison(2), ("read", (1,), {"page": 2})
     assert poison.refuses(*kinds) is None
-    key, is_refused = poison.has_ended(*kinds)
+    key, is_refused = poison.count_crash(*kinds)
     assert (poison.refuses(*kinds), is_refused) == (None, False)
-    assert poison.has_ended(*kinds) == (key, True)
+    assert poison.count_crash(*kinds) == (key, True)
     assert poison.refuses(*kinds) == 2
     others = [("write", (1,), {"page": 2}), ("read", (2,), {"page": 2}), ("read", (1,), {"page": 3})]
     assert [poison.refuses(*other) for other in others] == [None] * 3
@@ -249,15 +249,15 @@ def test_a_call_is_refused_when_it_has_crashed_its_actor_too_often() -> None:
 def test_the_calls_that_crashed_last_are_counted() -> None:
     poison = Poison(1)
     for number in range(100):
-        poison.has_ended("read", (number,), {})
-    poison.has_ended("read", (0,), {})
-    poison.has_ended("read", (100,), {})
+        poison.count_crash("read", (number,), {})
+    poison.count_crash("read", (0,), {})
+    poison.count_crash("read", (100,), {})
     assert [poison.refuses("read", (number,), {}) for number in (0, 1, 2, 100)] == [2, None, 1, 1]
 
 
 def test_arguments_that_are_not_json_count_by_their_type() -> None:
     poison = Poison(1)
-    poison.has_ended("read", (object(),), {})
+    poison.count_crash("read", (object(),), {})
     assert poison.refuses("read", (object(),), {}) == 1
     assert poison.refuses("read", (Poison(1),), {}) is None
 

@@ -77,7 +77,7 @@ class Operation:
             self._scope.__enter__()
         return self
 
-    def runs(self, batch: Stoppable) -> None:
+    def attach(self, batch: Stoppable) -> None:
         """Let a drain stop the operation's batch; raise `DrainingError` if a drain already stopped the operation."""
         self._batch = batch
         if self._is_stopped:

@@ -392,7 +392,7 @@ class Incarnation:
     def _break_by(self, message: Message, call: Call, error: BaseException) -> None:
         """Crash the actor with a handler's error; count the crash for this call, unless its caller had cancelled it."""
         if not message.cancel_asked:
-            self._culprit = self._cell.poison.has_ended(*call)
+            self._culprit = self._cell.poison.count_crash(*call)
         died = ActorDiedError(message.title, message.call_id, death_of(self._cell.name, error))
         died.__cause__ = error
         # The caller gets this error with its cause; `die()` would give it the general reason of the crash.

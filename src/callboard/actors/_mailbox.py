@@ -271,8 +271,8 @@ class Poison:
         times = self.times.get(_key(handler, args, kwargs), 0)
         return times if times >= self._limit else None
 
-    def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, bool]:
-        """Count a call that has ended in a crash; return its identity, and whether it is refused from now on."""
+    def count_crash(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, bool]:
+        """Count a crash of a call; return the call's identity, and whether it is refused from now on."""
         key = _key(handler, args, kwargs)
         # Removed and inserted again, so that the oldest entry is the first.
         times = self.times.pop(key, 0) + 1

@@ -225,7 +225,7 @@ class LostState:
         """Record that a conversation has seen the present state of an actor."""
         self._note(conversation, cell, cell.state_since)
 
-    def is_told(self, conversation: Hashable, cell: Cell) -> None:
+    def note_told(self, conversation: Hashable, cell: Cell) -> None:
         """Record that an error tells the model of an actor's lost state, so that no later notice repeats it."""
         self._note(conversation, cell, _TOLD)
 
@@ -451,7 +451,7 @@ class _Ask:
     def _with_loss(self, died: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:
         saved = " since it was saved last" if keeps_snapshots(cell.kind) else ""
         # The error text tells the model of the loss now, so the next result must not tell it again.
-        self._lost.is_told(conversation, cell)
+        self._lost.note_told(conversation, cell)
         loss = f"What {cell.name} held{saved} is lost."
         return ActorDiedError(died.tool, died.call_id, died.reason, loss=loss)
 

@@ -223,7 +223,7 @@ class ToolBatch:
             self._open = len(supervised)
             live = self.setup.supervision.batches
             batch = Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow, live=live)
-            operation.runs(batch)
+            operation.attach(batch)
             await batch.run()
         except BaseException as error:
             self.failed = {
