@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -12,14 +12,20 @@ import pytest
 import sniffio
 from langchain_core import globals as langchain_globals
 from langchain_core.caches import InMemoryCache
-from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, get_usage_metadata_callback, manager
+from langchain_core.callbacks import (
+    AsyncCallbackManager,
+    AsyncCallbackManagerForLLMRun,
+    BaseCallbackHandler,
+    get_usage_metadata_callback,
+    manager,
+)
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from pydantic import PrivateAttr
 
-from callboard import create_react_agent
+from callboard import CallboardError, create_react_agent
 from callboard.tools import _direct_request
 from callboard.tools._direct_request import _as_read
 
@@ -30,7 +36,7 @@ WAIT = 20
 
 
 class Plain(BaseChatModel):
-    """Model that answers at once, and counts how often LangChain's `ainvoke` combined its outputs."""
+    """Model that answers at once, and counts how often LangChain's `ainvoke` describes the model to tracers."""
 
     _through: list[bool] = PrivateAttr(default_factory=list)
     _asked: list[tuple[list[Any], str, str]] = PrivateAttr(default_factory=list)
@@ -42,7 +48,8 @@ class Plain(BaseChatModel):
     def bind_tools(self, tools: Any, **options: Any) -> Any:
         return self.bind(tools=[], **options)
 
-    def _combine_llm_outputs(self, llm_outputs: list[Any]) -> dict[str, Any]:
+    @property
+    def _serialized(self) -> dict[str, Any]:  # type: ignore[override]
         self._through.append(True)
         return {}
 
@@ -67,6 +74,13 @@ class Waiting(AlsoOnTrio):
 
     async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
         return await super()._agenerate(*args, **options)
+
+
+class Caching(AlsoOnTrio):
+    """Model with its own way to a cache, which has not declared that this way runs on trio."""
+
+    async def _agenerate_with_cache(self, *args: Any, **options: Any) -> ChatResult:
+        return await super()._agenerate_with_cache(*args, **options)
 
 
 def look_up(query: str) -> str:
@@ -201,6 +215,143 @@ async def test_context_variables_that_a_model_sets_stay_with_the_request() -> No
     assert (len(model._asked), model._through, tenant.get()) == (1, [], "unset")
 
 
+@pytest.mark.parametrize("changed", ["on_chat_model_start", "on_llm_end"])
+async def test_a_wrapped_callback_method_is_called(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LangChain calls both although no handler listens."""
+    kind = AsyncCallbackManager if changed == "on_chat_model_start" else AsyncCallbackManagerForLLMRun
+    original, called = getattr(kind, changed), list[bool]()
+
+    async def wrapped(self: Any, *args: Any, **options: Any) -> Any:
+        called.append(True)
+        return await original(self, *args, **options)
+
+    monkeypatch.setattr(kind, changed, wrapped)
+    await reply_of(Plain())
+    assert called == [True]
+
+
+async def test_a_model_may_count_its_tokens_and_check_its_options_in_hooks_of_langchain() -> None:
+    class Hooked(AlsoOnTrio):
+        def _combine_llm_outputs(self, llm_outputs: list[Any]) -> dict[str, Any]:
+            outputs.extend(llm_outputs)
+            return {}
+
+        def _get_invocation_params(self, stop: Any = None, **options: Any) -> dict[str, Any]:
+            if options.get("seed") == "none":
+                raise ValueError("seed is a number")
+            return super()._get_invocation_params(stop, **options)
+
+    outputs: list[Any] = []
+    model = Hooked()
+    await reply_of(model)
+    assert (outputs, model._through) == ([{"of": "the request"}], [])
+    with pytest.raises(ValueError, match="seed is a number"), anyio.fail_after(WAIT):
+        await create_react_agent(model.bind(seed="none"), []).ainvoke({"messages": [("user", "go")]})
+
+
+async def test_the_run_manager_has_the_metadata_of_ainvoke() -> None:
+    class Reading(AlsoOnTrio):
+        runs_on_trio: ClassVar[bool] = True
+
+        async def _agenerate(self, messages: list[Any], *args: Any, run_manager: Any = None, **options: Any) -> Any:
+            found.append((run_manager.metadata, run_manager.inheritable_metadata))
+            return await super()._agenerate(messages, *args, **options)
+
+    found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    model = Reading(metadata={"team": "a"})
+    for config in ({}, {"callbacks": [Listener()]}):
+        await reply_of(model, {"metadata": {"user": "b"}, "configurable": {"tenant": "c"}, **config})
+    (direct, inherited), (through, inherited_through) = found
+    own = {name for name in through if name.startswith("langgraph_") or name in ("checkpoint_ns", "run_id")}
+    assert direct["ls_provider"] == "reading"
+    assert {"team", "user"} < direct.keys()
+    assert {**direct, **dict.fromkeys(own)} == {**through, **dict.fromkeys(own)}
+    assert inherited.keys() == inherited_through.keys()
+
+
+class Client(AlsoOnTrio):
+    """Model whose client does something to the task of its request."""
+
+    _acts: Callable[[], Awaitable[Any]] = PrivateAttr()
+
+    async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
+        await self._acts()
+        return await super()._agenerate(*args, **options)
+
+
+def with_client(acts: Callable[[], Awaitable[Any]]) -> Client:
+    model = Client()
+    model._acts = acts
+    return model
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_client_that_cancels_its_own_task_and_asks_again_gets_its_reply() -> None:
+    """Older clients of HTTP implement their timeouts in this way, and never take the cancellation back."""
+
+    async def first_request_is_late() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.get_loop().call_soon(task.cancel)
+        with suppress(asyncio.CancelledError):
+            await anyio.sleep(WAIT)
+
+    model = with_client(first_request_is_late)
+    assert (await reply_of(model)).content == "Done."
+    assert model._through == []
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_run_is_cancelled_although_the_client_makes_an_error_of_the_cancellation() -> None:
+    begun = anyio.Event()
+
+    async def closed() -> None:
+        begun.set()
+        try:
+            await anyio.sleep(WAIT)
+        except asyncio.CancelledError as error:
+            raise ConnectionError("the stream was closed") from error
+
+    task = asyncio.ensure_future(reply_of(with_client(closed)))
+    with anyio.fail_after(WAIT):
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_client_that_stays_open_leaves_the_scopes_of_the_run_alone() -> None:
+    opened: list[Any] = []
+
+    async def opens_once() -> None:
+        if not opened:
+            opened.append(anyio.create_task_group())
+            await opened[0].__aenter__()
+
+    model = with_client(opens_once)
+    with anyio.move_on_after(WAIT) as scope:
+        for _ in range(2):
+            assert (await reply_of(model)).content == "Done."
+    assert not scope.cancelled_caught
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_request_that_other_code_cancels_is_an_error_of_the_run() -> None:
+    """A bare cancellation would end a task of a task group without an error and without a result."""
+
+    async def shared_refresh_of_a_token() -> None:
+        refresh = asyncio.ensure_future(anyio.sleep(WAIT))
+        refresh.get_loop().call_soon(refresh.cancel)
+        await refresh
+
+    with pytest.raises(CallboardError, match="the request to the model was cancelled by other code"):
+        await reply_of(with_client(shared_refresh_of_a_token))
+
+
 async def test_a_handler_in_a_context_variable_hears_of_the_request() -> None:
     model = Plain()
     with get_usage_metadata_callback() as usage:
@@ -297,6 +448,7 @@ async def test_a_rate_limiter_delays_a_direct_request() -> None:
         pytest.param(AlsoOnTrio, dict, "trio", id="declared"),
         pytest.param(Plain, dict, "asyncio", id="not declared"),
         pytest.param(Waiting, dict, "asyncio", id="declared for another method"),
+        pytest.param(Caching, dict, "asyncio", id="declared for another way to a cache"),
         pytest.param(AlsoOnTrio, lambda: {"cache": InMemoryCache()}, "asyncio", id="with a cache"),
         pytest.param(
             AlsoOnTrio,

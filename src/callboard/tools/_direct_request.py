@@ -1,10 +1,11 @@
 """Direct requests to chat models, without LangChain's callbacks, for use when no callback handler listens.
 
-LangChain's `ainvoke` takes five times as long as the rest of a request: it collects data for tracers, looks for
-callback handlers, and starts an asyncio task. Without handlers, none of this has an effect.
+LangChain's `ainvoke` takes five times as long as the rest of a request: it collects data for tracers and looks for
+callback handlers. Without handlers, none of this has an effect.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from functools import cache, partial
 from operator import attrgetter
@@ -25,12 +26,14 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
+from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
 
 from callboard._loops._context import InContext
 from callboard._loops._current import is_on_asyncio
+from callboard.exceptions import CallboardError
 from callboard.tools._callbacks import is_traced, manager_of_run
 
 # Methods whose work is left out here, and the names that they use in the releases that were read, on all Pythons. With
@@ -72,6 +75,17 @@ def _as_read() -> list[tuple[str, FunctionType, CodeType]]:
 
 _METHODS = _as_read()
 
+_HOOKS = tuple(
+    (kind, name, vars(kind).get(name))
+    for kind, name in (
+        (AsyncCallbackManager, "configure"),
+        (AsyncCallbackManager, "on_chat_model_start"),
+        (AsyncCallbackManagerForLLMRun, "on_llm_end"),
+        (AsyncCallbackManagerForLLMRun, "on_llm_error"),
+    )
+)
+"""Methods that `ainvoke` calls although no handler listens: an instrumentation may wrap them, too."""
+
 
 def manager_of_request(
     model: BaseChatModel, options: Mapping[str, Any], config: RunnableConfig
@@ -88,6 +102,9 @@ def manager_of_request(
         # First, because a mock may have no other attributes.
         if getattr(kind, name, None) is not method or name in own or method.__code__ is not code:
             return None
+    for owner, name, hook in _HOOKS:
+        if vars(owner).get(name) is not hook:
+            return None
     if config.get("callbacks") or model.callbacks or model.verbose or is_traced():
         return None
     if config.get("tags") or model.tags:  # a model may read them in its run manager, such as to send them to a gateway
@@ -97,7 +114,12 @@ def manager_of_request(
         return None
     if not is_on_asyncio() and not _runs_on_trio(model):
         return None
-    metadata: dict[str, Any] = {**(config.get("metadata") or {})}
+    if kind._get_invocation_params is not BaseChatModel._get_invocation_params:
+        model._get_invocation_params(**options)  # for tracers only; but a model may check its options there
+    metadata: dict[str, Any] = {
+        **ensure_config(config)["metadata"],
+        **model._get_ls_params_with_defaults(**options),
+    }
     whole = {**metadata, **(model.metadata or {})}
     manager = AsyncCallbackManager([], metadata=whole, inheritable_metadata=metadata)
     # Instrumentation such as OpenInference adds its handlers to each manager that is made.
@@ -111,13 +133,16 @@ def _runs_on_trio(model: BaseChatModel) -> bool:
     return model.cache is False or (model.cache is None and get_llm_cache() is None)
 
 
+_ASKED = frozenset(("_agenerate", "_agenerate_with_cache", "_astream"))
+
+
 @cache
 def _declares_trio(kind: type[BaseChatModel]) -> bool:
     """Return whether a class declares that it runs on trio; a subclass with its own `_agenerate` declares it anew."""
     for one in kind.__mro__:
         if "runs_on_trio" in vars(one):
             return vars(one)["runs_on_trio"] is True
-        if "_agenerate" in vars(one) or "_astream" in vars(one):
+        if not _ASKED.isdisjoint(vars(one)):
             return False
     return False
 
@@ -136,9 +161,26 @@ async def request(
     if not _KINDS.issuperset(map(type, whole)) or {*map(type, map(_content_of, whole))} != {str}:
         whole = _normalize_messages(convert_to_messages(whole))
     ask = partial(model._agenerate_with_cache, whole, run_manager=run, **options)
-    # In a copy of the context, as `ainvoke` in a task of its own: variables that the model sets stay with the request.
-    result = await InContext(None, copy_context(), ask)
+    result = await (_in_own_task(ask()) if is_on_asyncio() else InContext(None, copy_context(), ask))
+    model._combine_llm_outputs([result.llm_output])  # a model may count its tokens there
     return result.generations[0].message
+
+
+async def _in_own_task(asking: Coroutine[Any, Any, ChatResult]) -> ChatResult:
+    """Run a request in an asyncio task of its own, as `ainvoke` does."""
+    # The model's client may cancel its own task, leave cancel scopes open, or set context variables: none of these may
+    # reach the task of the run. `gather` raises a cancellation of the run even if the client made an error of it.
+    result: ChatResult | BaseException
+    [result] = await asyncio.gather(asking, return_exceptions=True)
+    if isinstance(result, asyncio.CancelledError):
+        # Not raised as it is: a cancellation that nobody requested would end the run's task without an error.
+        raise CallboardError("the request to the model was cancelled by other code") from result
+    if isinstance(result, BaseException):
+        try:
+            raise result
+        finally:
+            del result  # its traceback refers to this frame: a reference cycle
+    return result
 
 
 _KINDS = frozenset((AIMessage, HumanMessage, SystemMessage, ToolMessage))
