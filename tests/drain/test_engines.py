@@ -83,6 +83,31 @@ async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not(
     assert report == Drained(ended=2, unknown=(UnknownCall(tool="seconds", call_id="runs"),))
 
 
+async def test_a_body_that_fails_while_it_is_ended_is_not_unknown() -> None:
+    """The caller has its error, so the outcome is known."""
+    engine, found = Here(), list[str]()
+
+    async def fails() -> None:
+        try:
+            await anyio.sleep(1000)
+        except anyio.get_cancelled_exc_class() as error:
+            raise ValueError("the file is half written") from error
+
+    async def run() -> None:
+        with pytest.raises(ValueError) as failed:
+            await engine.run_body(Body(fn=fails, args=(), title="fails"))
+        found.append(str(failed.value))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await anyio.sleep(1)
+            report = await engine.bodies.drain(1)
+
+    assert found == ["the file is half written"]
+    assert report == Drained(finished=1)
+
+
 async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain() -> None:
     """The cancelled call ended by itself and is not reported as unknown."""
     engine = Here()

@@ -95,7 +95,7 @@ class Operation:
             operations.reset(self._token)
             # With the error of a failed call, too, if other calls of the batch were cancelled with an unknown outcome.
             was_ended = swallowed or (
-                self._is_stopped and (isinstance(error, DrainingError) or bool(error and self.unknown()))
+                self._is_stopped and (isinstance(error, DrainingError) or bool(error and self._lost()))
             )
             self.whole.left(self, was_ended=was_ended)
         return swallowed
@@ -129,9 +129,12 @@ class Operation:
 
     def unknown(self) -> list[UnknownCall]:
         """Return the calls whose outcome is unknown after a cancellation of the operation."""
-        lost = [call for call in self._at_stake if not call.ended]
-        known = [UnknownCall(tool=call.name, call_id=call.id, thread_id=self._thread_id) for call in lost]
-        return known if self._body is None else [*known, self._body]
+        lost = [UnknownCall(tool=call.name, call_id=call.id, thread_id=self._thread_id) for call in self._lost()]
+        return lost if self._body is None else [*lost, self._body]
+
+    def _lost(self) -> list[SupervisedCall[Any]]:
+        """Return the calls that the cancellation of the operation ended before they had a result."""
+        return [call for call in self._at_stake if not call.ended]
 
 
 class _Round:
