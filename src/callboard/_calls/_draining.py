@@ -65,8 +65,10 @@ class Operation:
         self._body: UnknownCall | None = None
         self._at_stake: list[SupervisedCall[Any]] = []  # calls that ran when a drain cancelled the operation
         self._scope = None if grace is None else self.loop.scope(math.inf, grace)
-        self._batch: Stoppable | None = None
-        self._is_stopped = False  # True once a drain has cancelled the operation
+        self.batch: Stoppable | None = None
+        """Only batch of a block without a cancel scope, which a drain stops."""
+        self.is_stopped = False
+        """True once a drain has cancelled the operation. A block sees it before it starts its batch."""
 
     def __enter__(self) -> Self:
         around = operations.get()
@@ -76,12 +78,6 @@ class Operation:
         if self._scope is not None:
             self._scope.__enter__()
         return self
-
-    def attach(self, batch: Stoppable) -> None:
-        """Let a drain stop the operation's batch; raise `DrainingError` if a drain already stopped the operation."""
-        self._batch = batch
-        if self._is_stopped:
-            raise self.ended_by_drain()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -95,7 +91,7 @@ class Operation:
             operations.reset(self._token)
             # With the error of a failed call, too, if other calls of the batch were cancelled with an unknown outcome.
             was_ended = swallowed or (
-                self._is_stopped and (isinstance(error, DrainingError) or bool(error and self._lost()))
+                self.is_stopped and (isinstance(error, DrainingError) or bool(error and self._lost()))
             )
             self.whole.left(self, was_ended=was_ended)
         return swallowed
@@ -116,16 +112,16 @@ class Operation:
     def end(self) -> None:
         """Cancel the operation, with its time for clean-up; call this in the thread of the operation's event loop."""
         # Once: at a second drain, calls that have ended their clean-up no longer run, and would not be reported.
-        if not self.is_over and not self._is_stopped:
+        if not self.is_over and not self.is_stopped:
             # Collected before the cancellation: afterwards the batches no longer list their calls. An idempotent call
             # is not at stake, because it can be repeated.
             live = [call for batch in self.batches for call in batch.calls]
             self._at_stake = [call for call in live if call.running and not call.policy.idempotent]
-            self._is_stopped = True
+            self.is_stopped = True
             if self._scope is not None:
                 self._scope.cancel()
-            elif self._batch is not None:
-                self._batch.stop(self.ended_by_drain)
+            elif self.batch is not None:
+                self.batch.stop(self.ended_by_drain)
 
     def unknown(self) -> list[UnknownCall]:
         """Return the calls whose outcome is unknown after a cancellation of the operation."""

@@ -223,7 +223,9 @@ class ToolBatch:
             self._open = len(supervised)
             live = self.setup.supervision.batches
             batch = Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow, live=live)
-            operation.attach(batch)
+            operation.batch = batch
+            if operation.is_stopped:  # a drain came while the calls were made
+                raise operation.ended_by_drain()
             await batch.run()
         except BaseException as error:
             self.failed = {
