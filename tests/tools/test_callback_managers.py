@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
+from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForToolRun, BaseCallbackHandler
 from langchain_core.globals import set_debug
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
@@ -16,6 +16,7 @@ from langsmith._internal import _context
 from langsmith.run_helpers import tracing_context
 from langsmith.utils import get_env_var
 
+import callboard
 from callboard.tools import _callbacks
 from callboard.tools._callbacks import manager_of_tool
 
@@ -145,3 +146,27 @@ def test_a_release_that_asks_other_sources_is_asked_itself(monkeypatch: pytest.M
     monkeypatch.setattr(_callbacks, "_is_known", False)
     monkeypatch.setattr(AsyncCallbackManager, "configure", lambda *given: given)
     assert manager_of_tool(work, {}) == (None, None, False, None, None, None, None)
+
+
+async def test_what_a_body_adds_to_its_run_manager_reaches_no_other_call() -> None:
+    seen: list[tuple[list[Any], ...]] = []
+
+    class Tagging(BaseTool):
+        name: str = "tagging"
+        description: str = "Tag the run."
+
+        def _run(self, query: str) -> str:
+            raise NotImplementedError
+
+        async def _arun(self, query: str, run_manager: AsyncCallbackManagerForToolRun) -> str:
+            seen.append((run_manager.handlers.copy(), run_manager.tags.copy(), list(run_manager.inheritable_metadata)))
+            run_manager.handlers.append(HANDLER)
+            run_manager.tags.append("own")
+            run_manager.inheritable_metadata["own"] = True
+            return query
+
+    node = callboard.ToolNode([Tagging()])
+    calls = [{"name": "tagging", "args": {"query": "a"}, "id": str(number)} for number in range(2)]
+    for _ in range(2):
+        await node.ainvoke(calls)
+    assert seen == [([], [], [])] * 4

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import anyio
@@ -140,6 +140,10 @@ async def _in_thread_as_here(fn: Callable[[], object]) -> None:
 # Managers of tools
 
 
+NO_HANDLERS: Final = AsyncCallbackManager([])
+"""Manager of tools whose runs nothing observes, shared by all of them. A body only gets copies of its lists."""
+
+
 def manager_of_tool(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
     """Return LangChain's callback manager for the runs of a tool, as `AsyncCallbackManager.configure` makes it."""
     # `configure` takes a fifth of the time of a batch with one call, mostly to find that nothing is traced. The
@@ -149,7 +153,9 @@ def manager_of_tool(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackMana
         return AsyncCallbackManager.configure(
             callbacks, tool.callbacks, tool.verbose, tags, tool.tags, metadata, tool.metadata
         )
-    return AsyncCallbackManager([], metadata={**(metadata or {})}, inheritable_metadata={**(metadata or {})})
+    if not metadata:
+        return NO_HANDLERS
+    return AsyncCallbackManager([], metadata={**metadata}, inheritable_metadata={**metadata})
 
 
 # Names that `_configure` uses in the releases that were read, on all Pythons. With another name, it may ask another
@@ -275,8 +281,8 @@ class ToolRun:
 
     @property
     def manager(self) -> AsyncCallbackManagerForToolRun:
-        """LangChain's run manager, for a tool function with a parameter `run_manager`."""
-        return manager_of_run(AsyncCallbackManagerForToolRun, self.around, self.id)
+        """LangChain's run manager, for a tool function with a parameter `run_manager`, which may change its lists."""
+        return manager_of_run(AsyncCallbackManagerForToolRun, self.around.copy(), self.id)
 
     async def started(self, call: ToolCall, run_name: str | None) -> None:
         if not self.around.handlers:

@@ -35,7 +35,7 @@ from callboard._records._policies import ToolCallLike
 from callboard._util._cooperative import PORTION, Steps
 from callboard.tools._bounds import admission
 from callboard.tools._call_record import CallRecord, naming
-from callboard.tools._callbacks import manager_of_tool
+from callboard.tools._callbacks import NO_HANDLERS, manager_of_tool
 from callboard.tools._chain import Chain, Link
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
@@ -353,7 +353,7 @@ class ToolBatch:
         if known is not None and known.tool is tool and known.plan is plan:
             return known
         # The own `ainvoke` of a foreign tool calls the handlers; here they would be called twice.
-        manager = AsyncCallbackManager([]) if plan.is_foreign else manager_of_tool(tool, config if own else self.config)
+        manager = NO_HANDLERS if plan.is_foreign else manager_of_tool(tool, config if own else self.config)
         known = ReadyTool(tool, plan, manager, self.threads if plan.takes_thread else None)
         if not own and self.setup.tools.get(tool.name) is tool:
             self.ready_tools[tool.name] = known
