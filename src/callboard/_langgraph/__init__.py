@@ -7,6 +7,7 @@ outer graph. `_node_scope`: the config of a node of callboard's agent. `_savers`
 Names and meanings are those of langgraph 1.2; `tests/langgraph/test_private_names.py` fails when they change.
 """
 
+from callboard._langgraph._call_scope import CALL_PREFIX as CALL_PREFIX
 from callboard._langgraph._call_scope import PLACEHOLDER_ID as PLACEHOLDER_ID
 from callboard._langgraph._call_scope import RESUME as RESUME
 from callboard._langgraph._call_scope import CallScratchpad as CallScratchpad
@@ -14,10 +15,10 @@ from callboard._langgraph._call_scope import GraphNames as GraphNames
 from callboard._langgraph._call_scope import answer_is_for as answer_is_for
 from callboard._langgraph._call_scope import bound_answer_waits as bound_answer_waits
 from callboard._langgraph._call_scope import call_config as call_config
-from callboard._langgraph._call_scope import call_namespace as call_namespace
 from callboard._langgraph._call_scope import config_for_calls as config_for_calls
 from callboard._langgraph._call_scope import is_interrupt_id as is_interrupt_id
 from callboard._langgraph._call_scope import name_of_run as name_of_run
+from callboard._langgraph._call_scope import namespace_of_calls as namespace_of_calls
 from callboard._langgraph._call_scope import next_is_asked as next_is_asked
 from callboard._langgraph._call_scope import question_id as question_id
 from callboard._langgraph._call_scope import scope_in_task as scope_in_task

@@ -36,11 +36,15 @@ PLACEHOLDER_ID = Interrupt(value=None).id
 """Id of an `Interrupt` that was created without an id."""
 
 
-def call_namespace(conf: Mapping[str, Any], key: str) -> str:
-    """Return LangGraph's checkpoint namespace for one tool call."""
+CALL_PREFIX: Final = "call:"
+"""Beginning of the last segment in the checkpoint namespace of a tool call; outside of a graph it is the only one."""
+
+
+def namespace_of_calls(conf: Mapping[str, Any]) -> str:
+    """Return LangGraph's checkpoint namespace for a batch's calls, without the name of the call at its end."""
     # LangGraph derives the ids of the call's interrupts from this namespace.
     around = conf.get(CONFIG_KEY_CHECKPOINT_NS)
-    return f"{around}{NS_SEP}call:{key}" if around else f"call:{key}"
+    return f"{around}{NS_SEP}{CALL_PREFIX}" if around else CALL_PREFIX
 
 
 _RUN_NAME: Final = "callboard_run"

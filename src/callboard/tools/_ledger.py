@@ -21,17 +21,18 @@ from langgraph.errors import GraphInterrupt, UnknownInterruptError
 from langgraph.types import Command, Interrupt, interrupt
 
 from callboard._langgraph import (
+    CALL_PREFIX,
     PLACEHOLDER_ID,
     RESUME,
     CallScratchpad,
     GraphNames,
     GraphTask,
     call_config,
-    call_namespace,
     graph_task,
     is_graph_node,
     is_interrupt_id,
     name_of_run,
+    namespace_of_calls,
     question_id,
     scope_of,
     with_answers,
@@ -137,11 +138,8 @@ class Ledger:
         self.graphs = graphs
         self._conf = config["configurable"]
         self._keys = list(keys)
-        self._task = graph_task(config) if self._conf else None
-        self.around = None if self._task is None else self._task.scratchpad
-        self.forward = None if self._task is None else self._task.send
         self._run: str | None = None if held is None else held.get("run")
-        self._prefix = call_namespace(self._conf, "")
+        self._prefix = namespace_of_calls(self._conf) if self._conf else CALL_PREFIX
         self._in_slot = False
         self._position = 0
         self._number = 0  # batches of this run with the same keys before this one; part of the namespace
@@ -151,22 +149,29 @@ class Ledger:
         self.writes: dict[str, list[tuple[str, Any]]] = {}
         self._stored: dict[str, dict[str, Any]] = {}
         """Encoded form of `records`, always up to date; encoding all of them for each result would take long."""
-        self._held = held if self._task is None and isinstance(held, dict) else None
-        self._is_node = self._task is not None and is_graph_node(config, node)
-        self.may_be_replayed = self._task is not None and not self._is_node
-        """`True` if a question of later code may make the graph run the node again after this batch."""
-        self.is_kept = self._held is not None if self._task is None else self._task.durable
-        """`True` if the result of each finished call must be stored before the batch ends."""
+        self._held: dict[str, Any] | None = None
+        self._is_node = self.may_be_replayed = False
+        """`may_be_replayed`: a question of later code may make the graph run the node again after this batch."""
         self._bare: list[Any] = []
         self._answers: Answers = {}
-        stored = held
-        if self._task is not None:
-            stored = self._find_in_slot(self._task.scratchpad.resume)
-            self._bare = self._bare_answers(self._task) if stored is None else []
+        stored, task = held, graph_task(config) if self._conf else None
+        self._task = task
+        if task is None:
+            self.around, self.forward = None, None
+            self._held = held if isinstance(held, dict) else None
+            self.is_kept = self._held is not None
+            """`True` if the result of each finished call must be stored before the batch ends."""
+        else:
+            self.around, self.forward = task.scratchpad, task.send
+            self._is_node = is_graph_node(config, node)
+            self.may_be_replayed = not self._is_node
+            self.is_kept = task.durable
+            stored = self._find_in_slot(task.scratchpad.resume)
+            self._bare = self._bare_answers(task) if stored is None else []
         if stored or records:
             self._know(stored, records or {})
-        if self._task is not None:
-            self._answers = self._answers_of_graph(self._task)
+        if task is not None:
+            self._answers = self._answers_of_graph(task)
         elif answers is not None:
             self._answers = answers_by_id(answers, self.pending)
         # One look at all keys is cheaper than one at each.

@@ -24,6 +24,7 @@ from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._middleware import check_policies, check_tools, offers_of, shown_by, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import Plan, ToolFacts, injected_args, plan_for
+from callboard.tools._results import InputKind, ResultRules
 from callboard.tools._supervision import Supervision
 
 
@@ -37,6 +38,8 @@ class Setup:
     """Cache of the plans of the tools that have been called."""
     supervision: Supervision
     messages_key: str
+    rules: Mapping[InputKind, ResultRules]
+    """Rules for the outputs of calls, by form of the input."""
     chain: Chain | None
     offers: Callable[[BaseTool], bool] | None
     """Function that returns whether the model may be offered a tool now; `None` if no middleware decides it."""
@@ -140,6 +143,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None) -> Setup
         plans=ToolFacts(lambda tool: by_reference(plan_for(tool))),
         supervision=supervision,
         messages_key=given.messages_key,
+        rules={kind: ResultRules(kind, given.messages_key) for kind in get_args(InputKind)},
         chain=chain,
         offers=offers_of(middleware),
         shown=shown_by(middleware),

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from langchain_core.callbacks import AsyncCallbackManager
@@ -41,7 +41,7 @@ from callboard.tools._errors import error_message, is_control_flow, raise_invali
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import Plan, inject
-from callboard.tools._results import Output, Requested, ResultRules, left_of
+from callboard.tools._results import Output, Requested, left_of
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure, limiter_of_run, message_for, run_judged, untouched
 
@@ -88,7 +88,7 @@ Around = Callable[[Ledger, int, CallBody], Coroutine[Any, Any, Output]]
 
 
 class Reports(TypedDict, total=False):
-    """Functions that the caller of a batch supplies, such as callbacks for results and questions."""
+    """Arguments of a `ToolBatch` that its caller supplies, such as callbacks for results and questions."""
 
     on_finish: OnFinish
     """Called with the output of each call as soon as the call has ended, before other code can use the output."""
@@ -109,7 +109,7 @@ class ToolBatch:
     """Run of the tool calls in one input of a node, from the check of the calls to the combined output.
 
     `ledger` makes the ledger, with the records that the caller has kept from an earlier run. `keys` are the keys of the
-    requested calls, if the caller has computed them.
+    requested calls, if the caller has computed them. The other arguments are those of `Reports`.
     """
 
     def __init__(
@@ -120,30 +120,35 @@ class ToolBatch:
         ledger: Callable[..., Ledger],
         *,
         keys: Sequence[str] | None = None,
-        **reports: Unpack[Reports],
+        on_finish: OnFinish | None = None,
+        on_claim: OnRecord | None = None,
+        claims_only_said: bool = False,
+        on_ask: OnRecord | None = None,
+        around: Around | None = None,
+        entries: Link | None = None,
     ) -> None:
-        self._on_finish, self._on_ask = reports.get("on_finish"), reports.get("on_ask")
-        self.around = reports.get("around")
-        self.on_claim, self.claims_only_said = reports.get("on_claim"), reports.get("claims_only_said", False)
+        self._on_finish, self._on_ask = on_finish, on_ask
+        self.around = around
+        self.on_claim, self.claims_only_said = on_claim, claims_only_said
         self.failed: dict[str, str] = {}
         """Unhandled errors as texts, by key. An error object would form a reference cycle through its traceback."""
         self.signalled: list[str] = []
         """Keys of the calls that ended with a control flow error other than a question, such as a parent command."""
         self.setup = setup
-        entries = reports.get("entries")
         has_overrides = entries is not None or setup.own_call is not None
         self.overrides = setup.overrides(requested.kind, entries) if has_overrides else None
         self._graphs, self._runtime = None, NO_RUNTIME
+        self.state = requested.state
+        if self.state is None and requested.kind == "tool_calls":
+            self.state = read_state(config) if config["configurable"] else {}
         if config["configurable"]:  # outside of a graph it is empty as a rule, and there is nothing to look up
             config, self._graphs = config_for_calls(config)
             self._runtime = runtime_of(config)
         self.config = config
-        no_state = requested.kind == "tool_calls" and requested.state is None
-        self.state = read_state(config) if no_state else requested.state
         self._requested = requested
         self._known_keys = keys
         self._ledger = ledger
-        self.rules = ResultRules(requested.kind, setup.messages_key)
+        self.rules = setup.rules[requested.kind]
         self._due: list[str] = []
         """Keys of the calls without a result, in call order."""
         self.ready_tools: dict[str, ReadyTool] = {}
