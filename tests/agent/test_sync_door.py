@@ -256,6 +256,31 @@ def test_what_is_async_only_runs_by_the_sync_door_too() -> None:
     assert [message.content for message in result["messages"]][2:] == ["rainy in Rome", "done"]
 
 
+def test_a_node_that_is_awaited_within_a_sync_run_uses_async_functions() -> None:
+    both = StructuredTool.from_function(_sync, coroutine=_only, name="weather")
+    inner = ToolNode([both])
+
+    async def outer(city: str) -> str:
+        """Ask another node."""
+        (message,) = (await inner.ainvoke([weather_in(city)]))["messages"]
+        return str(message.content)
+
+    def answer(node: ToolNode) -> Any:
+        return node.invoke([weather_in("Rome")])["messages"][0].content
+
+    assert answer(inner) == "sunny in Rome"
+    assert answer(ToolNode([StructuredTool.from_function(coroutine=outer, name="weather")])) == "rainy in Rome"
+
+
+def weather_in(city: str) -> Any:
+    return {"name": "weather", "args": {"city": city}, "id": "1", "type": "tool_call"}
+
+
+def _sync(city: str) -> str:
+    """The weather of a city."""
+    return f"sunny in {city}"
+
+
 def _same(value: Any) -> Any:
     return value
 

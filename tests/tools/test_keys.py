@@ -45,6 +45,7 @@ def test_the_longest_ids_have_short_names_that_differ() -> None:
     """An id may have 10 MB and be a prefix of another id."""
     keys = keys_of(asked(["x" * 10_000_000, "x" * 9_999_999 + "y", "x" * 10_000_000 + "y"]))
     assert len(set(keys)) == 3
+    assert all(len(key) <= 128 for key in keys)
     assert all(len(segment_of(key, 0)) <= 128 for key in keys)
 
 
@@ -93,6 +94,11 @@ def test_the_names_of_nodes_are_known() -> None:
     """An agent stores records of nodes and of calls side by side, so their names must not collide."""
     flow = {_flow.AGENT, _flow.TOOLS, _flow.BEFORE, _flow.AFTER, _flow.RESPONSE, _flow.END, START}
     assert flow == NODES
+    assert NODES.isdisjoint(keys_of(asked(sorted(NODES))))
+
+
+def test_a_call_without_an_id_has_an_empty_name() -> None:
+    assert keys_of([a_call("run", None), a_call("run", "a")]) == ["", "a"]
 
 
 @given(ids=st.lists(HOSTILE, min_size=1, max_size=5), chosen=st.integers(0, 4), seed=st.integers(0, 99))

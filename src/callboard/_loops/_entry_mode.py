@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 Door = Literal["sync", "async"]
 
-_door: ContextVar[Door] = ContextVar("callboard_door", default="async")
+entry_mode: ContextVar[Door] = ContextVar("callboard_door", default="async")
 
 
 class entered_from:  # noqa: N801 (used as a function, in `with`; a generator would cost a call of a node too much)
@@ -23,15 +23,15 @@ class entered_from:  # noqa: N801 (used as a function, in `with`; a generator wo
         self._door: Door = door
 
     def __enter__(self) -> None:
-        self._token = _door.set(self._door)
+        self._token = entry_mode.set(self._door)
 
     def __exit__(self, *exc: object) -> None:
-        _door.reset(self._token)
+        entry_mode.reset(self._token)
 
 
 def is_sync_entry() -> bool:
     """Return whether the running code belongs to a run that sync code has started."""
-    return _door.get() == "sync"
+    return entry_mode.get() == "sync"
 
 
 def is_missing(half: Any) -> bool:

@@ -112,6 +112,7 @@ NODES = frozenset(
 """Names of an agent's nodes. Nodes and calls share one store of records, so a call's key must not be a node's name."""
 
 _LONGEST = 128
+_id_in: Callable[[ToolCall], Any] = itemgetter("id")
 _IN_KEYS = re.compile(r"[%#\ud800-\udfff]")
 """Characters that are escaped in keys: `%` and `#`, which callboard adds itself, and surrogates, which UTF-8 cannot
 encode."""
@@ -129,9 +130,12 @@ def keys_of(calls: Sequence[ToolCall]) -> list[str]:
 
 def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
     """Return the record key of each call of a batch: its escaped id, plus its index if other calls have the same id."""
-    read: Callable[[ToolCall], Any] = itemgetter("id")
-    ids: list[Any] = [*map(read, calls)] if len(calls) <= PORTION else (yield from each(read, calls))
-    keys: list[str] = ids if _are_keys(ids) else (yield from each(_key, ids))
+    ids: list[Any] = [*map(_id_in, calls)] if len(calls) <= PORTION else (yield from each(_id_in, calls))
+    # One fast test of all ids together: usual ids are keys without escaping.
+    text = "".join(ids) if None not in ids else "%"
+    is_short = len(text) <= _LONGEST or max(map(len, ids)) <= _LONGEST
+    is_plain = is_short and text.isascii() and "%" not in text and "#" not in text and NODES.isdisjoint(ids)
+    keys: list[str] = ids if is_plain else (yield from each(_key, ids))
     if len({*ids}) == len(ids):
         return keys
     repeated = {call_id for call_id, count in Counter(ids).items() if count > 1}
@@ -142,14 +146,6 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
             stacklevel=2,
         )
     return [f"{key}#{index}" if ids[index] in repeated else key for index, key in enumerate(keys)]
-
-
-def _are_keys(ids: Sequence[str]) -> bool:
-    """Return whether all call ids of a batch are valid record keys, without escaping. One fast test covers all ids."""
-    text = "".join(ids) if None not in ids else "%"
-    if not text.isascii() or "%" in text or "#" in text or not NODES.isdisjoint(ids):
-        return False
-    return len(text) <= _LONGEST or max(map(len, ids)) <= _LONGEST
 
 
 def _key(call_id: str | None) -> str:

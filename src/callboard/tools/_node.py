@@ -22,7 +22,7 @@ from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._entry_mode import entered_from, is_sync_entry
+from callboard._loops._entry_mode import entered_from
 from callboard._loops._owner_task import Openable
 from callboard._loops._protocol import Scope
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
@@ -319,7 +319,7 @@ class ToolNode(ManyInputs, Openable):
             ValueError: if the input contains nothing to run, or the ledger belongs to other calls.
             BaseException: the unhandled error of a call, bare, after all started tasks have ended.
         """
-        if is_plain(self, ToolNode) and not is_sync_entry():
+        if is_plain(self, ToolNode):
             batch = await in_portions(self._batch(input, config, ledger, resume, runtime))
             return await batch.run()
         with entered_from("async"):

@@ -49,9 +49,12 @@ def reading(value: Any, messages_key: str) -> Steps[Requested]:
         return Requested(open_calls, [call], "tool_calls", state)
     is_list = isinstance(value, list)
     messages: Sequence[Any] = value if is_list else messages_in(value, messages_key)
-    if is_list and messages and _is_call(messages[-1]):
-        calls = messages if (yield from _are_calls(messages)) else (yield from each(_checked, messages))
-        return Requested(calls, calls, "tool_calls", None)
+    if is_list and messages:
+        if (yield from _are_calls(messages)):
+            return Requested(messages, messages, "tool_calls", None)
+        if _is_call(messages[-1]):
+            calls = yield from each(_checked, messages)
+            return Requested(calls, calls, "tool_calls", None)
     if not messages or isinstance(messages[-1], dict):
         if (mistaken := _mistaken(value, messages_key)) is not None:
             raise ValueError(mistaken)
@@ -95,8 +98,8 @@ def _is_of_openai(item: object) -> bool:
 
 def messages_in(state: Any, key: str) -> Sequence[Any]:
     """Return the messages of a state, which is a dict or an object; an empty sequence if it has none."""
-    found = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
-    return cast("Sequence[Any]", found or ())
+    found: Any = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
+    return found or ()
 
 
 def left_of(

@@ -26,7 +26,7 @@ from callboard._calls._sync_middleware import SyncMiddleware
 from callboard._langgraph import runtime_of, with_runtime
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_from_sync
-from callboard._loops._entry_mode import entered_from, is_sync_entry
+from callboard._loops._entry_mode import entered_from, entry_mode, is_sync_entry
 from callboard.tools._chain import Link, named
 
 _ONE = "use middleware=[...], awrap_tool_call= or wrap_tool_call=, or override _arun_one or _run_one"
@@ -166,9 +166,11 @@ async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
 
 
 def is_plain(node: object, base: type) -> bool:
-    """Return whether a run needs no search for overrides: its node is a plain `ToolNode`, and no override runs."""
-    own = type(node) is not base or not vars(node).keys().isdisjoint(_AROUND_RUNS)
-    return not own and vars(base)["_afunc"] is _written["_afunc"] and _running.get() is None
+    """Return whether an awaited run needs no search for overrides, and no other entry mode than the present one."""
+    if type(node) is not base or not vars(node).keys().isdisjoint(_AROUND_RUNS):
+        return False
+    # The entry mode is read here, without its function: this is asked for each run.
+    return vars(base)["_afunc"] is _written["_afunc"] and _running.get() is None and entry_mode.get() == "async"
 
 
 def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
