@@ -5,8 +5,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
+import anyio
 import pytest
-from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForToolRun, BaseCallbackHandler
+from langchain_core.callbacks import (
+    AsyncCallbackManager,
+    AsyncCallbackManagerForToolRun,
+    BaseCallbackHandler,
+    BaseCallbackManager,
+)
 from langchain_core.globals import set_debug
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
@@ -17,6 +23,7 @@ from langsmith.run_helpers import tracing_context
 from langsmith.utils import get_env_var
 
 import callboard
+from callboard.testing import calls
 from callboard.tools import _callbacks
 from callboard.tools._callbacks import manager_of_tool
 
@@ -109,6 +116,28 @@ def test_a_plain_call_takes_the_shortcut_with_this_release_of_langchain(monkeypa
     monkeypatch.setattr(AsyncCallbackManager, "configure", None)
     monkeypatch.setattr(_callbacks, "_configure_method", None)  # or the shortcut takes it for an instrumentation
     assert manager_of_tool(work, {"metadata": {"a": 1}}).inheritable_metadata == {"a": 1}
+
+
+@pytest.mark.real_clock  # LangChain calls sync handlers in a thread
+async def test_an_instrumentation_that_comes_late_hears_of_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenInference adds its handler to each manager that is made, and may be started after the first calls."""
+    heard: list[str] = []
+
+    class Listener(BaseCallbackHandler):
+        def on_tool_start(self, serialized: Any, *args: Any, **options: Any) -> None:
+            heard.append(serialized["name"])
+
+    def instrumented(self: Any, *args: Any, **options: Any) -> None:
+        original(self, *args, **options)
+        self.add_handler(Listener())
+
+    original = BaseCallbackManager.__init__
+    node = callboard.ToolNode([work])
+    with anyio.fail_after(20):
+        await node.ainvoke([calls("work")])
+        monkeypatch.setattr(BaseCallbackManager, "__init__", instrumented)
+        await node.ainvoke([calls("work")])
+    assert heard == ["work"]
 
 
 @pytest.mark.parametrize("is_known", [True, False])

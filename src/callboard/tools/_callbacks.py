@@ -141,7 +141,7 @@ async def _in_thread_as_here(fn: Callable[[], object]) -> None:
 
 
 NO_HANDLERS: Final = AsyncCallbackManager([])
-"""Manager of tools whose runs nothing observes, shared by all of them. A body only gets copies of its lists."""
+"""Manager of tools that call callback handlers themselves."""
 
 
 def manager_of_tool(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
@@ -153,9 +153,8 @@ def manager_of_tool(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackMana
         return AsyncCallbackManager.configure(
             callbacks, tool.callbacks, tool.verbose, tags, tool.tags, metadata, tool.metadata
         )
-    if not metadata:
-        return NO_HANDLERS
-    return AsyncCallbackManager([], metadata={**metadata}, inheritable_metadata={**metadata})
+    # Not shared between batches: instrumentation such as OpenInference adds its handlers to each manager that is made.
+    return AsyncCallbackManager([], metadata={**(metadata or {})}, inheritable_metadata={**(metadata or {})})
 
 
 # Names that `_configure` uses in the releases that were read, on all Pythons. With another name, it may ask another
