@@ -22,6 +22,7 @@ from callboard import (
     cleanup,
     remaining,
 )
+from callboard.extend import waiting
 from callboard.middleware import Retry
 from callboard.testing import Recorder
 from tests.helpers import ask, ended, make, make_sync
@@ -375,6 +376,47 @@ async def test_attempts_and_queues_are_no_time_of_the_middleware_around_them() -
     node = ToolNode([rec.tool("work", seconds=1.5)], policies={"work": policy}, middleware=[three_times])
     messages = await node.ainvoke(ask(*["work"] * 3))
     assert [message.status for message in messages] == ["success"] * 3
+
+
+async def test_the_timeout_of_a_middleware_starts_again_after_the_last_of_its_waits() -> None:
+    """Promise 6: an attempt that ends does not start the timeout while the middleware waits deliberately beside it."""
+
+    async def pause() -> None:
+        with waiting():
+            await anyio.sleep(10)
+
+    async def both(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pause)
+            return await execute(request)
+
+    node = ToolNode([Recorder().tool("work", seconds=1)], timeout=2, middleware=[both])
+    with anyio.fail_after(30):
+        [message] = await node.ainvoke(ask("work"))
+    assert message.status == "success"
+
+
+async def test_an_error_of_a_middleware_s_clean_up_is_the_cause_of_its_timeout() -> None:
+    async def untidy(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("while cleaning up")
+
+    node = ToolNode([Recorder().tool("work")], timeout=2, middleware=[untidy], handle_tool_errors=False)
+    with anyio.fail_after(30), pytest.raises(CallTimeoutError) as caught:
+        await node.ainvoke(ask("work"))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_an_error_of_a_middleware_in_time_is_no_timeout() -> None:
+    async def fails(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        await execute(request)
+        raise ValueError("in time")
+
+    node = ToolNode([Recorder().tool("work")], timeout=2, middleware=[fails], handle_tool_errors=False)
+    with anyio.fail_after(30), pytest.raises(ValueError, match="in time"):
+        await node.ainvoke(ask("work"))
 
 
 async def test_a_middleware_reads_how_long_it_may_go_on() -> None:

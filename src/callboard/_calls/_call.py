@@ -416,44 +416,47 @@ class SupervisedCall(Timed, Generic[T]):
         # The deadline may fire a fraction of a microsecond early: clocks differ in the last digits.
         return budget is not None and self.loop.now() >= self._around.now + budget - INSTANT
 
-    @property
-    def times_middleware(self) -> bool:
-        """True if the call's middleware has its own timeout: if the policy has a timeout and no budget."""
-        return self.policy.timeout is not None and self.policy.budget is None
-
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
         """Run the call's middleware; raise `CallTimeoutError` if the middleware's own code exceeds the timeout."""
         timeout = self.policy.timeout
-        if timeout is None or not self.times_middleware:
+        # A budget bounds the middleware, too.
+        if timeout is None or self.policy.budget is not None:
             return await middleware()
         began, timeout = monotonic(), max(timeout, at_least)
         deadline = self.loop.now() + timeout
         scope = self._middleware_scope = self.loop.scope(deadline, self.grace)
         self.until = min(self._around.until, deadline)  # `remaining()` reads it
+        cause: Exception | None = None
         try:
-            with (limit := TimeLimit(scope)):
+            with scope:  # a `TimeLimit`, written out: it would be one more object and three more functions
                 return await middleware()
+        except Exception as error:
+            if not scope.cancel_called:
+                raise
+            cause = error  # of the clean-up after a timeout, which it must not hide
         finally:
             self.until, self._middleware_scope = self._around.until, None
+        # Reached only if a timeout ended the block.
         held = self.loop.pulse.held_since(began)
-        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from limit.cause
+        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from cause
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
         """Suspend the timeout of the call's middleware during a `with` block, and restart it from zero afterwards."""
-        self._away += 1
-        self._move_deadline(math.inf)
+        self._suspend_timeout(1)
         try:
             yield
         finally:
-            self._away -= 1
-            if not self._away and self.policy.timeout is not None:
-                self._move_deadline(self.loop.now() + self.policy.timeout)
+            self._suspend_timeout(-1)
 
-    def _move_deadline(self, deadline: float) -> None:
-        if self._middleware_scope is not None:  # so the call has no budget, whose end `until` would have to be
-            self._middleware_scope.move(deadline)
-            self.until = min(self._around.until, deadline)
+    def _suspend_timeout(self, by: int) -> None:
+        """Begin (1) or end (-1) a suspension of the middleware's timeout; it restarts from zero after the last one."""
+        self._away += by
+        scope, timeout = self._middleware_scope, self.policy.timeout
+        if scope is not None and timeout is not None:
+            deadline = math.inf if self._away else self.loop.now() + timeout
+            scope.move(deadline)
+            self.until = min(self._around.until, deadline)  # the call has no budget, whose end it would have to be
 
     def run(self) -> Coroutine[Any, Any, T]:
         """Run the call in its own task, and return its result; each subclass overrides this."""
@@ -513,6 +516,8 @@ class SupervisedCall(Timed, Generic[T]):
         call, policy, limiters = terms or (self.call, self.policy, self._limiters)
         attempt = Attempt(self, call, threads)
         waited = 0.0
+        if is_timed := self._middleware_scope is not None:
+            self._suspend_timeout(1)  # the time of an attempt, and of its waits, is not the middleware's own
         try:
             if limiters or threads is not None:
                 waited = await self._enter(attempt, call["name"], limiters)
@@ -542,6 +547,8 @@ class SupervisedCall(Timed, Generic[T]):
                 raise
             raise CallCancelledError(call["name"], self.id) from exc
         finally:
+            if is_timed:
+                self._suspend_timeout(-1)
             if attempt.places:
                 attempt.leave()  # last: the body and its clean-up run while the attempt holds its permits
 

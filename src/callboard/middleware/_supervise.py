@@ -266,7 +266,8 @@ class _AgentCall(SupervisedCall[Item]):
         chain = self._setup.chain
         if chain is None:
             return await self._make_attempt(self._request)
-        return cast("Item", await chain.around_attempts(self, self._request, self._make_attempt))
+        bounded = None if self.policy.timeout is None else self.within_timeout
+        return cast("Item", await chain(self._request, self._make_attempt, bounded))
 
     async def _make_attempt(self, request: ToolCallRequest) -> Item:
         supervision, way = self._setup.supervision, self._way

@@ -11,7 +11,6 @@ from langchain_core.messages import RemoveMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
-from callboard._calls._call import SupervisedCall
 from callboard._calls._sync_middleware import SyncMiddleware, TwoHalves
 from callboard._loops._entry_mode import is_missing
 from callboard._util._callers import is_async
@@ -262,18 +261,6 @@ class Chain:
             if is_control_flow(error):
                 signals.append(error)
             raise
-
-    def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Awaitable[Any]:
-        """Run a call through all middleware, and return the output; apply the call's timeout to the middleware."""
-        if supervised.policy.timeout is None or not supervised.times_middleware:
-            return self(request, attempt)
-
-        async def call_next(request: Any) -> Any:
-            # The time of an attempt does not count.
-            with supervised.outside_timeout():
-                return await attempt(request)
-
-        return self(request, call_next, supervised.within_timeout)
 
 
 def _message_of(name: str, message: object, call_id: str | None) -> ToolMessage:

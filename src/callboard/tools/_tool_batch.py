@@ -483,9 +483,7 @@ class _BatchCall(SupervisedCall[Output]):
         # A middleware may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
         request = self._request() if request is None else request
-        if self.policy.timeout is None:
-            return chain(request, self._execute)
-        return chain.around_attempts(self, request, self._execute)
+        return chain(request, self._execute, None if self.policy.timeout is None else self.within_timeout)
 
     def _request(self) -> ToolCallRequest:
         batch, call = self.of, self.call
