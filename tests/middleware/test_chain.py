@@ -9,6 +9,7 @@ import anyio
 import pytest
 from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
 from langchain_core.messages import ToolMessage
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from callboard import ToolNode
@@ -73,6 +74,46 @@ async def test_the_request_of_a_call_is_langgraphs_in_all_that_code_can_do_with_
     assert repr(request) == repr(copy.copy(request))
     with pytest.raises(AttributeError, match="'ToolCallRequest' object has no attribute 'context'"):
         request.context  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]  # noqa: B018
+
+
+async def test_a_tool_that_the_second_attempt_replaces_is_the_one_that_runs() -> None:
+    """The name of the call and of the tool stays, so nothing else tells the two tools apart."""
+    recorder, other = Recorder(), Recorder()
+    with_answer = other.tool("work", returns="other")
+
+    async def other_between(request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        message = await call_next(request.override(tool=with_answer))
+        await call_next(request)
+        return message
+
+    result = await ToolNode([recorder.tool("work")], middleware=[other_between]).ainvoke([tool_call("work", "1")])
+
+    assert contents(result) == ["other"]
+    assert (recorder.count("started"), other.count("started")) == (2, 1)
+
+
+async def test_attempts_do_not_change_the_config_of_their_call() -> None:
+    """A body may change its config, and the middleware around it, or another attempt, sees nothing of that."""
+    seen: list[Any] = []
+
+    async def work() -> str:
+        conf = var_child_runnable_config.get()["configurable"]  # type: ignore[index]
+        seen.append(conf.get("left"))
+        conf["left"] = "by an attempt"
+        return "done"
+
+    async def twice(request: Any, call_next: Any) -> Any:
+        own = var_child_runnable_config.get()
+        before = dict(own)  # type: ignore[arg-type]
+        await call_next(request)
+        message = await call_next(request)
+        assert var_child_runnable_config.get() is own == before
+        return message
+
+    await ToolNode([make(work)], middleware=[twice]).ainvoke([tool_call("work", "1")], {"run_name": "named"})
+
+    assert seen == [None, None]
 
 
 async def test_middleware_sees_errors_that_the_policy_would_turn_into_messages() -> None:

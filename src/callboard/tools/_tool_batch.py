@@ -383,16 +383,18 @@ class ToolBatch:
 class LazyRequest(ToolCallRequest):
     """Request of a call for middleware; its runtime is made at the first access, because few middleware read it."""
 
-    __slots__ = ("make_runtime",)
+    __slots__ = ("around",)
     __qualname__ = ToolCallRequest.__qualname__  # the name in its `repr`, as in LangGraph
 
-    make_runtime: Callable[[], ToolRuntime[Any, Any]]
+    around: tuple[ToolBatch, ToolCall, RunnableConfig]
+    """Batch, call and config from which the runtime is made."""
 
     def __getattr__(self, name: str) -> Any:
         if name != "runtime":
             raise AttributeError(f"'ToolCallRequest' object has no attribute {name!r}", name=name, obj=self)
+        batch, call, config = self.around
         # Threads of a middleware that read it at the same time get the same runtime.
-        return self.__dict__.setdefault("runtime", self.make_runtime())
+        return self.__dict__.setdefault("runtime", batch.runtime_for(call, config))
 
     def __reduce__(self) -> tuple[object, ...]:
         return ToolCallRequest, (self.tool_call, self.tool, self.state, self.runtime)
@@ -489,29 +491,30 @@ class _BatchCall(SupervisedCall[Output]):
         batch, call = self.of, self.call
         request = object.__new__(LazyRequest)
         # Without `ToolCallRequest.__setattr__`, whose check costs more than the rest of a middleware.
-        request.__dict__.update(tool_call=call, tool=batch.setup.tools.get(call["name"]), state=batch.state)
-        object.__setattr__(request, "make_runtime", partial(batch.runtime_for, call, self._config))
+        fields = request.__dict__
+        fields["tool_call"], fields["tool"], fields["state"] = call, batch.setup.tools.get(call["name"]), batch.state
+        object.__setattr__(request, "around", (batch, call, self._config))
         return request
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
         """Make one attempt at the call, or at the changed call in `request`, and return its output."""
         # Few local names: this frame lives as long as the call, and thousands may wait.
         batch, setup = self.of, self.of.setup
-        if request is None:
-            call, config = self.call, self._config
+        call, config = self.call if request is None else request.tool_call, self._config
+        known = batch.ready_tools.get(call["name"])
+        if (
+            known is None
+            or config.get("callbacks") is not batch.callbacks
             # Without middleware no user's code runs between two attempts, so the facts need no check.
-            known = batch.ready_tools.get(call["name"])
-            if known is None or batch.overrides is not None or config.get("callbacks") is not batch.callbacks:
-                if (tool := setup.tools.get(call["name"])) is None:
-                    return self._without_tool(call)
-                known = batch.ready(tool, config)
-        else:
-            call = request.tool_call
-            if request.tool is None:
+            or (request is not None and known.tool is not request.tool)
+            or (request is not None and setup.plans.of(known.tool) is not known.plan)
+        ):
+            if (tool := setup.tools.get(call["name"]) if request is None else request.tool) is None:
                 return self._without_tool(call)
-            known = batch.ready(request.tool, self._config)
+            known = batch.ready(tool, config)
+        if request is not None:
             # `invoke` modifies the config, and middleware may make another attempt.
-            config = self._config.copy()
+            config = config.copy()
             config["configurable"] = config["configurable"].copy()
         ready = call
         if not known.plan.injected.none:
