@@ -22,7 +22,7 @@ from callboard._langgraph._call_scope import Write, with_writes
 from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
-from callboard._util._cooperative import in_portions
+from callboard._util._cooperative import Steps, in_portions
 from callboard.agent._run_context import RunContext
 from callboard.conversations._flow import TOOLS, Sent
 from callboard.conversations._thread import as_update
@@ -133,6 +133,8 @@ class CallStep:
         self._ends_step = ends_step  # the end of the step follows the last call at once
         # Streams or handlers see each call as a task of its own.
         self._tells_each = by_call and run.is_watched
+        # Without such readers, the results are recorded together when the batch has ended.
+        self._records_each = run.thread.is_kept or self._tells_each
         self._writes: dict[str, list[Write]] = {}
 
     def tell_beginning(self) -> None:
@@ -217,9 +219,13 @@ class CallStep:
             self._tell_waiting(batch.ledger)
         try:
             combined = await batch.run()
+            if not self._records_each:
+                await in_portions(self._recording(*batch.results))
         except BaseException:
             # Shielded, within the grace: a cancelled step still records the calls that are known to have ended.
             with cleanup():
+                if not self._records_each:
+                    await in_portions(self._recording(*batch.results))
                 await self._note_ended(batch)
             raise
         self._leave_with(combined if isinstance(combined, list) else [combined])
@@ -249,7 +255,7 @@ class CallStep:
             answers=self._answers,
             keys=self._keys,
             namespaces={key: self._places[key].namespace for key in self.tasks} if is_named else None,
-            on_finish=self._finished,
+            on_finish=self._finished if self._records_each else None,
             on_claim=self._claimed if thread.is_kept else None,
             claims_only_said=thread.is_kept and not thread.claims_ahead,
             on_ask=self._asked,
@@ -322,6 +328,11 @@ class CallStep:
     async def _finished(self, key: str, output: Any, is_last: bool) -> None:
         whole = with_writes(output, self._writes[key]) if key in self._writes else output
         await self._run.thread.finished(self.tasks[key], whole, later=is_last and self._ends_step)
+
+    def _recording(self, keys: Sequence[str], outputs: Sequence[Any]) -> Steps[None]:
+        if self._writes:
+            outputs = [with_writes(one, self._writes.get(key, ())) for key, one in zip(keys, outputs, strict=True)]
+        return self._run.thread.finishing([*map(self.tasks.__getitem__, keys)], outputs)
 
 
 # Overridden methods of a tools node, around each call or around all calls of a reply. The method gets the same input as

@@ -90,8 +90,11 @@ Around = Callable[[Ledger, int, CallBody], Coroutine[Any, Any, Output]]
 class Reports(TypedDict, total=False):
     """Arguments of a `ToolBatch` that its caller supplies, such as callbacks for results and questions."""
 
-    on_finish: OnFinish
-    """Called with the output of each call as soon as the call has ended, before other code can use the output."""
+    on_finish: OnFinish | None
+    """Called with the output of each call as soon as the call has ended, before other code can use the output.
+
+    A caller that can wait until the batch has ended reads `ToolBatch.results`.
+    """
     on_claim: OnRecord | None
     """Called for each call that must not run twice, before its body starts, so that the caller can record the start."""
     claims_only_said: bool
@@ -134,6 +137,8 @@ class ToolBatch:
         """Unhandled errors as texts, by key. An error object would form a reference cycle through its traceback."""
         self.signalled: list[str] = []
         """Keys of the calls that ended with a control flow error other than a question, such as a parent command."""
+        self.results: tuple[Sequence[str], Sequence[Output]] = (), ()
+        """Keys and outputs of the calls that ended with an output, after the end of the batch, however it ended."""
         self.setup = setup
         has_overrides = entries is not None or setup.own_call is not None
         self.overrides = setup.overrides(requested.kind, entries) if has_overrides else None
@@ -297,6 +302,7 @@ class ToolBatch:
             if not isinstance(call.error, GraphInterrupt):
                 self.signalled.append(key)
         if not signals and not self.ledger.records and not self.ledger.may_be_replayed:
+            self.results = self._due, outputs
             return self.rules.combined(outputs)
         self._note(supervised)
         questions = self.ledger.pending
@@ -325,6 +331,8 @@ class ToolBatch:
 
     def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
         """Copy results and open questions of ended calls into the ledger, and remove error objects from the calls."""
+        keys: list[str] = []
+        outputs: list[Output] = []
         for key, call in zip(self._due, supervised, strict=False):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
@@ -332,8 +340,11 @@ class ToolBatch:
                 self.ledger.left_for_parent(key, call.error.args[0])
             elif call.result is not None:
                 self.ledger.finished(key, call.result)
+                keys.append(key)
+                outputs.append(call.result)
             # Its traceback refers to this batch.
             call.error = None
+        self.results = keys, outputs
 
     def runtime_for(self, call: ToolCall, config: RunnableConfig) -> ToolRuntime[Any, Any]:
         runtime = self._runtime

@@ -1,0 +1,102 @@
+"""Results of the calls of a run without a checkpointer, which are recorded together when their batch has ended."""
+
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph._internal._constants import CONFIG_KEY_SEND
+from langgraph.types import Command, interrupt
+
+from callboard import AgentState, create_react_agent
+from callboard._util._cooperative import PORTION, in_portions
+from callboard.agent._tools_step import CallStep
+from callboard.conversations._thread import Thread
+from callboard.exceptions import RunDeadlineExceededError
+from callboard.testing import Recorder, ScriptedModel, calls
+
+from ._savers import QUESTION
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+
+
+def results_in(values: dict[str, Any]) -> dict[str, ToolMessage]:
+    return {str(one.name): one for one in values["messages"] if isinstance(one, ToolMessage)}
+
+
+async def test_a_result_is_kept_when_the_budget_of_the_run_ends_other_calls(recorder: Recorder) -> None:
+    model = ScriptedModel([calls("quick", "stuck")])
+    agent = create_react_agent(model, [recorder.tool("quick"), recorder.tool("stuck", hang=True)], version="v1")
+    found = list[Any]()
+    with anyio.fail_after(WAIT), pytest.raises(RunDeadlineExceededError):
+        async for values in agent.astream(QUESTION, stream_mode="values", budget=0.3):
+            found.append(values)
+    results = results_in(found[-1])
+    assert (results["quick"].status, results["stuck"].status) == ("success", "error")
+
+
+async def test_a_result_is_kept_when_another_call_asks_a_person(recorder: Recorder) -> None:
+    @tool
+    def asking() -> str:
+        """Ask."""
+        return str(interrupt("sure?"))
+
+    agent = create_react_agent(ScriptedModel([calls("quick", "asking")]), [recorder.tool("quick"), asking])
+    values = await agent.ainvoke(QUESTION)
+    assert [question.value for question in values["__interrupt__"]] == ["sure?"]
+    assert list(results_in(values)) == ["quick"]
+
+
+class Seen(AgentState):
+    seen: Annotated[list[str], lambda one, other: [*one, *other]]
+
+
+async def test_what_a_call_sends_to_the_state_is_kept_with_its_result(recorder: Recorder) -> None:
+    @tool
+    def sending(config: RunnableConfig) -> str:
+        """Write to the state while the call runs."""
+        config["configurable"][CONFIG_KEY_SEND]([("seen", ["sent"])])
+        return "done"
+
+    model = ScriptedModel([calls("sending", "quick"), "done"])
+    agent = create_react_agent(model, [sending, recorder.tool("quick")], state_schema=Seen)
+    values = await agent.ainvoke(QUESTION)
+    assert values["seen"] == ["sent"]
+    assert list(results_in(values)) == ["sending", "quick"]
+
+
+@pytest.mark.parametrize("with_command", [False, True])
+async def test_each_message_has_an_id_when_it_is_recorded(with_command: bool) -> None:
+    """The reducer of LangGraph would give it one, too, but walks the whole conversation for that."""
+    thread = Thread(create_react_agent(ScriptedModel(["done"]), [])._runner.plan.schema)
+    messages = [ToolMessage("", tool_call_id=str(place)) for place in range(4)]
+    messages[1].id = "own"
+    outputs: list[Any] = [*messages[:3], Command(update={"messages": messages[3:]})] if with_command else messages
+    await in_portions(thread.finishing(["a", "b", "c", "d"], outputs))
+    assert [record.output for record in thread.records.values()] == outputs
+    ids = [message.id for message in messages]
+    assert (None not in ids, len({*ids}), ids[1]) == (True, 4, "own")
+
+
+async def test_a_large_batch_is_recorded_in_portions(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = list[int]()
+    original = CallStep._recording
+
+    def counted(self: CallStep, *results: Any) -> Any:
+        parts.append(0)
+        for _ in original(self, *results):
+            parts[-1] += 1
+            yield
+
+    monkeypatch.setattr(CallStep, "_recording", counted)
+    asked = calls(*["quick"] * (2 * PORTION + 1))
+    agent = create_react_agent(ScriptedModel([asked, "done"]), [recorder.tool("quick")])
+    messages = (await agent.ainvoke(QUESTION))["messages"]
+    assert parts == [2]
+    assert [one.tool_call_id for one in messages if isinstance(one, ToolMessage)] == [
+        call["id"] for call in asked.tool_calls
+    ]
