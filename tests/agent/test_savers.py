@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -367,6 +368,68 @@ async def test_a_change_on_an_async_sqlite_saver_is_one_job_of_its_thread(
 
     assert jobs.count("_committed") == 24
     assert not {"executemany", "commit"} & {*jobs}
+
+
+class Decorated:
+    """Callable object in place of a method, as of a decorator that is a class; it has no code of its own."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+        self.calls = 0
+
+    def __get__(self, saver: Any, kind: type | None = None) -> Any:
+        return self if saver is None else partial(self, saver)
+
+    async def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return await self._method(*args)
+
+
+@pytest.mark.parametrize("name", ["aput", "aput_writes", "setup"])
+async def test_a_method_of_an_async_sqlite_saver_may_be_a_callable_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    decorated = Decorated(getattr(AsyncSqliteSaver, name))
+    monkeypatch.setattr(AsyncSqliteSaver, name, decorated)
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        with anyio.fail_after(30):
+            result = await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
+
+    assert contents(result) == ["go", "done"]
+    assert decorated.calls > 0
+
+
+@pytest.mark.parametrize("is_of_class", [True, False])
+@pytest.mark.parametrize("name", ["aput", "aput_writes"])
+async def test_the_error_of_a_mocked_method_of_an_async_sqlite_saver_is_that_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_of_class: bool
+) -> None:
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        owner = AsyncSqliteSaver if is_of_class else saver
+        monkeypatch.setattr(owner, name, AsyncMock(side_effect=OSError("disk full")))
+        with anyio.fail_after(30), pytest.raises(OSError, match="disk full"):
+            await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("name", ["aput", "setup"])
+async def test_a_method_of_an_async_sqlite_saver_that_the_user_has_written_may_use_all_of_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real: Any = getattr(AsyncSqliteSaver, name)
+
+    @wraps(real)
+    async def counted(self: Any, *args: Any) -> Any:
+        result = await real(self, *args)
+        await self.conn.execute_fetchall("SELECT 1")
+        return result
+
+    monkeypatch.setattr(AsyncSqliteSaver, name, counted)
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        with anyio.fail_after(30):
+            result = await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
+
+    assert contents(result) == ["go", "done"]
 
 
 @pytest.mark.parametrize("is_ours", [True, False])

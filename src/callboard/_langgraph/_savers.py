@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from functools import cache, partial
+from types import FunctionType
 from typing import Any, Self, TypeVar
 
 from anyio import to_thread
@@ -270,9 +271,20 @@ def _has_plain_connection(saver: Any) -> bool:
     # A user's class may do more in its methods. Other releases of aiosqlite may not have the names that `_OneJob` uses.
     if type(saver.conn) is not kind or not (hasattr(kind, "_execute") and hasattr(kind, "_conn")):
         return False
+    own = vars(type(saver))
+    if not all(_is_defined_in("langgraph", own.get(name)) for name in ("setup", "aput", "aput_writes")):
+        return False
     # Other releases of the saver may use more of the connection than `_OneJob` has.
-    methods: list[Any] = [module.AsyncSqliteSaver.aput, module.AsyncSqliteSaver.aput_writes]
-    return all(set(_STORING.split()).issuperset(method.__code__.co_names) for method in methods)
+    return all(set(_STORING.split()).issuperset(own[name].__code__.co_names) for name in ("aput", "aput_writes"))
+
+
+def _is_defined_in(package: str, method: Any) -> bool:
+    """Return whether a method is a function of a package, and so is the function that it wraps, if it wraps one."""
+    # The type first: a mock or another callable has no code. The globals, because `wraps` copies a function's names.
+    if type(method) is not FunctionType or method.__globals__.get("__name__", "").partition(".")[0] != package:
+        return False
+    wrapped = vars(method).get("__wrapped__")
+    return wrapped is None or _is_defined_in(package, wrapped)
 
 
 _STORING = """
