@@ -1,6 +1,7 @@
 """Slow checkpointers: data is stored however long that takes, or an error says that it was not."""
 
 import asyncio
+import logging
 import sqlite3
 import threading
 import time
@@ -13,7 +14,9 @@ from unittest.mock import AsyncMock
 
 import anyio
 import pytest
-from aiosqlite import Connection, connect
+from aiosqlite import Connection, Cursor, connect
+from aiosqlite.context import contextmanager
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -347,27 +350,85 @@ async def test_a_checkpointer_that_connects_again_during_a_run_stores_with_its_n
 
 
 async def test_a_change_on_an_async_sqlite_saver_is_one_job_of_its_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the connection as it is, the saver would wait for four jobs of the thread for each change."""
-    jobs: list[str] = []
-    execute: Any = Connection._execute
-
-    def counted(self: Connection, fn: Any, *args: Any, **options: Any) -> Any:
-        jobs.append(fn.__name__)
-        return execute(self, fn, *args, **options)
-
     async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
         await run_on_asyncio(saver.setup)
-        monkeypatch.setattr(Connection, "_execute", counted)
         model = ScriptedModel([*[calls("work")] * 10, "done"])
         agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
-        with anyio.fail_after(30):
+        with anyio.fail_after(30), caplog.at_level(logging.DEBUG, "aiosqlite"):
             await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 50})
-        monkeypatch.undo()
 
+    log = [record.args[0] for record in caplog.records if record.msg == "executing %s" and record.args]
+    jobs = [job.func.__name__ for job in log if isinstance(job, partial)]
     assert jobs.count("_committed") == 24
     assert not {"executemany", "commit"} & {*jobs}
+
+
+async def test_a_commit_that_is_mocked_on_an_aiosqlite_connection_fails_the_run(tmp_path: Path) -> None:
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        await run_on_asyncio(saver.setup)
+        saver.conn.commit = AsyncMock(side_effect=sqlite3.OperationalError("disk I/O error"))
+        with anyio.fail_after(30), pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+            await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "decorate"),
+    [
+        (Connection, "commit", wraps),
+        (Connection, "cursor", wraps),
+        (Connection, "execute", wraps),
+        (Connection, "execute", lambda _: contextmanager),
+        (Connection, "_execute", wraps),
+        (Cursor, "executemany", wraps),
+    ],
+)
+async def test_a_function_in_place_of_a_method_of_aiosqlite_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, decorate: Any
+) -> None:
+    """Instrumentations replace these methods. `execute` and `cursor` are used with `await` and with `async with`."""
+    real = getattr(kind, name)
+    heard: list[str] = []
+
+    @decorate(real)
+    def counted(self: Any, *args: Any) -> Any:
+        heard.append(str(args))
+        return real(self, *args)
+
+    async def change(saver: Any) -> None:
+        await saver.setup()
+        monkeypatch.setattr(kind, name, counted)
+        storing = for_storing(saver, saver.serde)
+        where = await storing.aput(
+            {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {}
+        )
+        await storing.aput_writes(where, [("messages", "hi")], "task")
+        monkeypatch.undo()
+
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        with anyio.fail_after(30):
+            await run_on_asyncio(partial(change, saver))
+
+    assert heard and "_committed" not in str(heard)
+
+
+@pytest.mark.backends("asyncio")
+async def test_the_methods_of_a_sqlite3_connection_by_the_user_are_called(tmp_path: Path) -> None:
+    heard: set[str] = set()
+
+    class Traced(sqlite3.Connection):
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+            heard.add(sql.partition(" ")[0])
+            return super().execute(sql, *args)
+
+    async with connect(tmp_path / "agent.db", factory=Traced) as connection:
+        agent = scripted(["done"], [], checkpointer=AsyncSqliteSaver(connection))
+        with anyio.fail_after(30):
+            await agent.ainvoke(QUESTION, AT)
+
+    assert "INSERT" in heard
 
 
 class Decorated:

@@ -172,7 +172,7 @@ class _OneJob:
 
     async def commit(self) -> None:
         statements, self._statements = self._statements, []
-        await self._connection._execute(_committed, self._connection._conn, statements)
+        await self._connection._execute(_committed, self._connection._connection, statements)
 
     async def __aenter__(self) -> Self:
         return self
@@ -267,12 +267,19 @@ def _has_plain_connection(saver: Any) -> bool:
     module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
     if module is None or type(saver) is not module.AsyncSqliteSaver:
         return False
-    kind = module.aiosqlite.Connection
-    # A user's class may do more in its methods. Other releases of aiosqlite may not have the names that `_OneJob` uses.
-    if type(saver.conn) is not kind or not (hasattr(kind, "_execute") and hasattr(kind, "_conn")):
+    connection, kind = saver.conn, module.aiosqlite.Connection
+    # A subclass may do more in its methods, and so may what an instrumentation or a test puts in place of them.
+    if type(connection) is not kind or not _LEFT_OUT.isdisjoint(vars(connection)):
+        return False
+    if type(vars(connection).get("_connection")) is not sys.modules["sqlite3"].Connection:
         return False
     own = vars(type(saver))
-    if not all(_is_defined_in("langgraph", own.get(name)) for name in ("setup", "aput", "aput_writes")):
+    methods = [
+        *(("langgraph", own.get(name)) for name in ("setup", "aput", "aput_writes")),
+        *(("aiosqlite", vars(kind).get(name)) for name in _LEFT_OUT),
+        *(("aiosqlite", vars(module.aiosqlite.Cursor).get(name)) for name in ("executemany", "_execute")),
+    ]
+    if not all(_is_defined_in(package, method) for package, method in methods):
         return False
     # Other releases of the saver may use more of the connection than `_OneJob` has.
     return all(set(_STORING.split()).issuperset(own[name].__code__.co_names) for name in ("aput", "aput_writes"))
@@ -286,6 +293,9 @@ def _is_defined_in(package: str, method: Any) -> bool:
     wrapped = vars(method).get("__wrapped__")
     return wrapped is None or _is_defined_in(package, wrapped)
 
+
+_LEFT_OUT = frozenset(("commit", "cursor", "execute", "_execute"))
+"""Methods of a connection that `AsyncSqliteSaver` uses to store something, and that `_OneJob` calls less or not."""
 
 _STORING = """
     WRITES_IDX_MAP all commit conn cursor dumps dumps_typed encode enumerate execute executemany get
