@@ -431,6 +431,60 @@ async def test_the_methods_of_a_sqlite3_connection_by_the_user_are_called(tmp_pa
     assert "INSERT" in heard
 
 
+@pytest.mark.parametrize("kind", SAVERS)
+@pytest.mark.parametrize("is_replaced", [True, False])
+async def test_a_method_that_is_put_on_a_saver_or_taken_from_it_during_a_run_is_heeded(
+    tmp_path: Path, kind: str, is_replaced: bool
+) -> None:
+    name = "aput_writes" if kind == "aiosqlite" else "put_writes"
+    heard: list[Any] = []
+
+    def replace() -> None:
+        real = getattr(saver, name)
+
+        def counted(*args: Any) -> Any:
+            heard.append(args)
+            return real(*args)
+
+        setattr(saver, name, counted)
+
+    async def change() -> str:
+        """Change the saver."""
+        if is_replaced:
+            replace()
+        else:
+            delattr(saver, name)
+        heard.clear()
+        return "changed"
+
+    async with saver_of(kind, tmp_path / "agent.db") as saver:
+        if not is_replaced:
+            replace()
+        with anyio.fail_after(30):
+            await scripted([calls("change"), "done"], [change], checkpointer=saver).ainvoke(QUESTION, AT)
+
+    assert bool(heard) is is_replaced
+
+
+@pytest.mark.parametrize("is_of_class", [True, False])
+async def test_a_commit_that_is_mocked_during_a_run_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_class: bool
+) -> None:
+    """A user's test lets the disk become full after a call."""
+
+    async def fill() -> str:
+        """Fill the disk."""
+        full = AsyncMock(side_effect=sqlite3.OperationalError("disk is full"))
+        monkeypatch.setattr(Connection if is_of_class else saver.conn, "commit", full)
+        return "filled"
+
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        agent = scripted([calls("fill"), "done"], [fill], checkpointer=saver)
+        with anyio.fail_after(30), pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            await agent.ainvoke(QUESTION, AT)
+        monkeypatch.undo()
+
+
 class Decorated:
     """Callable object in place of a method, as of a decorator that is a class; it has no code of its own."""
 
@@ -473,24 +527,35 @@ async def test_the_error_of_a_mocked_method_of_an_async_sqlite_saver_is_that_of_
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize("name", ["aput", "setup"])
+@pytest.mark.parametrize("is_at_once", [True, False])
+@pytest.mark.parametrize("name", ["aput_writes", "setup"])
 async def test_a_method_of_an_async_sqlite_saver_that_the_user_has_written_may_use_all_of_the_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_at_once: bool
 ) -> None:
+    """The method is replaced before a run or during it."""
     real: Any = getattr(AsyncSqliteSaver, name)
+    found: list[Any] = []
 
     @wraps(real)
     async def counted(self: Any, *args: Any) -> Any:
         result = await real(self, *args)
-        await self.conn.execute_fetchall("SELECT 1")
+        found.append(await self.conn.execute_fetchall("SELECT 1"))
         return result
 
-    monkeypatch.setattr(AsyncSqliteSaver, name, counted)
-    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
-        with anyio.fail_after(30):
-            result = await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
+    async def change() -> str:
+        """Replace the method."""
+        monkeypatch.setattr(AsyncSqliteSaver, name, counted)
+        return "changed"
 
-    assert contents(result) == ["go", "done"]
+    if is_at_once:
+        await change()
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        agent = scripted([calls("change"), "done"], [change], checkpointer=saver)
+        with anyio.fail_after(30):
+            result = await agent.ainvoke(QUESTION, AT)
+
+    assert contents(result) == ["go", "", "changed", "done"]
+    assert found
 
 
 @pytest.mark.parametrize("is_ours", [True, False])

@@ -267,31 +267,47 @@ def _has_plain_connection(saver: Any) -> bool:
     module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
     if module is None or type(saver) is not module.AsyncSqliteSaver:
         return False
-    connection, kind = saver.conn, module.aiosqlite.Connection
+    connection = saver.conn
     # A subclass may do more in its methods, and so may what an instrumentation or a test puts in place of them.
-    if type(connection) is not kind or not _LEFT_OUT.isdisjoint(vars(connection)):
+    if type(connection) is not module.aiosqlite.Connection or not _LEFT_OUT.isdisjoint(vars(connection)):
         return False
     if type(vars(connection).get("_connection")) is not sys.modules["sqlite3"].Connection:
         return False
-    own = vars(type(saver))
-    methods = [
-        *(("langgraph", own.get(name)) for name in ("setup", "aput", "aput_writes")),
-        *(("aiosqlite", vars(kind).get(name)) for name in _LEFT_OUT),
-        *(("aiosqlite", vars(module.aiosqlite.Cursor).get(name)) for name in ("executemany", "_execute")),
-    ]
-    if not all(_is_defined_in(package, method) for package, method in methods):
-        return False
+    methods = _methods_for_storing(module)
     # Other releases of the saver may use more of the connection than `_OneJob` has.
-    return all(set(_STORING.split()).issuperset(own[name].__code__.co_names) for name in ("aput", "aput_writes"))
+    names = set(_STORING.split())
+    return all(map(_is_theirs, methods)) and all(names.issuperset(one.__code__.co_names) for one in methods[:2])
 
 
-def _is_defined_in(package: str, method: Any) -> bool:
-    """Return whether a method is a function of a package, and so is the function that it wraps, if it wraps one."""
+def _methods_for_storing(module: Any) -> list[Any]:
+    """Return the methods with which `AsyncSqliteSaver` stores something: `aput`, `aput_writes`, and all they call."""
+    return [
+        *map(vars(module.AsyncSqliteSaver).get, ("aput", "aput_writes", "setup")),
+        *map(vars(module.aiosqlite.Connection).get, _LEFT_OUT),
+        *map(vars(module.aiosqlite.Cursor).get, ("executemany", "_execute")),
+    ]
+
+
+def _is_theirs(method: Any) -> bool:
+    """Return whether a method, with what it wraps, is a function that LangGraph or aiosqlite defines."""
     # The type first: a mock or another callable has no code. The globals, because `wraps` copies a function's names.
-    if type(method) is not FunctionType or method.__globals__.get("__name__", "").partition(".")[0] != package:
+    if type(method) is not FunctionType:
+        return False
+    if method.__globals__.get("__name__", "").partition(".")[0] not in ("langgraph", "aiosqlite"):
         return False
     wrapped = vars(method).get("__wrapped__")
-    return wrapped is None or _is_defined_in(package, wrapped)
+    return wrapped is None or _is_theirs(wrapped)
+
+
+def parts_of(saver: Any) -> list[Any]:
+    """Return all on which the result of `for_storing` depends, for a comparison by identity."""
+    parts = [*vars(saver), *vars(saver).values()]
+    module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
+    if module is None or type(saver) is not module.AsyncSqliteSaver:
+        return parts
+    if type(saver.conn) is module.aiosqlite.Connection:
+        parts += [*vars(saver.conn), *vars(saver.conn).values(), *_methods_for_storing(module)]
+    return parts
 
 
 _LEFT_OUT = frozenset(("commit", "cursor", "execute", "_execute"))

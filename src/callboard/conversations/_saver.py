@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
+from operator import is_
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ from callboard._langgraph._savers import (
     gone_values,
     is_known,
     keeps_values,
+    parts_of,
     with_serde,
 )
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
@@ -54,10 +56,10 @@ class Saver:
         self.thread_id = thread_id
         self.namespace = namespace
         self._about = {} if about is None else about
-        self._copies: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        self._copies: dict[str, tuple[list[Any], Any]] = {}
         """Copies of the saver with a caching serializer, by the name of the method that stores something.
 
-        Each copy stands behind the saver's connection, pipeline and serializer from which it was made.
+        Each copy stands behind the parts of the saver from which it was made.
         """
 
     @property
@@ -185,10 +187,9 @@ class Saver:
         """Return the copy of a saver for calls of its method `name`; return a saver of an unknown class unchanged."""
         if not is_known(saver):
             return saver
-        # The program may replace them during a run, such as to connect again; the copy would keep the old ones.
-        parts = tuple(getattr(saver, part, None) for part in ("conn", "pipe", "serde"))
-        known = self._copies.get(name)
-        if known is None or any(part is not before for part, before in zip(parts, known[0], strict=True)):
+        # The program may change the saver during a run, such as to connect again; the copy would keep the old parts.
+        parts, known = parts_of(saver), self._copies.get(name)
+        if known is None or len(parts) != len(known[0]) or not all(map(is_, parts, known[0])):
             serde = _caching(saver, self._place if name == "put" else None)
             known = self._copies[name] = parts, for_storing(saver, serde)
         return known[1]
