@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial, wraps
 from typing import Any, ClassVar
 
 import anyio
@@ -25,7 +26,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from pydantic import PrivateAttr
 
-from callboard import CallboardError, create_react_agent
+from callboard import CallboardError, cleanup, create_react_agent
 from callboard.tools import _direct_request
 from callboard.tools._direct_request import _as_read
 
@@ -323,6 +324,49 @@ async def test_a_run_is_cancelled_although_the_client_makes_an_error_of_the_canc
             await task
 
 
+@pytest.mark.parametrize("shield", [partial(anyio.CancelScope, shield=True), cleanup], ids=["anyio", "cleanup"])
+async def test_a_client_closes_its_connection_although_the_run_is_cancelled(shield: Callable[[], Any]) -> None:
+    """anyio's scopes cancel the task of the run at every turn of the event loop."""
+    closed: list[bool] = []
+
+    async def closes() -> None:
+        try:
+            await anyio.sleep(WAIT)
+        finally:
+            with shield():
+                await anyio.sleep(0.05)
+                closed.append(True)
+
+    with anyio.move_on_after(0.05) as scope:
+        await reply_of(with_client(closes))
+    assert scope.cancelled_caught
+    assert closed == [True]
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_client_that_holds_up_its_end_is_cancelled_again() -> None:
+    """The second cancellation reaches the client, which may have swallowed the first."""
+    begun, cancelled = anyio.Event(), list[bool]()
+
+    async def holds_up() -> None:
+        begun.set()
+        for _ in range(2):
+            try:
+                await anyio.sleep(WAIT)
+            except asyncio.CancelledError:
+                cancelled.append(True)
+
+    task = asyncio.ensure_future(reply_of(with_client(holds_up)))
+    with anyio.fail_after(WAIT):
+        await begun.wait()
+        for _ in range(2):
+            task.cancel()
+            await anyio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert cancelled == [True, True]
+
+
 @pytest.mark.backends("asyncio")
 async def test_a_client_that_stays_open_leaves_the_scopes_of_the_run_alone() -> None:
     opened: list[Any] = []
@@ -415,6 +459,18 @@ async def test_a_method_that_an_instrumentation_has_wrapped_is_called(
 def test_the_methods_that_are_left_out_are_those_that_were_read() -> None:
     """If this fails with a new release of LangChain, read its methods, and add their names to `_LEFT_OUT`."""
     assert [name for name, _, _ in _as_read()] == list(_direct_request._LEFT_OUT)
+
+
+def test_a_hook_that_was_wrapped_before_the_import_turns_direct_requests_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _direct_request._hooks_as_read() is not None
+    original = AsyncCallbackManager.on_chat_model_start
+
+    @wraps(original)
+    async def wrapped(self: Any, *args: Any, **options: Any) -> Any:
+        return await original(self, *args, **options)
+
+    monkeypatch.setattr(AsyncCallbackManager, "on_chat_model_start", wrapped)
+    assert _direct_request._hooks_as_read() is None
 
 
 @pytest.mark.parametrize("change", ["another name", "a wrapper"])

@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 from langgraph._internal._constants import CONFIG_KEY_SEND
 from langgraph.types import Command, interrupt
 
-from callboard import AgentState, create_react_agent
+from callboard import AgentState, CallEvent, create_react_agent, observe
 from callboard._util._cooperative import PORTION, in_portions
 from callboard.agent._tools_step import CallStep
 from callboard.conversations._thread import Thread
@@ -80,6 +80,22 @@ async def test_each_message_has_an_id_when_it_is_recorded(with_command: bool) ->
     assert [record.output for record in thread.records.values()] == outputs
     ids = [message.id for message in messages]
     assert (None not in ids, len({*ids}), ids[1]) == (True, 4, "own")
+
+
+async def test_observers_of_calls_see_results_with_their_ids(recorder: Recorder) -> None:
+    seen: list[Any] = []
+
+    def on(event: CallEvent) -> None:
+        if event.phase == "ended":
+            seen.append(event.result.id)
+
+    agent = create_react_agent(
+        ScriptedModel([calls("one", "two"), "done"]), [recorder.tool("one"), recorder.tool("two")]
+    )
+    with observe(on):
+        values = await agent.ainvoke(QUESTION)
+    assert {*seen} == {result.id for result in results_in(values).values()}
+    assert None not in seen
 
 
 async def test_a_large_batch_is_recorded_in_portions(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

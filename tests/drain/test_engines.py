@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,57 @@ async def test_a_body_that_fails_while_it_is_ended_is_not_unknown() -> None:
 
     assert found == ["the file is half written"]
     assert report == Drained(finished=1)
+
+
+async def test_a_body_whose_caller_gives_up_while_it_is_ended_is_unknown() -> None:
+    engine = Here()
+
+    async def slow_to_end() -> None:
+        try:
+            await anyio.sleep(1000)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.5)
+
+    async def run(caller: anyio.CancelScope) -> None:
+        with caller, suppress(EngineError):
+            await engine.run_body(Body(fn=slow_to_end, args=(), title="slow"))
+
+    async def give_up(caller: anyio.CancelScope) -> None:
+        await anyio.sleep(1.2)
+        caller.cancel()
+
+    caller = anyio.CancelScope()
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run, caller)
+            await anyio.sleep(1)
+            group.start_soon(give_up, caller)
+            report = await engine.bodies.drain(1)
+
+    assert report == Drained(ended=1, unknown=(UnknownCall(tool="slow"),))
+
+
+async def test_a_body_whose_worker_dies_while_it_is_ended_is_unknown() -> None:
+    engine = Here()
+
+    async def dies() -> None:
+        try:
+            await anyio.sleep(1000)
+        except anyio.get_cancelled_exc_class() as error:
+            raise EngineError("dies", None, "the worker died", ended="unknown") from error
+
+    async def run() -> None:
+        with pytest.raises(EngineError):
+            await engine.run_body(Body(fn=dies, args=(), title="dies"))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await anyio.sleep(1)
+            report = await engine.bodies.drain(1)
+
+    assert report == Drained(ended=1, unknown=(UnknownCall(tool="dies"),))
 
 
 async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain() -> None:

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -394,6 +395,20 @@ async def test_the_timeout_of_a_middleware_starts_again_after_the_last_of_its_wa
     with anyio.fail_after(30):
         [message] = await node.ainvoke(ask("work"))
     assert message.status == "success"
+
+
+async def test_the_timeout_of_a_middleware_starts_again_after_the_answer_for_an_unknown_tool() -> None:
+    async def asks_for_others(request: Any, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        other = request.override(tool=None, tool_call={**request.tool_call, "name": "nope"})
+        for _ in range(4):
+            message = await execute(other)
+            await anyio.sleep(1.5)
+        return message
+
+    node = ToolNode([Recorder().tool("work")], timeout=2, middleware=[asks_for_others])
+    with anyio.fail_after(30):
+        [message] = await node.ainvoke(ask("work"))
+    assert "nope is not a valid tool" in message.content
 
 
 async def test_an_error_of_a_middleware_s_clean_up_is_the_cause_of_its_timeout() -> None:

@@ -547,10 +547,10 @@ class SupervisedCall(Timed, Generic[T]):
                 raise
             raise CallCancelledError(call["name"], self.id) from exc
         finally:
+            if attempt.places:
+                attempt.leave()  # not earlier: the body and its clean-up run while the attempt holds its permits
             if is_timed:
                 self._suspend_timeout(-1)
-            if attempt.places:
-                attempt.leave()  # last: the body and its clean-up run while the attempt holds its permits
 
     def _is_over(self) -> bool:
         """Return whether the call was cancelled or its batch has ended, so that no further attempt may start."""

@@ -22,7 +22,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import EventLoop, Wakeup
 from callboard._records._policies import Body, check_duration
 from callboard._records._reports import Drained, UnknownCall
-from callboard.exceptions import DrainingError, EngineError
+from callboard.exceptions import CallError, DrainingError, EngineError
 
 T = TypeVar("T")
 
@@ -89,12 +89,16 @@ class Operation:
                 swallowed = self._scope.__exit__(kind, error, traceback) and error is not None
         finally:
             operations.reset(self._token)
-            # With the error of a failed call, too, if other calls of the batch were cancelled with an unknown outcome.
-            was_ended = swallowed or (
-                self.is_stopped and (isinstance(error, DrainingError) or bool(error and self._lost()))
-            )
+            was_ended = swallowed or (self.is_stopped and error is not None and self._was_ended(error))
             self.whole.left(self, was_ended=was_ended)
         return swallowed
+
+    def _was_ended(self, error: BaseException) -> bool:
+        """Return whether an operation that a drain has cancelled was ended by it, and did not fail by itself."""
+        if isinstance(error, DrainingError) or (isinstance(error, CallError) and error.ended == "unknown"):
+            return True
+        # The error of a function is a known outcome, but other calls of the batch may have been cancelled.
+        return bool(self._lost() if isinstance(error, Exception) else self.unknown())
 
     def ended_by_drain(self) -> DrainingError:
         """Return the error to raise after a `with` block that a drain has cancelled."""

@@ -18,6 +18,7 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
+from callboard._calls._observers import current_observers
 from callboard._langgraph._call_scope import Write, with_writes
 from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
@@ -133,8 +134,9 @@ class CallStep:
         self._ends_step = ends_step  # the end of the step follows the last call at once
         # Streams or handlers see each call as a task of its own.
         self._tells_each = by_call and run.is_watched
-        # Without such readers, the results are recorded together when the batch has ended.
-        self._records_each = run.thread.is_kept or self._tells_each
+        # Without such readers, the results are recorded together when the batch has ended. Observers of calls read the
+        # ids of results, which they get when they are recorded.
+        self._records_each = run.thread.is_kept or self._tells_each or bool(current_observers().calls)
         self._writes: dict[str, list[Write]] = {}
 
     def tell_beginning(self) -> None:

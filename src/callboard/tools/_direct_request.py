@@ -6,12 +6,14 @@ callback handlers. Without handlers, none of this has an effect.
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
 from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Any
 
+from anyio import CancelScope
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun
 from langchain_core.globals import get_llm_cache
@@ -75,16 +77,30 @@ def _as_read() -> list[tuple[str, FunctionType, CodeType]]:
 
 _METHODS = _as_read()
 
-_HOOKS = tuple(
-    (kind, name, vars(kind).get(name))
-    for kind, name in (
-        (AsyncCallbackManager, "configure"),
-        (AsyncCallbackManager, "on_chat_model_start"),
-        (AsyncCallbackManagerForLLMRun, "on_llm_end"),
-        (AsyncCallbackManagerForLLMRun, "on_llm_error"),
-    )
+_HOOKS = (
+    (AsyncCallbackManager, "configure", ""),
+    (AsyncCallbackManager, "on_chat_model_start", ""),
+    (AsyncCallbackManagerForLLMRun, "on_llm_end", "shielded.<locals>.wrapped"),
+    (AsyncCallbackManagerForLLMRun, "on_llm_error", "shielded.<locals>.wrapped"),
 )
-"""Methods that `ainvoke` calls although no handler listens: an instrumentation may wrap them, too."""
+"""Methods that `ainvoke` calls although no handler listens, and the name in their code if LangChain wraps them."""
+
+
+def _hooks_as_read() -> list[tuple[type, str, object]] | None:
+    """Return the methods in `_HOOKS`; `None` if an instrumentation has wrapped one of them before this import."""
+    found: list[tuple[type, str, object]] = []
+    for owner, name, wrapper in _HOOKS:
+        hook = vars(owner).get(name)
+        function = getattr(hook, "__func__", hook)
+        if type(function) is not FunctionType:
+            return None
+        if function.__code__.co_qualname != (wrapper or f"{owner.__name__}.{name}"):
+            return None
+        found.append((owner, name, hook))
+    return found
+
+
+_HOOKS_AS_READ = _hooks_as_read()
 
 
 def manager_of_request(
@@ -95,14 +111,14 @@ def manager_of_request(
     Returns `None` if the request has to go through `ainvoke`: something may listen, a method is overridden or wrapped,
     or the model needs asyncio and the event loop is trio's.
     """
-    if not _METHODS:
+    if not _METHODS or _HOOKS_AS_READ is None:
         return None
     kind, own = type(model), vars(model)
     for name, method, code in _METHODS:
         # First, because a mock may have no other attributes.
         if getattr(kind, name, None) is not method or name in own or method.__code__ is not code:
             return None
-    for owner, name, hook in _HOOKS:
+    for owner, name, hook in _HOOKS_AS_READ:
         if vars(owner).get(name) is not hook:
             return None
     if config.get("callbacks") or model.callbacks or model.verbose or is_traced():
@@ -169,18 +185,27 @@ async def request(
 async def _in_own_task(asking: Coroutine[Any, Any, ChatResult]) -> ChatResult:
     """Run a request in an asyncio task of its own, as `ainvoke` does."""
     # The model's client may cancel its own task, leave cancel scopes open, or set context variables: none of these may
-    # reach the task of the run. `gather` raises a cancellation of the run even if the client made an error of it.
-    result: ChatResult | BaseException
-    [result] = await asyncio.gather(asking, return_exceptions=True)
-    if isinstance(result, asyncio.CancelledError):
-        # Not raised as it is: a cancellation that nobody requested would end the run's task without an error.
-        raise CallboardError("the request to the model was cancelled by other code") from result
-    if isinstance(result, BaseException):
-        try:
-            raise result
-        finally:
-            del result  # its traceback refers to this frame: a reference cycle
-    return result
+    # reach the task of the run.
+    task = asyncio.ensure_future(asking)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        # Not `gather`: it would pass on each cancellation of an anyio scope, which come at every turn of the loop, and
+        # no shield in the client could hold. A second cancellation by other code is passed on.
+        while not task.done():
+            task.cancel()
+            with CancelScope(shield=True), suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # read, or asyncio would log it: the cancellation of the run wins
+        raise
+    try:
+        if task.cancelled():
+            # Not raised as it is: a cancellation that nobody requested would end the run's task without an error.
+            raise CallboardError("the request to the model was cancelled by other code")
+        return task.result()
+    finally:
+        del task  # the traceback of its error refers to this frame: a reference cycle
 
 
 _KINDS = frozenset((AIMessage, HumanMessage, SystemMessage, ToolMessage))

@@ -521,7 +521,8 @@ class _BatchCall(SupervisedCall[Output]):
             or (request is not None and setup.plans.of(known.tool) is not known.plan)
         ):
             if (tool := setup.tools.get(call["name"]) if request is None else request.tool) is None:
-                return self._without_tool(call)
+                with self.outside_timeout():  # as an attempt, it restarts the timeout of the middleware
+                    return self._without_tool(call)
             known = batch.ready(tool, config)
         if request is not None:
             # `invoke` modifies the config, and middleware may make another attempt.
