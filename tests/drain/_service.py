@@ -99,6 +99,16 @@ class Service:
                 found.append(int(stat.parent.name))
         return found
 
+    def remaining(self, seconds: float = 5.0) -> list[int]:
+        """Return the processes of the service that have not ended this many seconds after its first process.
+
+        Python's tracker of resources ends a moment after the process that started it.
+        """
+        until = time.monotonic() + seconds
+        while (found := self.group) and time.monotonic() < until:
+            time.sleep(0.02)
+        return found
+
     def terminate(self) -> None:
         """Send SIGTERM to the first process only, as Docker and Kubernetes do."""
         self.process.send_signal(signal.SIGTERM)

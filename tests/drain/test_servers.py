@@ -83,7 +83,7 @@ def test_a_call_that_finishes_in_time_is_answered(name: str, tmp_path: Path) -> 
     """Its client gets the result, and no process remains."""
     with started(tmp_path, 20, SERVERS[name]()) as service:
         answer, code, _ = told_to_end(service, tmp_path, "Minerva 2")
-        remaining = service.group
+        remaining = service.remaining()
 
     assert answer == (200, {"answer": "It is booked.", "questions": []})
     assert code == CODES.get(name, 0)
@@ -105,7 +105,7 @@ def test_a_call_that_takes_too_long_is_ended_by_the_drain(name: str, tmp_path: P
     """Its client gets a 503, and the next process asks about the call. Only a program of your own has the exit code."""
     with started(tmp_path, 0.5, SERVERS[name]()) as service:
         answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
-        remaining = service.group
+        remaining = service.remaining()
 
     assert answer[0] == 503
     assert answer[1]["begun"]
@@ -128,7 +128,7 @@ def test_a_graceful_timeout_that_is_too_short_cuts_the_call_off(name: str, tmp_p
     """gunicorn kills its worker, hypercorn cancels the request. No client gets an answer, and the journal knows."""
     with started(tmp_path, 20, CUT_OFF[name]()) as service:
         answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
-        remaining = service.group
+        remaining = service.remaining()
 
     assert isinstance(answer, Exception)
     assert code == 0

@@ -28,7 +28,7 @@ def test_what_does_not_finish_in_time_is_told_to_the_client_the_log_and_the_next
 
     assert [(answers[0][0], answers[0][1]["begun"])] == [(503, True)]
     assert code == 4
-    assert service.group == []
+    assert service.remaining() == []
     assert "was drained: 0 finished, 1 ended; unknown: book (call '" in service.log.read_text()
     assert "thread 'rome')" in service.log.read_text()
     assert status == 200
