@@ -65,7 +65,10 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     """A page is one program: later blocks see the names of earlier blocks, and files stay in a temporary folder."""
     monkeypatch.chdir(tmp_path)
     script = tmp_path / page.with_suffix(".py").name
-    script.write_text(program(page))
+    script.write_text(code := program(page))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for module in re.findall(r'Path\("(\w+)\.py"\)', code):  # another test may have imported one of this name
+        monkeypatch.delitem(sys.modules, module, raising=False)
 
     runpy.run_path(str(script), run_name="a_page")
 

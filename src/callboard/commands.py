@@ -63,6 +63,7 @@ def _module(name: str, app_dir: Path) -> ModuleType:
     directory = str(app_dir.resolve())
     if directory not in sys.path:
         sys.path.insert(0, directory)
+    importlib.invalidate_caches()  # the program may have written the module a moment ago
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
