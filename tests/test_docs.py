@@ -73,6 +73,13 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     runpy.run_path(str(script), run_name="a_page")
 
 
+def test_the_run_of_the_project_names_files_that_exist() -> None:
+    """pytest finds no tests in a file that was renamed, and only the last steps of a long run name such files."""
+    named = re.findall(r"(?:tests|examples|\.ci)/[\w/.]+\.py", (ROOT / ".ci" / "run").read_text())
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
     """A slip in a fence must not hide a block from the test above; `test_doc_fragments.py` runs `python no-run`."""
