@@ -7,7 +7,6 @@ port.
 import os
 import socket
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,14 +47,6 @@ def _add_tools_with_context(made: MCPServer[Any]) -> None:
             await anyio.sleep(every)
             await ctx.report_progress(number + 1, to, f"at {number + 1}")
         return f"counted to {to}"
-
-    @made.tool()
-    async def log(text: str, ctx: Ctx) -> str:
-        """Log something."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # version 2026 deprecates logging
-            await ctx.log("warning", text)  # pyright: ignore[reportDeprecated]
-        return "logged"
 
     @made.tool()
     async def meta(ctx: Ctx) -> dict[str, Any]:

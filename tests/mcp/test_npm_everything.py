@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from callboard import CallPolicy, CallsInterrupted, ToolNode, observe
-from callboard.testing import ScriptedModel, tool_call
+from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
 from ._asked import WAIT, answers
@@ -90,19 +90,6 @@ async def test_it_asks_a_person_and_goes_on(over: str) -> None:
 
     assert "birthdate" in question.value["request"]["requestedSchema"]["properties"]
     assert "Name: Ada" in state["messages"][0].text
-
-
-@over_both
-async def test_it_may_ask_a_model_that_was_lent(over: str) -> None:
-    """The server lists its sampling tool only to clients with that capability."""
-    async with everything(over, sampling=ScriptedModel(["a model's words"])) as server:
-        await anyio.sleep(0.5)  # the server adds the tool after the handshake and announces it
-        await server.list_tools()
-        [message] = await answers(
-            ToolNode([server]), tool_call("trigger-sampling-request", "1", prompt="hi", maxTokens=20)
-        )
-
-    assert "a model's words" in message.text
 
 
 @over_both

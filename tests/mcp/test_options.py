@@ -35,7 +35,6 @@ URL = "http://127.0.0.1:9/mcp"
         (URL, {"prefix": None}, r"prefix=...\) is a text"),
         (URL, {"bounds": {"grace": 1}}, "is an McpBounds"),
         (URL, {"mode": "2024-01-01"}, "mode"),
-        (URL, {"log_level": "loud"}, "log_level"),
     ],
 )
 def test_what_cannot_be_is_refused(target: Any, options: dict[str, Any], says: str) -> None:

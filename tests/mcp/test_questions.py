@@ -9,7 +9,17 @@ from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, InputRequiredResult
+from mcp_types import (
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    InputRequiredResult,
+    SamplingMessage,
+    TextContent,
+)
 
 from callboard import CallsInterrupted, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
@@ -177,6 +187,33 @@ async def test_where_nobody_can_be_asked_it_is_declined_and_said(mode: str, capl
     assert result.is_error
     assert "'asking' asks 'Cancel T1?', and there is nobody to ask here" in caplog.text
     assert "on_elicit" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_server_that_asks_for_a_model_gets_none(mode: str) -> None:
+    """A model costs money and the server chooses its messages, so no model is lent; the calling model reads that."""
+    async with McpServer(server(), mode=mode) as served:
+        [message] = await answers(ToolNode([served]), tool_call("shorten", "1", text="x"))
+
+    assert message.status == "error"
+    assert "sampling" in message.text.lower()
+
+
+async def test_a_call_to_a_server_that_asks_for_a_model_all_the_same_is_given_up() -> None:
+    """A server may ask although the client has not said that it has a model."""
+
+    async def asks_for_a_model() -> InputRequiredResult:
+        message = SamplingMessage(role="user", content=TextContent(text="say"))
+        request = CreateMessageRequest(params=CreateMessageRequestParams(messages=[message], max_tokens=1))
+        return InputRequiredResult(input_requests={"model": request})
+
+    hostile: MCPServer[Any] = MCPServer("hostile")
+    hostile.add_tool(asks_for_a_model, name="ask")
+    async with McpServer(hostile) as served:
+        [message] = await answers(ToolNode([served]), tool_call("ask", "1"))
+
+    assert message.status == "error"
+    assert "the MCP server 'hostile' asks for a model, and this client lends none" in message.text
 
 
 async def test_a_call_that_is_held_open_ends_when_nobody_answers() -> None:

@@ -1,7 +1,6 @@
 """The tools of an MCP server as tools of a node, with a fast server in this process, and signs beside the results."""
 
 import json
-import logging
 from typing import Any
 
 import anyio
@@ -27,7 +26,7 @@ def test_a_server_that_is_not_open_is_refused_by_a_node() -> None:
         ToolNode([McpServer(server())])
 
 
-@pytest.mark.parametrize(("allow", "deny"), [(["echo", "count"], []), (["echo", "count", "log"], ["log"])])
+@pytest.mark.parametrize(("allow", "deny"), [(["echo", "count"], []), (["echo", "count", "hang"], ["hang"])])
 async def test_only_those_are_there_that_are_wanted(allow: list[str], deny: list[str]) -> None:
     """The model does not see other tools and cannot call them."""
     async with McpServer(server(), allow=allow, deny=deny) as served:
@@ -101,7 +100,7 @@ async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> N
     assert echo.args["text"]["description"] == "What to say."
 
 
-# Progress, logs, traces and keys that a call exchanges with its server besides arguments and results.
+# Progress, traces and keys that a call exchanges with its server besides arguments and results.
 
 
 async def test_progress_of_the_server_is_that_of_the_call() -> None:
@@ -125,14 +124,6 @@ async def test_progress_of_the_server_keeps_a_call_alive() -> None:
         )
     assert slow.text == "counted to 5"
     assert silent.status == "error"
-
-
-async def test_what_a_server_logs_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Log messages have their own logger, with the server's name."""
-    caplog.set_level(logging.INFO, "callboard.mcp")
-    async with McpServer(server(), name="shop", log_level="info") as served:
-        await served.call("log", {"text": "the tea is ready"})
-    assert ("callboard.mcp", logging.WARNING, "shop: the tea is ready") in caplog.record_tuples
 
 
 async def test_a_server_goes_on_with_the_trace_of_the_call() -> None:
@@ -178,7 +169,7 @@ class _Contract(ActorContract):
         raise NotImplementedError
 
     def actor(self) -> ChildSpec[Connection]:
-        plan = Plan(name="shop", target=self.target(), mode="auto", log_level=None)
+        plan = Plan(name="shop", target=self.target(), mode="auto")
         return child(Connection(plan, Catalog()))
 
     async def ask(self, reference: Connection) -> object:

@@ -1,9 +1,7 @@
 """Actor that owns the session with an MCP server (`Connection`), and the targets and options of connections."""
 
-import json
 import logging
 import math
-import warnings
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import Context, copy_context
@@ -14,14 +12,13 @@ from inspect import isawaitable
 from itertools import count
 from os import PathLike, fspath
 from pathlib import PurePath
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError, types
 from mcp.client.subscriptions import SubscriptionLost
-from mcp_types import LoggingLevel
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -31,7 +28,7 @@ from callboard.telemetry import carrier
 from callboard_actors._util._options import check_counts, check_durations, variables
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT, http_transport
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end, watched
-from callboard_actors.mcp._questions import OnElicit, Questions, Sampler
+from callboard_actors.mcp._questions import OnElicit, Questions
 from callboard_actors.mcp._schemas import OutputSchemas
 from callboard_actors.mcp._stdio import stdio_transport
 from callboard_actors.mcp._tools import EndlessListError, McpToolError, list_tools, repeated_names
@@ -134,7 +131,6 @@ Headers = Mapping[str, str] | Callable[[Hashable], Mapping[str, str] | Awaitable
 """HTTP headers for all connections, or a function from the key of a connection to its headers."""
 
 _MODES = ("auto", "legacy", *MODERN_PROTOCOL_VERSIONS)
-_LOG_LEVELS = (None, *get_args(LoggingLevel))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,15 +172,11 @@ class Plan:
     auth: Any = field(default=None, repr=False)
     mode: str
     bounds: McpBounds = field(default_factory=McpBounds)
-    log_level: LoggingLevel | None
     on_elicit: OnElicit | None = None
-    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
-        words = {"mode": (self.mode, _MODES), "log_level": (self.log_level, _LOG_LEVELS)}
-        for name, (word, known) in words.items():
-            if word not in known:
-                raise ValueError(f"McpServer({name}=...) is one of {known}, got {word!r}")
+        if self.mode not in _MODES:
+            raise ValueError(f"McpServer(mode=...) is one of {_MODES}, got {self.mode!r}")
 
     @property
     def is_http(self) -> bool:
@@ -215,17 +207,10 @@ class Plan:
         return watched(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
 
 
-# Metadata of calls (`_meta`), and the server's progress and log messages.
-
-_server_log = logging.getLogger("callboard.mcp")
+# Metadata of calls (`_meta`), and the server's progress.
 
 IDEMPOTENCY_KEY = "callboard/idempotency-key"
 """Name of the field for the idempotency key in `_meta`. The protocol reserves names with a prefix for extensions."""
-
-_LEVELS = {"notice": logging.INFO, "alert": logging.CRITICAL, "emergency": logging.CRITICAL}
-"""Log levels of MCP that Python's `logging` does not have, and the Python level used for each."""
-_MOST = 2000
-"""Maximum characters of one log message of a server; the rest is cut."""
 
 
 def meta_of_call() -> types.RequestParamsMeta:
@@ -246,15 +231,6 @@ async def told_progress(context: Context, progress: float, total: float | None, 
 def _amount(value: float | None) -> float | None:
     """Return a number of a progress notification; `None` if the number is negative, not finite or missing."""
     return value if value is not None and 0 <= value < math.inf else None
-
-
-async def log_message(server: str, params: types.LoggingMessageNotificationParams) -> None:
-    """Write a log message of the server to the logger `callboard.mcp`."""
-    level = _LEVELS.get(params.level) or logging.getLevelNamesMapping()[params.level.upper()]
-    if _server_log.isEnabledFor(level):
-        text = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)
-        where = f"{server}.{params.logger}" if params.logger else server
-        _server_log.log(level, "%s: %s", where, text[:_MOST])
 
 
 for _late in ("jsonschema", "referencing.exceptions"):
@@ -335,7 +311,6 @@ class Connection(Actor):
             self._plan.name,
             self._watchers,
             on_elicit=self._plan.on_elicit,
-            sampler=self._plan.sampler,
             hold=self._plan.bounds.hold,
         )
         try:
@@ -350,7 +325,6 @@ class Connection(Actor):
         self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
         # Servers of 2026 keep no session over HTTP, so a new connection loses nothing and is not reported.
         self._session = 0 if self._is_modern and self._plan.is_http else next(_sessions)
-        await self._ask_for_logs()
         for watcher in (self._end_when_lost, self._list_when_changed, self._listen):
             self._watchers.start_soon(watcher)
 
@@ -359,8 +333,6 @@ class Connection(Actor):
         return Client(
             await plan.way(self.key, self._link),
             mode=plan.mode,
-            logging_callback=partial(log_message, plan.name),
-            log_level=plan.log_level,
             message_handler=self._notified,
             **self._questions.callbacks,
         )
@@ -476,18 +448,6 @@ class Connection(Actor):
             self._catalog.tools = {tool.name: tool for tool in tools}
             self._catalog.unfit = self._left_out
         return tools
-
-    async def _ask_for_logs(self) -> None:
-        """Send the wanted log level to a server with an MCP version before 2026; called once in each session."""
-        # For later servers, the log level is a part of each request.
-        if self._plan.log_level is None or self._is_modern or self._client.server_capabilities.logging is None:
-            return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecated since 2026, and used only for older servers
-            try:
-                await self._client.set_logging_level(self._plan.log_level)  # pyright: ignore[reportDeprecated]
-            except MCPError as error:
-                _log.warning("the MCP server %r does not log as it is asked to: %s", self._plan.name, error)
 
     async def _end_when_late(self) -> None:
         await anyio.sleep(self._plan.bounds.start_timeout)

@@ -1,4 +1,4 @@
-"""Handling of an MCP server's requests: a person (through an interrupt), a function or a model answers them.
+"""Handling of an MCP server's requests: a person (through an interrupt) or a function answers them.
 
 Servers of 2026 ask in rounds: a server answers a call with requests, and the call is repeated with the answers. Servers
 of 2025 ask during a call, which stays open until a person answers (`HeldCall`). `Questions` serves both.
@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,11 +18,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import anyio
-import anyio.to_thread
-import sniffio
 from anyio.abc import TaskGroup
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
@@ -31,108 +27,9 @@ from mcp.client.session import ClientRequestContext
 from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 from typing_extensions import TypedDict
 
-from callboard import ActorDiedError, agent_model, answered_question, can_ask
+from callboard import ActorDiedError, answered_question, can_ask
 from callboard_actors.mcp._schemas import Judge, check_form
-from callboard_actors.mcp._tools import McpToolError, as_block
-
-# Sampling: requests of a server to a model.
-
-
-class SamplingRefusedError(Exception):
-    """Raised if a server requests a model, or a feature of a model, that the server may not use."""
-
-    def __init__(self, server: str, what: str = "a model", *, remedy: str = "") -> None:
-        super().__init__(f"the MCP server {server!r} asks for {what}, which is refused{remedy}")
-
-
-_LENDS = "; McpServer(sampling=model) lets it have one, and sampling=True that of the agent that calls"
-_NOT_KNOWN = (
-    ": none is known here. Its calls are of no agent of create_react_agent, or of one that chooses its model for each "
-    "step, or several agents have calls at once over a connection that does not say which of them is meant; "
-    "McpServer(sampling=model) says which model"
-)
-
-
-def no_model(server: str) -> SamplingRefusedError:
-    """Return the error for a server that asks for a model, although the option `sampling` is off."""
-    return SamplingRefusedError(server, remedy=_LENDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Sampler:
-    """Function that sends the messages in a server's request, and no other messages, to a model.
-
-    The model is `model` or, if this is `None`, that of the agent whose call made the server ask.
-    """
-
-    model: BaseChatModel | None
-    server: str
-
-    @property
-    def is_of_agents(self) -> bool:
-        """`True` if a server's request goes to the model of the agent whose call caused the request."""
-        return self.model is None
-
-    async def __call__(
-        self, params: types.CreateMessageRequestParams, own: BaseChatModel | None = None
-    ) -> types.CreateMessageResult:
-        """Send a server's messages to this object's model, or else to `own`, the calling agent's; return the reply."""
-        if params.tools:
-            raise SamplingRefusedError(self.server, "a model that calls its tools")
-        model = self.model or own
-        if model is None:
-            raise SamplingRefusedError(self.server, "the model of the agent that calls", remedy=_NOT_KNOWN)
-        reply = await _model_reply(model, self._messages(params), _options(params))
-        name = reply.response_metadata.get("model_name") or getattr(model, "model", None) or "unknown"
-        return types.CreateMessageResult(
-            role="assistant",
-            content=types.TextContent(text=reply.text),
-            model=str(name),
-            stop_reason="maxTokens" if _is_cut(reply) else "endTurn",
-        )
-
-    def _messages(self, params: types.CreateMessageRequestParams) -> list[BaseMessage]:
-        system: list[BaseMessage] = [SystemMessage(params.system_prompt)] if params.system_prompt else []
-        return [*system, *map(self._message, params.messages)]
-
-    def _message(self, message: types.SamplingMessage) -> BaseMessage:
-        blocks: list[Any] = []
-        for part in message.content_as_list:
-            if not isinstance(part, (types.TextContent, types.ImageContent, types.AudioContent)):
-                raise SamplingRefusedError(self.server, "a model that calls its tools")
-            blocks.append(as_block(part))
-        content = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks
-        return HumanMessage(content) if message.role == "user" else AIMessage(content)
-
-
-def sampler_of(model: object, server: str) -> Sampler | None:
-    """Return the sampler for the option `sampling` of `McpServer`, or `None` if sampling is off."""
-    if model is None or model is False:
-        return None
-    if model is not True and not isinstance(model, BaseChatModel):
-        raise TypeError(
-            f"McpServer(sampling=...) is a chat model, or True for that of the agent that calls; got {model!r}"
-        )
-    return Sampler(None if model is True else model, server)
-
-
-async def _model_reply(model: BaseChatModel, messages: Sequence[BaseMessage], options: dict[str, Any]) -> AIMessage:
-    if sniffio.current_async_library() == "asyncio":
-        return await model.ainvoke(messages, **options)
-    # Async clients of models need asyncio. Their sync methods need no event loop, so trio runs them in a thread.
-    ask = partial(model.invoke, messages, **options)
-    return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
-
-
-def _options(params: types.CreateMessageRequestParams) -> dict[str, Any]:
-    wishes = {"stop": params.stop_sequences, "temperature": params.temperature, "max_tokens": params.max_tokens}
-    return {name: value for name, value in wishes.items() if value is not None}
-
-
-def _is_cut(reply: AIMessage) -> bool:
-    said = cast("dict[str, Any]", reply.response_metadata)
-    return said.get("finish_reason") == "length" or said.get("stop_reason") == "max_tokens"
-
+from callboard_actors.mcp._tools import McpToolError
 
 # Questions to a person (elicitation), as plain data that a checkpoint can store.
 
@@ -308,7 +205,6 @@ class HeldCall:
     conversation: object
     send: Callable[[], Awaitable[types.CallToolResult]]
     may_ask: bool
-    model: BaseChatModel | None
     token: str = field(default_factory=lambda: uuid4().hex)
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _ended: anyio.Event = field(default_factory=anyio.Event)
@@ -412,7 +308,6 @@ class Questions:
     group: TaskGroup
     """Task group of the actor, in which open calls run."""
     on_elicit: OnElicit | None
-    sampler: Sampler | None
     hold: float
     _under_way: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
     """Running calls to a server with an MCP version of 2025, by token; the oldest call is the first."""
@@ -425,8 +320,7 @@ class Questions:
     @property
     def callbacks(self) -> dict[str, Any]:
         """Callbacks for the SDK's client, as keyword arguments. They determine which requests the server may send."""
-        sampling = {} if self.sampler is None else {"sampling_callback": self._on_sampling}
-        return {"elicitation_callback": self._on_request, **sampling}
+        return {"elicitation_callback": self._on_request}
 
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> types.CallToolResult:
         """Call a tool, answer the requests that the server sends for this call, and return the result."""
@@ -442,21 +336,18 @@ class Questions:
         """Call a tool of a server with MCP version 2026; repeat the call with answers while the server asks."""
         # `asked` is the question that interrupted the call in an earlier run, if any; its answer is sent first.
         respond = partial(self._respond, tool, name)
-        try:
-            if asked is None:
-                result = await send(None, None)
-            else:
-                begun = Round.resumed(asked["continuation"], _answer_to(asked))
-                result = await send(await begun.complete(respond), begun.state)
-            for _ in range(MAX_ROUNDS):
-                if isinstance(result, types.CallToolResult):
-                    break
-                this = Round.of(result)
-                if not this.requests:
-                    await anyio.sleep(_PAUSE)
-                result = await send(await this.complete(respond), this.state)
-        except SamplingRefusedError as error:
-            raise McpToolError(f"The call of {tool!r} was given up: {error}.") from error
+        if asked is None:
+            result = await send(None, None)
+        else:
+            begun = Round.resumed(asked["continuation"], _answer_to(asked))
+            result = await send(await begun.complete(respond), begun.state)
+        for _ in range(MAX_ROUNDS):
+            if isinstance(result, types.CallToolResult):
+                break
+            this = Round.of(result)
+            if not this.requests:
+                await anyio.sleep(_PAUSE)
+            result = await send(await this.complete(respond), this.state)
         if isinstance(result, types.CallToolResult):
             return result
         why = f"the server has asked for more in {MAX_ROUNDS} rounds, one after the other"
@@ -470,9 +361,8 @@ class Questions:
                 return _answer_to(question_of(request.params, self.server, tool, {"call": name, **continuation}))
             return await self._without_person(request.params)
         if isinstance(request, types.CreateMessageRequest):
-            if self.sampler is None:
-                raise no_model(self.server)
-            return await self.sampler(request.params, agent_model())
+            why = f"the MCP server {self.server!r} asks for a model, and this client lends none"
+            raise McpToolError(f"The call of {tool!r} was given up: {why}.")
         return types.ListRootsResult(roots=[])
 
     async def _without_person(self, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -489,12 +379,11 @@ class Questions:
     async def _begun(
         self, tool: str, name: str, send: Callable[[], Awaitable[types.CallToolResult]]
     ) -> types.CallToolResult:
-        # With `on_elicit` and no models of agents, answers do not depend on the call. So it need not be tracked.
-        is_asked = self.on_elicit is None
-        if not is_asked and not self._lends_models_of_agents:
+        # With `on_elicit`, answers do not depend on the call. So it need not be tracked.
+        if self.on_elicit is not None:
             return await send()
         conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
-        call = HeldCall(tool, name, conversation, send, may_ask=is_asked and can_ask(), model=agent_model())
+        call = HeldCall(tool, name, conversation, send, may_ask=can_ask())
         self._under_way[call.token] = call
         # In the actor's group, not in the caller's task: an interrupt ends the caller, while the call stays open.
         self.group.start_soon(self._run, call)
@@ -559,13 +448,6 @@ class Questions:
 
     async def _asker(self) -> HeldCall | None:
         """Return the running call to which a server's question belongs, or `None` if that cannot be decided."""
-        # If several calls remain, any of them will do, as long as all belong to one conversation: the same person is
-        # asked. A question is never shown in another conversation.
-        left = await self._narrowed(lambda _: False)
-        return left[0] if len({call.conversation for call in left}) == 1 else None
-
-    async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
-        """Return the calls that may have caused a server's request; wait until they are few, or `suffice` is true."""
         # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
         # others do, so waiting narrows the choice.
         candidates = list(self._under_way.values())
@@ -574,43 +456,19 @@ class Questions:
         try:
             while True:
                 left = [call for call in candidates if call.token in self._under_way and call.question is None]
-                if len(left) <= self._seekers or suffice(left):
+                if len(left) <= self._seekers:
                     # If no more calls than open questions are left, each of them has asked.
-                    return left
+                    break
                 await self._changed.wait()
         finally:
             self._seekers -= 1
+        # If several calls remain, any of them will do, as long as all belong to one conversation: the same person is
+        # asked. A question is never shown in another conversation.
+        return left[0] if len({call.conversation for call in left}) == 1 else None
 
     def _change(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
-
-    async def _on_sampling(
-        self, _: ClientRequestContext, params: types.CreateMessageRequestParams
-    ) -> types.CreateMessageResult | types.ErrorData:
-        assert self.sampler is not None
-        try:
-            own = await self._model_of_asker() if self._lends_models_of_agents else None
-            return await self.sampler(params, own)
-        except SamplingRefusedError as refused:
-            return types.ErrorData(code=types.INVALID_REQUEST, message=str(refused))
-
-    @property
-    def _lends_models_of_agents(self) -> bool:
-        return self.sampler is not None and self.sampler.is_of_agents
-
-    async def _model_of_asker(self) -> BaseChatModel | None:
-        """Return the model for a sampling request of the server: that of the agent whose call led to the request."""
-        # Return `None` if it cannot be told which agent that is: another agent's model is never used.
-        call = asks.get()
-        if call is not None and call.token in self._under_way:
-            return call.model
-        left = await self._narrowed(_have_one_model)
-        return left[0].model if _have_one_model(left) else None
-
-
-def _have_one_model(calls: Sequence[HeldCall]) -> bool:
-    return len({id(call.model) for call in calls}) == 1
 
 
 def _answer_to(question: McpQuestion) -> types.ElicitResult:

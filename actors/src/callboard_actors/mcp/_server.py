@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from langchain_core.documents.base import Blob
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -21,7 +20,7 @@ from callboard import ActorDiedError, ActorGoneError, ActorStartError, Keyed, ch
 from callboard.extend import Openable
 from callboard_actors.mcp import _tools
 from callboard_actors.mcp._connection import Answer, Catalog, Connection, Headers, McpBounds, Plan, Sending, target_of
-from callboard_actors.mcp._questions import OnElicit, sampler_of
+from callboard_actors.mcp._questions import OnElicit
 from callboard_actors.mcp._tools import McpToolError
 
 T = TypeVar("T")
@@ -113,16 +112,14 @@ class McpServer(Openable):
         cap: with `key`, the maximum number of connections; the least recently used is closed first.
         idle: with `key`, seconds after which an unused connection is closed.
         mode: "auto" for any version of the protocol, "legacy" for versions with a handshake, or a version.
-        log_level: minimum level of the server's log messages, which go to the logger `callboard.mcp`.
         on_elicit: answers the server's questions; by default a node asks a person by an interrupt.
-        sampling: a model that the server may use; or `True` for that of the calling agent.
         resources: whether to add tools that list and read the server's resources.
         prompts: whether to add tools that list and read its prompts.
         bounds: limits of time and size.
 
     Raises:
         TypeError: if `target` has the wrong type, or an option does not fit it.
-        ValueError: for an option without effect, or an unknown `mode` or `log_level`.
+        ValueError: for an option without effect, or an unknown `mode`.
     """
 
     def __init__(
@@ -141,9 +138,7 @@ class McpServer(Openable):
         cap: int | None = None,
         idle: float | None = None,
         mode: str = "auto",
-        log_level: types.LoggingLevel | None = None,
         on_elicit: OnElicit | None = None,
-        sampling: BaseChatModel | bool | None = None,
         resources: bool = False,
         prompts: bool = False,
         bounds: McpBounds | None = None,
@@ -159,9 +154,7 @@ class McpServer(Openable):
             auth=auth,
             mode=mode,
             bounds=bounds,
-            log_level=log_level,
             on_elicit=on_elicit,
-            sampler=sampler_of(sampling, self.name),
         )
         self._prefix = prefix
         self._extra_tools = {"resources": resources, "prompts": prompts}
