@@ -30,7 +30,7 @@ BOUNDED_ON_VIRTUAL_CLOCKS = {"actors", "agent", "calls", "loops", "middleware", 
 
 Elsewhere threads work while the clock stands, and a deadline could make it jump; pytest-timeout ends such a test.
 """
-TAKE_TURNS = {"http", "mcp", "mcp_service", "process", "python", "remote", "server", "shell", "sql"}
+TAKE_TURNS = {"http", "mcp", "mcp_service", "process", "python", "server", "shell", "sql"}
 """Packages whose async tests start processes and servers, which takes most of the suite's time.
 
 Such a test runs on one backend, and the next one of its file on the other. The marker `backends` with both names keeps
@@ -45,7 +45,7 @@ VARIANTS = 2
 
 Of a test with more, only the first runs on asyncio and the last on trio; CI runs all.
 """
-CROSSED = {"agent", "server", "mcp", "mcp_service", "http", "remote", "sql"}
+CROSSED = {"agent", "server", "mcp", "mcp_service", "http", "sql"}
 """Packages in which already two variants of an async test are too many.
 
 What varies, such as the server, the database or the version of a protocol, does not depend on the backend there.

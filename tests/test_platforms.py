@@ -143,7 +143,7 @@ def test_clients_of_servers_can_be_imported_without_the_names_of_posix() -> None
     in_a_new_python(
         ON_WINDOWS
         + """
-for name in ("http", "mcp", "mcp_service", "postgres", "redis", "remote", "sql"):
+for name in ("http", "mcp", "mcp_service", "postgres", "redis", "sql"):
     room = importlib.import_module(f"callboard_actors.{name}")
     assert [getattr(room, name) for name in room.__all__]
 """

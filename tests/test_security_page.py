@@ -24,14 +24,12 @@ import callboard_actors.postgres
 import callboard_actors.process
 import callboard_actors.python
 import callboard_actors.redis
-import callboard_actors.remote
 import callboard_actors.shell
 import callboard_actors.sql
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.mcp_service._command import mcp
 from callboard_actors.mcp_service._serve import HOST
-from callboard_actors.remote._command import worker
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "explanation" / "security.md").read_text()
@@ -41,7 +39,6 @@ PARTIES = (
     "confined code",
     "MCP server",
     "MCP client",
-    "worker",
     "shared store",
     "database",
 )
@@ -70,7 +67,6 @@ MODULES = (
     callboard_actors.process,
     callboard_actors.python,
     callboard_actors.redis,
-    callboard_actors.remote,
     callboard_actors.shell,
     callboard_actors.sql,
 )
@@ -147,12 +143,10 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     assert wrong == []
 
 
-def test_commands_are_for_this_machine_and_with_tls_by_default() -> None:
+def test_commands_are_for_this_machine_by_default() -> None:
     """A service that other machines reach needs an option."""
-    served, service = inspect.signature(worker).parameters, inspect.signature(mcp).parameters
+    service = inspect.signature(mcp).parameters
 
-    assert served["listen"].default == "127.0.0.1:7000"
-    assert (served["insecure"].default, served["confine"].default) == (False, False)
     assert service["http"].default is False
     assert service["host"].default is None
     assert HOST == "127.0.0.1"

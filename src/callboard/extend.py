@@ -4,8 +4,8 @@ Middleware that waits, computes or shares state finds functions for that here, t
 
 - *Engines* run bodies in another process or on another machine. An `Engine` is given a `Body`. It calls
   `inject_context` where the call waits, enters `attached_context` where the body runs, and passes events of the body to
-  `dispatch_event`. `forwarded_context` serves an engine between the two. `EngineOperations` counts running bodies, so
-  that the engine can be drained. A handler of an actor is not sent as a body: `actor_behind` recognises its function.
+  `dispatch_event`. `EngineOperations` counts running bodies, so that the engine can be drained. A handler of an actor
+  is not sent as a body: `actor_behind` recognises its function.
 - *Fleets* give each key one owner among many processes. A `Fleet` admits a `FleetHost` and returns its `Membership`.
 - *Shared limits* count permits for many processes: a `SharedLimits` store answers each `PermitRequest` with a `Permit`.
   A `LimitGuard` applies a `callboard.Limit` to work that is no tool call.
@@ -25,7 +25,6 @@ from callboard._calls._call import waiting as waiting
 from callboard._calls._call_context import NonsenseError as NonsenseError
 from callboard._calls._call_context import attached_context as attached_context
 from callboard._calls._call_context import dispatch_event as dispatch_event
-from callboard._calls._call_context import forwarded_context as forwarded_context
 from callboard._calls._call_context import inject_context as inject_context
 from callboard._calls._draining import EngineOperations as EngineOperations
 from callboard._calls._limits import LimitGuard as LimitGuard
@@ -107,7 +106,6 @@ __all__ = [
     "common_time",
     "digest",
     "dispatch_event",
-    "forwarded_context",
     "inject_context",
     "is_public",
     "is_public_address",

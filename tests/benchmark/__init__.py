@@ -19,7 +19,6 @@ from . import (
     _mcp,
     _memory,
     _middleware,
-    _remote,
     _shared,
     _telemetry,
     _throughput,
@@ -117,7 +116,6 @@ BENCHMARKS = {
         tiny={"calls": 3, "width": 2},
     ),
     "documents": Benchmark(_shared.documents, full={"calls": 2_000}, quick={"calls": 500}, tiny={"calls": 3}),
-    "remote": Benchmark(_remote.remote, full={"calls": 1_000}, quick={"calls": 300}, tiny={"calls": 2}),
     "mcp": Benchmark(
         _mcp.mcp,
         full={"calls": 2_000, "opened": 20},
@@ -135,12 +133,6 @@ BENCHMARKS = {
         full={"turns": 320, "rates": (0.25, 0.5, 0.75), "seconds": 20.0},
         quick={"turns": 50, "rates": (0.5,), "seconds": 10.0},
         tiny={"turns": 1, "rates": (), "seconds": 1.0},
-    ),
-    "rolling": Benchmark(
-        _remote.rolling,
-        full={"workers": 4, "callers": 6, "seconds": 10.0, "body": 0.02},
-        quick={"workers": 4, "callers": 6, "seconds": 3.0, "body": 0.02},
-        tiny={"workers": 1, "callers": 1, "seconds": 0.1, "body": 0.0},
     ),
     "kept": Benchmark(
         _journal.kept,

@@ -14,7 +14,6 @@ import typer
 
 from callboard._cli._app import app
 from callboard_actors.mcp_service._command import app as mcp_app
-from callboard_actors.remote._command import app as worker_app
 
 from ._commands import COMMAND, PATIENCE, Project, environment
 
@@ -94,7 +93,7 @@ def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
 def options() -> Iterator[tuple[str, str]]:
     group: Any = typer.main.get_command(app)
     # These are passed on to another distribution, which documents its options.
-    foreign = {"mcp": typer.main.get_command(mcp_app), "worker": typer.main.get_command(worker_app)}
+    foreign = {"mcp": typer.main.get_command(mcp_app)}
     for name, command in (group.commands | foreign).items():
         yield name, f"## `callboard {name}"
         for parameter in command.params:
@@ -131,7 +130,7 @@ def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
 
 def test_every_command_has_its_options_in_its_help(project: Project) -> None:
     group: Any = typer.main.get_command(app)
-    for name in group.commands.keys() - {"mcp", "worker"}:
+    for name in group.commands.keys() - {"mcp"}:
         told = project.call(name, "--help", COLUMNS="200", TERM="dumb", NO_COLOR="1").stdout
         named = [option for command, option in options() if command == name and option.startswith("-")]
         assert [option for option in named if option not in told] == []

@@ -25,12 +25,12 @@ from tests.doc_fragments import _bodies
 from tests.doc_fragments._surroundings import AsyncSteps, Fragments, Steps, World, blocks_of
 from tests.doc_fragments._web import public_web
 from tests.mcp._asked import over_http
-from tests.remote._commands import SECRET, engine, worker
 from tests.server._servers import running_redis
 
 FRAGMENTS = Fragments()
 fragment = FRAGMENTS.of
 HOW_TO = "docs/how-to/"
+SECRET = "a secret of sixteen bytes or more"
 QUESTION = {"messages": [("user", "What does it cost?")]}
 
 
@@ -219,26 +219,6 @@ async def fenced_book(world: World) -> AsyncSteps:
                 with pytest.raises(RuntimeError, match="another process owns this book now"):
                     await books["tea"].append("two")
             assert (await database.execute("SELECT text FROM books")).fetchall() == [("one",)]
-
-
-@fragment(HOW_TO + "run-on-other-machines.md", "connects at the first call", after_page=True, exhaustive=True)
-async def other_machines(world: World) -> AsyncSteps:
-    """The page's engine names two hosts; this one has a worker on loopback."""
-    module = _bodies.__name__
-    world.patch.setenv("CALLBOARD_WORKER_SECRET", SECRET)
-    with worker(module, secret=SECRET) as running:
-        engine_here = engine(running)
-        policy = world.names["CallPolicy"](runs_in=engine_here, timeout=60.0)
-        names = yield {
-            "render": _bodies.render,
-            "Renderer": _bodies.Renderer,
-            "engine": engine_here,
-            "policy": policy,
-            "state": _bodies.called("render", scene="a hill"),
-        }
-        async with ToolNode([_bodies.render], policies={"render": policy}) as node:
-            assert content_of(await node.ainvoke(_bodies.called("render", scene="a hill"))) == "A HILL"
-        assert names["node"]
 
 
 @fragment(HOW_TO + "share-limits.md", "storage.put", exhaustive=True)

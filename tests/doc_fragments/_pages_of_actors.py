@@ -16,7 +16,6 @@ import anyio
 import anyio.to_thread
 import httpx2
 import pytest
-import trustme
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -29,14 +28,13 @@ from tests.doc_fragments._web import public_web
 from tests.mcp import _npm
 from tests.mcp_service._clients import text_in
 from tests.process._processes import needs_bubblewrap
-from tests.remote._commands import SECRET, worker
 from tests.server._servers import running_redis
 from tests.sql._shop import names_in, new_shop
 
 FRAGMENTS = Fragments()
 fragment = FRAGMENTS.of
 README, REFERENCE = "actors/README.md", "docs/reference/actors.md"
-MACHINES = "both machines are this one: their names lead to loopback"
+SECRET = "a secret of sixteen bytes or more"
 WEB = "https://example.org/ is a server on loopback: tests use no network"
 QUESTION = {"messages": [("user", "What is it?")]}
 
@@ -106,27 +104,6 @@ def folders(world: World) -> None:
         (world.folder / name).mkdir()
     (world.folder / "data" / "page.html").write_text("a page")
     (world.folder / "secret").write_text("secret")
-
-
-# Workers on other machines. The blocks with `RayEngine` are run by `tests/ray/within_pages.py`.
-
-
-@fragment(README, "RemoteEngine(", faked=MACHINES, exhaustive=True)
-@fragment(REFERENCE, "RemoteEngine(", faked=MACHINES, exhaustive=True)
-async def two_machines(world: World) -> AsyncSteps:
-    """The secret is in the file that the README names, and in the variable of which the docstring speaks."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path("ca.pem")
-    authority.issue_cert("worker-1", "worker-2").private_key_and_cert_chain_pem.write_to_path("worker.pem")
-    Path("secret").write_text(SECRET)
-    world.patch.setenv("CALLBOARD_WORKER_SECRET", SECRET)
-    first, second = own_address(), own_address()
-    resolve(world.patch, {"worker-1": first, "worker-2": second})
-    options = (_bodies.__name__, "--tls-cert", "worker.pem", "--secret-file", "secret", "--listen")
-    with worker(*options, f"{first}:7000"), worker(*options, f"{second}:7000"):
-        names = yield {"render": _bodies.render}
-        async with names["node"] as node:
-            assert await said(node, "render", scene="a hill") == "A HILL"
 
 
 # Tools for models.

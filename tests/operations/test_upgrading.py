@@ -1,7 +1,7 @@
 """The upgrading page tells the bounds of the project, and what becomes of stored data of another version.
 
 Other tests show that tables of a newer version (`tests/agent/test_postgres.py`), entries of an unknown kind
-(`tests/agent/test_journal.py`), and workers of another version (`tests/remote/test_strangers.py`) are refused.
+(`tests/agent/test_journal.py`), and a Ray cluster of another version (`tests/ray/within_faults.py`) are refused.
 """
 
 import json

@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.extend import Body
-from callboard_actors._engine import _plain_codec
 from callboard_actors._engine._frames import Kind
-from callboard_actors._engine._plain_codec import opened_plain
 from callboard_actors._engine._plain_replies import returned
-from callboard_actors.process import ResultLostError, WorkerCallError
+from callboard_actors.process import ResultLostError, WorkerCallError, _plain_codec
+from callboard_actors.process._plain_codec import opened_plain
 
 from . import _answers as answers
 from ._processes import WAIT, confined_here, opened

@@ -88,7 +88,7 @@ async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -
         (b"cb", None),
         (hostile.frame(Kind.VALUE, 999, b"1"), "it is for another call"),
         (hostile.frame(Kind.CALL, 1, b"1"), "it is for another call"),
-        (hostile.frame(Kind.ENDED, 1, b"1"), "it is for another call"),
+        (hostile.frame(Kind.CANCEL, 1, b"1"), "it is for another call"),
         (hostile.frame(77, 1, b"1"), "begins no frame"),
         (hostile.frame(Kind.VALUE, 1, b"1") + b"more", "something follows it"),
         (hostile.frame(Kind.VALUE, 1, b"1") * 2, "something follows it"),

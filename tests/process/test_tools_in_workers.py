@@ -17,7 +17,6 @@ from langgraph.graph import START, MessagesState, StateGraph
 from callboard import ActorDiedError, CallboardWarning, CallPolicy, ToolNode, child, create_react_agent, running
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.process import Processes
-from callboard_actors.remote import RemoteEngine
 
 from . import _cleans_up
 from . import _configured as configured
@@ -186,15 +185,10 @@ SHIELDING = [_cleans_up.hold, _cleans_up.hold_by_the_name_of_the_package]
 
 
 @pytest.mark.parametrize("tool", SHIELDING, ids=lambda tool: tool.__name__)
-@pytest.mark.parametrize(
-    "engine", [Processes, lambda: RemoteEngine(["127.0.0.1:1"], secret=b"s" * 32)], ids=["processes", "remote"]
-)
-def test_a_tool_with_clean_up_that_would_be_killed_is_warned_about(
-    tool: Callable[..., Any], engine: Callable[[], Any]
-) -> None:
+def test_a_tool_with_clean_up_that_would_be_killed_is_warned_about(tool: Callable[..., Any]) -> None:
     """The warning comes when the node is built, because a killed process can log nothing."""
     with pytest.warns(CallboardWarning, match=rf"'{tool.__name__}' uses cleanup\(\), and where it runs its process is"):
-        ToolNode([tool], policies={tool.__name__: CallPolicy(runs_in=engine())})
+        ToolNode([tool], policies={tool.__name__: CallPolicy(runs_in=Processes())})
 
 
 def test_a_tool_without_clean_up_of_its_own_is_not() -> None:

@@ -21,7 +21,7 @@ from tests.benchmark._journal import MB, OURS_TRIO, V1, V2, _kept
 from tests.benchmark._journal import OURS as OURS_ASYNC_SAVER
 from tests.benchmark._journal import OURS_SYNC as OURS_SYNC_SAVER
 from tests.benchmark._measure import BACKENDS, Contestant, Samples, Table, interleaved, timed
-from tests.benchmark._remote import _rounds
+from tests.benchmark._workers import _round_trips
 from tests.way_of_a_call import functions_of_agent, functions_of_node
 
 from ._frameworks import FRAMEWORKS, HAND, OURS, Framework, of_callboard
@@ -176,13 +176,12 @@ def _add_stored(found: Found, size: Size) -> None:
 
 
 def asks(count: int) -> Table:
-    """Measure one question and its answer: in the process, in a worker process, over TCP, and on Ray."""
+    """Measure one question and its answer: in the process, in a worker process, and on Ray."""
     table = Table("One ask, by the place of the answer", ["us", *BACKENDS])
     own = interleaved({one: _whole(_asks, one, count) for one in BACKENDS}, 3)
     table.add("an actor in the process (processor time)", *(own[one] * 1e6 for one in BACKENDS))
-    rounds = [anyio.run(_rounds, count, backend=one) for one in BACKENDS]
-    for place, name in ((1, "a worker process"), (2, "a worker over TCP, on loopback"), (0, "an echo over bare TCP")):
-        table.add(name, *(one[place] * 1e6 for one in rounds))
+    rounds = [anyio.run(_round_trips, count, backend=one) for one in BACKENDS]
+    table.add("a worker process", *(call * 1e6 for _, call, _ in rounds))
     ray = _on_ray()
     if "an actor" in ray:
         table.add("a body of `RayEngine`", ray["a body of `RayEngine`"], "")

@@ -43,8 +43,6 @@ def inject_context() -> Carried:
     levels of loggers. It also has the strings, numbers and booleans that are bound with `structlog.contextvars`.
     Call this in the task that waits for the worker.
     """
-    if (relay := _relay.get()) is not None:
-        return relay.carried()
     left, timed = remaining(), current_timed.get()
     found: Carried = {"levels": _levels()}
     if left < math.inf:
@@ -106,7 +104,7 @@ def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> Abstra
 class _AttachedContext:
     """Context manager that `attached_context()` returns; a generator would take twice as long in every call."""
 
-    __slots__ = ("_around", "_given", "_logs", "_relay", "_reporter", "_sender", "_tell", "_timed")
+    __slots__ = ("_around", "_given", "_logs", "_reporter", "_sender", "_tell", "_timed")
 
     def __init__(self, given: Carried, tell: Tell, *, logs: bool) -> None:
         self._given = given
@@ -128,14 +126,12 @@ class _AttachedContext:
         self._timed = current_timed.set(Timed(_MONOTONIC, until, given.get("grace", DEFAULT_GRACE)))
         self._reporter = reporter.set(_Reports(tell, given.get("key")))
         self._sender = _tell.set(tell if self._logs else None)
-        self._relay = _relay.set(None)  # the body's own engine calls are no relay, even in a relaying process
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._logs:
             _newest.remove(self._tell)
-        _relay.reset(self._relay)
         _tell.reset(self._sender)
         reporter.reset(self._reporter)
         current_timed.reset(self._timed)
@@ -160,9 +156,6 @@ def dispatch_event(told: Told) -> None:
         act = _understood(told)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise NonsenseError(f"{told!r:.200} says nothing that a body may say") from error
-    if (relay := _relay.get()) is not None:
-        relay.tell(told)
-        return
     token = _delivering.set(True)
     try:
         act()  # outside of the `try` above: an error of an observer or log handler is no fault of the worker
@@ -185,42 +178,6 @@ def _understood(event: Told) -> Callable[[], None]:
 
 def _nothing() -> None:
     pass
-
-
-class _Relay:
-    """Context of a call from another process, and the function that sends progress and log records to that process."""
-
-    def __init__(self, given: Carried, tell: Tell) -> None:
-        self._given = given
-        self._since = time.monotonic()
-        self.tell = tell
-
-    def carried(self) -> Carried:
-        if "left" not in self._given:
-            return self._given
-        # The time that this process has used counts.
-        return {**self._given, "left": max(0.0, self._given["left"] - (time.monotonic() - self._since))}
-
-
-_relay: ContextVar[_Relay | None] = ContextVar("callboard_relay", default=None)
-
-
-@contextmanager
-def forwarded_context(given: Carried, tell: Tell) -> Generator[None]:
-    """Forward a call's context from another process to an engine; send progress and log records back to that process.
-
-    In the block, `inject_context()` returns `given` with the remaining seconds, and `dispatch_event()` sends events
-    with `tell`.
-
-    Args:
-        given: the context that came with the body.
-        tell: sends an event to the process that the body came from.
-    """
-    token = _relay.set(_Relay(given, tell))
-    try:
-        yield
-    finally:
-        _relay.reset(token)
 
 
 class _Monotonic:

@@ -242,15 +242,6 @@ _passed_on = app.command(
 
 
 @_passed_on
-def worker(context: typer.Context) -> None:
-    """Serve tools and actors to agents on other machines.
-
-    Needs the distribution callboard-actors. `callboard worker --help` lists its options.
-    """
-    _finish(lambda: run_foreign("worker", "callboard-actors", context.args))
-
-
-@_passed_on
 def mcp(context: typer.Context) -> None:
     """Serve tools, a ToolNode or an agent to any MCP client.
 

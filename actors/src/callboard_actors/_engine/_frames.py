@@ -1,4 +1,4 @@
-"""Protocol of a pool with its worker processes, and of an agent with remote workers: frames of header and payload.
+"""Protocol of a pool with its worker processes: frames of header and payload.
 
 Both ends encode and decode frames here. Received bytes are not trusted: each frame is checked, and none may be longer
 than its receiver allows.
@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
-PROTOCOL: Final = 1
-"""Version of the protocol; an agent and its workers must have the same version."""
+from callboard_actors._engine._kernel import receive_with_files
+
 MAGIC: Final = b"cR"
 HEADER: Final = struct.Struct("!2sBQQ")
 """Layout of a frame's header: magic bytes, kind, number, length of the payload."""
@@ -31,46 +31,28 @@ def versions() -> dict[str, str]:
 
 
 class Kind(IntEnum):
-    """Kind of a frame, which determines the content of its payload.
+    """Kind of a frame, which determines the content of its payload."""
 
-    The number in a frame's header is the number of a call, unless a kind below says otherwise.
-    """
-
-    GREET = 1
-    """Message of the handshake, in JSON."""
-    REFUSE = 2
-    """Reason why the connection is refused or closed, as text."""
-    PING = 3
-    """Heartbeat, in both directions; no payload."""
-    DRAIN = 4
-    """Message of a remote worker that it refuses new calls and dedicated workers from now on."""
-    CALL = 5
+    CALL = 1
     """Call: injected context and options in JSON, then a pickle of the function and its arguments."""
-    CANCEL = 6
+    CANCEL = 2
     """Cancellation of a call; the reply to the call acknowledges it."""
-    TOLD = 7
+    TOLD = 3
     """Event of a running call, in JSON. A call may have any number of events, but none after its reply."""
-    VALUE = 8
+    VALUE = 4
     """Reply with the result of a call."""
-    RAISED = 9
+    RAISED = 5
     """Reply with the exception that a call has raised."""
-    LOST = 10
+    LOST = 6
     """Reply with the reason why the result or exception cannot be sent, and with details, as text; see `lost`."""
-    ENDED = 11
-    """Reply for a call without result or exception, in JSON with the fields "ended", "reason" and "recurs"."""
-    SEAT = 12
-    """Request for a dedicated worker process. In this and the next three kinds, the number identifies this worker."""
-    SEATED = 13
-    """Message that the dedicated worker has started."""
-    LEAVE = 14
-    """Message that the agent no longer needs the dedicated worker."""
-    UNSEATED = 15
-    """Message that the dedicated worker has ended or was refused, with the reason in JSON."""
+    SEAT = 7
+    """First frame for a worker process that is dedicated to one owner, such as an actor; no payload."""
+    REFUSE = 8
+    """Reply of a Ray actor that the function or its arguments cannot be loaded there, as text."""
 
 
 OUTCOMES: Final = frozenset({Kind.VALUE, Kind.RAISED, Kind.LOST})
 """Kinds of the replies of a worker process. Besides replies, the process may send only events."""
-REPLIES: Final = OUTCOMES | {Kind.ENDED}
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
@@ -163,8 +145,6 @@ def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, by
     if files is None:
         data = sock.recv(64 * 1024)
     else:
-        from callboard_actors._engine._kernel import receive_with_files  # `remote` uses frames without it
-
         data, sent = receive_with_files(sock, 64 * 1024, 1)
         files += sent
     # Usually one `recv` gets the whole frame; the lines below complete a partial header or body.
@@ -206,7 +186,7 @@ class FrameReader:
     receive: Callable[[int], Awaitable[bytes]]
     """Function that waits for data and returns at most the given number of bytes; raises at the end of the data."""
     longest: int
-    """Largest size of the payload of a frame, in bytes; may be changed."""
+    """Largest size of the payload of a frame, in bytes."""
     bound: str = "{} are the most"
     """Part of the error text for payloads longer than `longest`."""
     only: int | None = None
@@ -215,8 +195,6 @@ class FrameReader:
     """
     kinds: frozenset[Kind] = frozenset(Kind)
     """Kinds of frames that may arrive."""
-    bytes_seen: int = 0
-    """Bytes received so far; the heartbeat watches it, so a large frame on its way counts as a sign of life."""
     # Received bytes; the ones before `_at` are consumed. Not trimmed at each frame, which would copy the rest.
     _data: bytes = b""
     _at: int = 0
@@ -234,7 +212,7 @@ class FrameReader:
             # While frames are buffered, nothing below waits, so a flood of small frames would hold the event loop.
             await checkpoint()
         while len(self._data) - self._at < HEADER.size:
-            more = await self._more(_CHUNK)
+            more = await self.receive(_CHUNK)
             self._data, self._at = self._data[self._at :] + more, 0
         begin = self._at + HEADER.size
         header = header_of(self._data[self._at : begin])
@@ -247,13 +225,8 @@ class FrameReader:
         body = bytearray(self._data[begin:])
         self._data, self._at = b"", 0
         while len(body) < header.length:
-            body += await self._more(min(header.length - len(body), 16 * _CHUNK))
+            body += await self.receive(min(header.length - len(body), 16 * _CHUNK))
         return header, body
-
-    async def _more(self, most: int) -> bytes:
-        data = await self.receive(most)
-        self.bytes_seen += len(data)
-        return data
 
     def _check(self, header: Header) -> None:
         """Raise `GarbageError` if a frame with this header is not allowed; called before the payload is received."""

@@ -38,7 +38,7 @@ class Backoff:
 
 
 class LoopResources(Protocol):
-    """Resources of an engine in one event loop, such as worker processes or remote connections."""
+    """Resources of an engine in one event loop, such as worker processes or Ray actors."""
 
     failure: ActorStartError | None
     """Error that explains why the resources cannot be used; `None` if they can be used."""

@@ -34,14 +34,10 @@ def replies(*, is_plain: bool) -> Replies:
     return Replies(_plain_replies.returned, _plain_replies.raised)
 
 
-def called(
-    pickled: memoryview | bytes, encode: Replies, check: Callable[[Any], None] | None = None
-) -> Reply | Coroutine[Any, Any, Reply]:
+def called(pickled: memoryview | bytes, encode: Replies) -> Reply | Coroutine[Any, Any, Reply]:
     """Unpickle a call and run its function; return the encoded reply, or a coroutine that returns it."""
     try:
         fn, args, kwargs, variables = loads(pickled)
-        if check is not None:
-            check(fn)
         set_all(variables)
         value = fn(*args, **kwargs)
     except Exception as error:

@@ -29,9 +29,9 @@ from callboard_actors._engine._errors import WorkerDiedError
 from callboard_actors._engine._frames import OUTCOMES, FrameReader, Kind, frame, from_json
 from callboard_actors._engine._lifecycle import Backoff, Idle
 from callboard_actors._engine._main_module import HERE, main_module
-from callboard_actors._engine._socket_reader import incoming
 from callboard_actors.process._confinement._confine import INIT, CannotConfineError, Confine
 from callboard_actors.process._settings import PoolOptions, Settings
+from callboard_actors.process._socket_reader import incoming
 from callboard_actors.process._worker_proxy import LONGEST_REASON, UnloadableError, WorkerProxy, until_loaded
 from callboard_actors.process._zygote import COMMAND, Command
 

@@ -16,9 +16,9 @@ from callboard_actors._engine._frames import Kind, call_of
 from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._main_module import why_no_pool
 from callboard_actors._engine._pickles import Variables
-from callboard_actors._engine._plain_codec import opened_reply
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
+from callboard_actors.process._plain_codec import opened_reply
 from callboard_actors.process._settings import PoolOptions
 from callboard_actors.process._worker_proxy import BrokenError, SeatProxy, WorkerProxy
 

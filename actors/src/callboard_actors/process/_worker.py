@@ -202,8 +202,8 @@ class _Seat:
     async def live(self) -> None:
         """Start and cancel calls as the pool requests; end the process when the pool has closed the socket."""
         from callboard_actors._engine._frames import FrameReader
-        from callboard_actors._engine._socket_reader import incoming
         from callboard_actors._util._own_task import spawn
+        from callboard_actors.process._socket_reader import incoming
 
         reader = FrameReader(incoming(self._sock).receive, _MOST)
         while True:

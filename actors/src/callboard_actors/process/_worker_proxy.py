@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import anyio
-from anyio.abc import ByteSendStream
 
 from callboard import ActorStartError
 from callboard.extend import Body, inject_context
@@ -29,11 +28,11 @@ from callboard_actors._engine._frames import (
 )
 from callboard_actors._engine._kernel import shared_number
 from callboard_actors._engine._pickles import Variables
-from callboard_actors._engine._plain_codec import opened_reply
-from callboard_actors._engine._session import Connection, OpenCalls, hand_on
-from callboard_actors._engine._socket_reader import incoming
 from callboard_actors._util._own_task import finish
+from callboard_actors.process._plain_codec import opened_reply
+from callboard_actors.process._seat_calls import Connection, OpenCalls, hand_on
 from callboard_actors.process._settings import PoolOptions, Settings
+from callboard_actors.process._socket_reader import incoming
 
 _CHUNK = 64 * 1024
 LONGEST_REASON = 1024 * 1024
@@ -322,18 +321,6 @@ def _watch(file: socket.socket | int) -> select.poll:
 # Dedicated worker: concurrent calls of one owner, with replies in any order.
 
 
-class _Stream(ByteSendStream):
-    """Stream that sends to a worker's socket. Its `aclose` does nothing, because the pool closes the socket."""
-
-    def __init__(self, worker: WorkerProxy) -> None:
-        self._worker = worker
-
-    async def send(self, item: bytes) -> None:
-        await self._worker.send(item)
-
-    async def aclose(self) -> None: ...
-
-
 class SeatProxy:
     """Pool's object for the dedicated worker process of one owner, such as an actor; see `callboard.Engine.seat`."""
 
@@ -351,8 +338,8 @@ class SeatProxy:
         self._terms = terms
         self._variables = variables
         self._numbers = itertools.count(1)
-        self._calls = OpenCalls(lambda _: None)
-        self._connection = Connection(_Stream(worker), worker.reader(terms.max_result), heartbeat=None)
+        self._calls = OpenCalls()
+        self._connection = Connection(worker.send, worker.reader(terms.max_result))
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
         self._broken: str | None = None
         # Why the worker ended. Set by `_settle` at the very end, so it also says that no call can be made.
@@ -437,9 +424,9 @@ class SeatProxy:
         self.over.set()
 
     async def _listen(self) -> None:
-        reason = await self._connection.run(self._calls.take_in)
-        if self._connection.is_garbled:
-            await self._break(reason)
+        mistake = await self._connection.run(self._calls.take_in)
+        if mistake is not None:
+            await self._break(mistake)
             return
         # Normally the worker has ended and the zygote's report is on its way, with the exit code as the better reason.
         with anyio.move_on_after(TO_TELL):

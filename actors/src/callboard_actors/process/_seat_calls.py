@@ -1,0 +1,205 @@
+"""Calls of a dedicated worker process: a connection with a send queue, and the calls that wait for their replies.
+
+Of each call, `OpenCalls` receives events and one reply, or knows why there is no reply.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError
+
+from callboard.extend import NonsenseError, dispatch_event
+from callboard_actors._engine._frames import OUTCOMES, FrameReader, GarbageError, Header, Kind, frame, from_json
+
+# Open calls.
+
+_WORDS: Final = 1_000
+"""Largest number of undelivered events of one call; when there are more, the oldest are dropped."""
+
+
+class OpenCall:
+    """Call that is queued or sent, and has no reply yet; collects its events and its reply."""
+
+    def __init__(self) -> None:
+        # Set before the first byte is written. From then on, a lost connection leaves the outcome unknown.
+        self.is_sent = False
+        # Set by a cancelled caller while the frame is still queued: it is then skipped.
+        self.is_withdrawn = False
+        self.reply: tuple[Kind, bytes | bytearray] | None = None
+        self.lost: str | None = None
+        """Reason why the call will have no reply; `None` as long as a reply may come."""
+        self._words = deque[bytes | bytearray](maxlen=_WORDS)
+        self._news = anyio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """`True` if the reply has arrived or the connection has ended; nothing more will come."""
+        return self.reply is not None or self.lost is not None
+
+    def take_in(self, header: Header, said: bytes | bytearray) -> None:
+        """Process an event or the reply of this call; raise `GarbageError` for a frame that is not allowed."""
+        if self.is_over or not self.is_sent:
+            raise GarbageError("it is for a call that has had its reply, or was never sent")
+        if header.kind is Kind.TOLD:
+            self._words.append(said)
+        elif header.kind in OUTCOMES:
+            self.reply = header.kind, said
+        else:
+            raise GarbageError(f"a {header.kind.name} of a call")
+        self._news.set()
+
+    def lose(self, reason: str) -> None:
+        """End the call without a reply; `reason` says why no reply will come."""
+        if not self.is_over:
+            self.lost = reason
+            self._news.set()
+
+    async def until_over(self) -> None:
+        """Wait until the call is over, and deliver its events; raise `GarbageError` for an invalid event."""
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            # Also when the call is over: events that came before the reply are delivered first.
+            while self._words:
+                hand_on(self._words.popleft(), dispatch_event)
+            if self.is_over:
+                return
+
+    async def until_ended(self) -> None:
+        """Wait until the call is over, without delivering events: its caller has been cancelled."""
+        while not self.is_over:
+            self._news = anyio.Event()
+            await self._news.wait()
+
+
+class OpenCalls:
+    """Unanswered calls on a connection, by their numbers."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, OpenCall] = {}
+
+    def __len__(self) -> int:
+        """Return the number of calls that have no reply yet."""
+        return len(self._calls)
+
+    def send(self, connection: "Connection", number: int, data: bytes) -> OpenCall:
+        """Register a call, queue its frame on the connection, and return the open call."""
+        # A number is never reused, so a late frame cannot reach another call.
+        self._calls[number] = one = OpenCall()
+        connection.send(data, one)
+        return one
+
+    def take_in(self, header: Header, said: bytes | bytearray) -> None:
+        """Process a frame that the worker sent for one of these calls; raise `GarbageError` if it is not allowed."""
+        one = self._calls.get(header.number)
+        if one is None:
+            # A cancelled call stays in the table until its reply, so this is no late frame but a protocol error.
+            raise GarbageError("it is for no call")
+        one.take_in(header, said)
+        if one.is_over:
+            del self._calls[header.number]
+
+    def lose(self, reason: str) -> None:
+        """End all unanswered calls, because the connection has ended; `reason` is the text for their errors."""
+        calls, self._calls = self._calls, {}
+        for one in calls.values():
+            one.lose(reason)
+
+    async def end(self, connection: "Connection", number: int, seconds: float) -> bool:
+        """Cancel a call and wait at most `seconds` for its end, shielded from cancellation; return whether it ended."""
+        one = self._calls.get(number)
+        if one is None:
+            return True
+        if not one.is_sent:
+            # Still queued: the worker will never see it, so there is nothing to wait for.
+            one.is_withdrawn = True
+            del self._calls[number]
+            return True
+        # In the same queue as calls: the worker never reads a cancellation before its call.
+        connection.send(frame(Kind.CANCEL, number))
+        with anyio.move_on_after(seconds, shield=True):
+            await one.until_ended()
+        return one.is_over
+
+
+def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
+    """Decode an event of a call and pass it to `deliver`; raise `GarbageError` if the event is invalid."""
+    told = from_json(said)
+    try:
+        deliver(told)
+    except NonsenseError as error:  # only this one: another ValueError may come from an observer
+        raise GarbageError(str(error)) from error
+
+
+# Connection.
+
+_LONGEST_WRITE = 256 * 1024
+"""Number of bytes after which no further frame is joined to a write."""
+
+
+class Connection:
+    """Connection to a dedicated worker process, with a send queue.
+
+    Args:
+        write: function that sends bytes to the process; it raises `OSError` if the process has ended.
+        reader: reader of the frames that the process sends.
+    """
+
+    def __init__(self, write: Callable[[bytes], Awaitable[None]], reader: FrameReader) -> None:
+        self._write_bytes = write
+        self._reader = reader
+        self._queue = deque[tuple[bytes, OpenCall | None]]()
+        self._more = anyio.Event()
+
+    def send(self, data: bytes, call: OpenCall | None = None) -> None:
+        """Queue a frame and return at once; `call` is the call that the frame starts, if any."""
+        self._queue.append((data, call))
+        self._more.set()
+
+    async def run(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> str | None:
+        """Read and write frames until the process closes its socket; return what it has sent that is no valid frame."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._write)
+            mistake = await self._read(on_frame)
+            group.cancel_scope.cancel()
+        return mistake
+
+    async def _read(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> str | None:
+        try:
+            while True:
+                on_frame(*await self._reader.next())
+        # One wrong frame ends the connection: the bytes after it cannot be trusted to be frames.
+        except GarbageError as error:
+            return f"its worker process sent what is no reply: {error}"
+        except _LOST:
+            return None
+
+    async def _write(self) -> None:
+        # After the end of the process, the replies that it sent before are still read.
+        with suppress(*_LOST):
+            while True:
+                while self._queue:
+                    await self._write_bytes(self._portion())
+                self._more = anyio.Event()
+                await self._more.wait()
+
+    def _portion(self) -> bytes:
+        """Remove the next frames from the send queue, and return their bytes, joined for one write."""
+        frames: list[bytes] = []
+        size = 0
+        while self._queue and size < _LONGEST_WRITE:
+            data, call = self._queue.popleft()
+            if call is not None:
+                if call.is_withdrawn:
+                    continue
+                # Before the write: a cancelled or failed write may have transferred any part of the frame.
+                call.is_sent = True
+            frames.append(data)
+            size += len(data)
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+
+_LOST = (BrokenResourceError, ClosedResourceError, BusyResourceError, OSError)
