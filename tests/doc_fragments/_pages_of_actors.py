@@ -4,7 +4,6 @@ import atexit
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
@@ -27,7 +26,6 @@ from tests.doc_fragments._surroundings import AsyncSteps, Fragments, World
 from tests.doc_fragments._web import public_web
 from tests.mcp import _npm
 from tests.mcp_service._clients import text_in
-from tests.process._processes import needs_bubblewrap
 from tests.server._servers import running_redis
 from tests.sql._shop import names_in, new_shop
 
@@ -82,20 +80,6 @@ async def confined_pool(world: World) -> AsyncSteps:
     names = yield {}
     assert names["value"] == "a page only"
     assert Path("out/parsed").read_text() == "done"
-
-
-@fragment(README, "bubblewrap", exhaustive=True)
-async def in_namespaces(world: World) -> AsyncSteps:
-    from callboard_actors.process import Processes
-
-    if needs_bubblewrap.args[0]:
-        pytest.skip(needs_bubblewrap.kwargs["reason"])
-    folders(world)
-    names = yield {}
-    async with Processes(confine=names["confine"], workers=1) as pool:
-        await pool.run(shutil.copyfile, "data/page.html", "out/page.html")
-        assert Path("out/page.html").read_text() == "a page"
-        assert sorted(await pool.run(os.listdir, world.folder)) == ["data", "out"]  # there is no file `secret`
 
 
 def folders(world: World) -> None:

@@ -307,12 +307,11 @@ def test_the_commands_of_the_dockerfile_work_in_an_empty_folder(tmp_path: Path) 
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86_64 only")
-def test_confined_code_needs_no_namespaces_and_bubblewrap_does() -> None:
-    """A container forbids new namespaces. Landlock and seccomp work there, and bubblewrap says what is missing."""
+def test_confined_code_needs_no_namespaces() -> None:
+    """A container forbids new namespaces. Landlock and seccomp work there."""
     command = [sys.executable, "-m", "tests.operations._namespaces_forbidden"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    computed, refused, error = done.stdout.splitlines()
+    computed, refused = done.stdout.splitlines()
 
     assert computed == "Out[1]: 45"
     assert refused == "PermissionError: [Errno 13] Permission denied: '/etc/passwd'"
-    assert "are user namespaces allowed?" in error

@@ -16,8 +16,9 @@ from tests.process._processes import confined_here
 
 
 async def main(folder: str, mode: str, start: Any = None) -> None:
-    inside = confined_here(isolation="bubblewrap", write=[folder], processes=True) if mode == "bubblewrap" else None
-    async with Processes(workers=3, start=start, grace=0.3, confine=inside) as pool, anyio.create_task_group() as group:
+    confine = confined_here(write=[folder], processes=True) if mode == "confined" else None
+    pool = Processes(workers=3, start=start, grace=0.3, confine=confine)
+    async with pool, anyio.create_task_group() as group:
         if mode == "forks":
             # The fork holds a copy of every socket, so that none of them closes when this program is killed.
             multiprocessing.get_context("fork").Process(target=time.sleep, args=(5,), daemon=True).start()

@@ -1,14 +1,12 @@
 """Helpers that list processes. They read /proc, so that zombies count, too."""
 
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 
 from callboard.extend import Body
 from callboard_actors._engine import _kernel
@@ -20,10 +18,6 @@ WAIT = 20
 ROOT = Path(__file__).parents[2]
 NO_LINUX = Path(__file__).with_name("_no_linux")
 """Folder with a module that simulates a system with only POSIX."""
-
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)"
-)
 
 
 @asynccontextmanager

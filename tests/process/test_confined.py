@@ -395,3 +395,19 @@ async def test_that_a_file_is_there_can_be_seen(world: World) -> None:
     """Landlock does not hide names, sizes and times of files, as the documentation says."""
     async with confined(confined_here()) as pool:
         assert await pool.run(os.path.getsize, world.secret()) == len("secret")
+
+
+@pytest.mark.backends("asyncio", "trio")
+async def test_of_other_processes_only_their_existence_and_owner_can_be_seen(world: World) -> None:
+    """Command lines contain passwords, and variables contain keys. `read=["/proc"]` would open the command lines."""
+    files = [f"/proc/{world.neighbour}/{name}" for name in ("cmdline", "environ", "maps", "status", "comm", "mem")]
+    async with opened() as pool:
+        assert all([await pool.run(attempts.read, path) for path in files[:-1]])
+    async with confined(confined_here(processes=True, reuse=True)) as pool:
+        for path in files:
+            with pytest.raises(PermissionError):
+                await pool.run(attempts.read, path)
+        for folder in ("/proc", f"/proc/{world.neighbour}/fd", f"/proc/{world.neighbour}/cwd"):
+            with pytest.raises(PermissionError):
+                await pool.run(os.listdir, folder)
+        assert await pool.run(os.path.exists, f"/proc/{world.neighbour}")

@@ -1,11 +1,10 @@
 """Confined workers cannot read files beside a program's own modules unless their folder is named."""
 
-import shutil
 import sys
 from collections.abc import Iterator
 from importlib import import_module, invalidate_caches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 import pytest
@@ -22,8 +21,6 @@ from ._processes import WAIT, opened
 pytestmark = pytest.mark.real_clock
 
 SECRET = "a-key-of-this-program"
-ISOLATIONS = ["landlock", *(["bubblewrap"] if shutil.which("bwrap") else [])]
-Isolation = Literal["landlock", "bubblewrap"]
 
 _OWN = """
 def double(x: int) -> int:
@@ -58,13 +55,9 @@ def secrets_of(project: Path) -> list[str]:
 
 
 @pytest.mark.backends("asyncio", "trio")
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(
-    project: Path, isolation: Isolation
-) -> None:
+async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(project: Path) -> None:
     """`Confine(read=["data"])` opens that folder, not every entry of `sys.path`."""
-    confine = Confine(read=["data"], isolation=isolation)
-    async with opened(confine=confine) as pool:
+    async with opened(confine=Confine(read=["data"])) as pool:
         assert await pool.run(Path.read_text, project / "data" / "public") == "public"
         for path in secrets_of(project):
             with pytest.raises(OSError, match=r"Permission denied|No such file"):
@@ -106,11 +99,10 @@ async def test_a_module_that_is_preloaded_needs_no_folder(project: Path) -> None
             await pool.run(Path.read_text, project / ".env")
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-async def test_a_folder_of_modules_that_is_named_can_be_loaded_from(project: Path, isolation: Isolation) -> None:
+async def test_a_folder_of_modules_that_is_named_can_be_loaded_from(project: Path) -> None:
     """Every file in a named folder becomes readable, which the program has to accept explicitly."""
     own: Any = import_module("own_module")
-    async with opened(confine=Confine(modules=["."], isolation=isolation)) as pool:
+    async with opened(confine=Confine(modules=["."])) as pool:
         assert await pool.run(own.late, 21) == 42
 
 

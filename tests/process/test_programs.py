@@ -14,7 +14,7 @@ import pytest
 
 from callboard.testing import Backend
 
-from ._processes import NO_LINUX, ROOT, WAIT, descendants, needs_bubblewrap, running, started
+from ._processes import NO_LINUX, ROOT, WAIT, descendants, running, started
 
 _CELL = """
 from callboard_actors.process import Processes
@@ -81,7 +81,7 @@ def _get(url: str) -> dict[str, str]:
     [
         pytest.param("fork", "plain", True, False, marks=pytest.mark.exhaustive),
         ("fork", "forks", True, False),
-        pytest.param("fork", "bubblewrap", True, False, marks=[pytest.mark.exhaustive, needs_bubblewrap]),
+        pytest.param("fork", "confined", True, False, marks=pytest.mark.exhaustive),
         pytest.param("spawn", "forks", False, False, marks=pytest.mark.exhaustive),
         pytest.param("spawn", "plain", False, True, marks=pytest.mark.exhaustive),
         pytest.param("spawn", "forks", True, False, marks=pytest.mark.exhaustive),
@@ -90,7 +90,7 @@ def _get(url: str) -> dict[str, str]:
 async def test_no_worker_outlives_its_parent_by_more_than_a_second(
     tmp_path: Path, anyio_backend: Backend, start: str, mode: str, linux: bool, with_zygote: bool
 ) -> None:
-    """Workers end with their parent while idle, busy, deaf to SIGTERM, with children, or in namespaces.
+    """Workers end with their parent while idle, busy, deaf to SIGTERM, with children, or confined.
 
     A fork of the parent that has all its sockets open makes no difference. Where the kernel does not signal the end of
     a parent, the zygote polls, and workers see their lifeline pipe close, also if the zygote is killed, too.
@@ -105,7 +105,7 @@ async def test_no_worker_outlives_its_parent_by_more_than_a_second(
             below = descendants(parent.pid) - forked
             zygotes = {pid for pid in below if b"_zygote import" in _command_of(pid)}
             assert zygotes
-            assert len(below) >= (7 if mode == "bubblewrap" else 5)
+            assert len(below) >= 5
             began = time.monotonic()
         finally:
             if with_zygote:

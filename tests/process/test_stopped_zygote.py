@@ -10,7 +10,7 @@ import pytest
 from callboard_actors.process import Confine, Processes, _crew
 
 from . import _bodies as bodies
-from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, opened, running, started, zygote_of
+from ._processes import WAIT, confined_here, descendants, opened, running, started, zygote_of
 
 pytestmark = pytest.mark.real_clock
 
@@ -22,20 +22,16 @@ async def _gone(pids: set[int]) -> None:
             await anyio.sleep(0.005)
 
 
-CONFINED = [None, confined_here(), pytest.param("bubblewrap", marks=needs_bubblewrap)]
-
-
 @pytest.mark.backends("asyncio", "trio")
-@pytest.mark.parametrize("confine", CONFINED, ids=["trusted", "confined", "bubblewrap"])
+@pytest.mark.parametrize("confine", [None, confined_here()], ids=["trusted", "confined"])
 async def test_a_pool_whose_zygote_was_stopped_leaves_no_process(
-    confine: Confine | str | None, monkeypatch: pytest.MonkeyPatch
+    confine: Confine | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped zygote cannot end its workers, so all of them are killed with it."""
     monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
-    given = confined_here(isolation="bubblewrap") if isinstance(confine, str) else confine
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
-        async with Processes(workers=2, grace=0.2, confine=given) as pool:
+        async with Processes(workers=2, grace=0.2, confine=confine) as pool:
             below = descendants(os.getpid()) - before
             os.kill(zygote_of(pool), signal.SIGSTOP)
         await _gone(below)

@@ -23,7 +23,6 @@ _ONLY_ON_LINUX = {
 _ROOM = "callboard_actors.process"
 _FOR_LINUX = (
     "callboard_actors._engine._libc",
-    "callboard_actors.process._confinement._bubblewrap",
     "callboard_actors.process._confinement._confinement",
     "callboard_actors.process._confinement._landlock",
     "callboard_actors.process._confinement._readable",

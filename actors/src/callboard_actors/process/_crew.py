@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import sniffio
@@ -29,14 +29,11 @@ from callboard_actors._engine._errors import WorkerDiedError
 from callboard_actors._engine._frames import OUTCOMES, FrameReader, Kind, frame, from_json
 from callboard_actors._engine._lifecycle import Backoff, Idle
 from callboard_actors._engine._main_module import HERE, main_module
-from callboard_actors.process._confinement._confine import INIT, CannotConfineError, Confine
+from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._settings import PoolOptions, Settings
 from callboard_actors.process._socket_reader import incoming
 from callboard_actors.process._worker_proxy import LONGEST_REASON, UnloadableError, WorkerProxy, until_loaded
 from callboard_actors.process._zygote import COMMAND, Command
-
-if TYPE_CHECKING:
-    from callboard_actors.process._confinement._bubblewrap import Inside
 
 # The zygote of a pool.
 
@@ -49,9 +46,8 @@ _STDERR = 2
 class ZygoteProxy:
     """Object with which a pool starts, commands and ends its zygote, the parent process of the workers."""
 
-    def __init__(self, process: subprocess.Popen[bytes], inside: "Inside | None", control: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._process = process
-        self._inside = inside
         self._control = control
         self._incoming = incoming(control)
         self._reader = FrameReader(self._incoming.receive, LONGEST_REASON, kinds=OUTCOMES | {Kind.TOLD})
@@ -69,10 +65,7 @@ class ZygoteProxy:
         ours, theirs = socket.socketpair()
         with _above_standard(theirs) as theirs:
             try:
-                zygote = cls(*_started(theirs, settings.terms.confine), ours)
-            except CannotConfineError as error:
-                ours.close()
-                raise ActorStartError(_NAME, str(error), never=True) from error
+                zygote = cls(_start_zygote(theirs, settings.terms.confine), ours)
             except BaseException:
                 ours.close()
                 raise
@@ -93,7 +86,7 @@ class ZygoteProxy:
         try:
             await until_loaded(self._reader, settings)
         except ConnectionError:
-            raise await _ended_at_once(settings.terms.confine) from None
+            raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr") from None
         self._ready = True
 
     async def fork(self, worker: WorkerProxy, what: Command = Command.FORK) -> None:
@@ -141,7 +134,7 @@ class ZygoteProxy:
                 header, said = await self._reader.next()
                 [(what, value)] = from_json(said).items()
                 if what == "forked":
-                    self._workers[header.number].begin(value if self._inside is None else self._inside.pid(value))
+                    self._workers[header.number].begin(value)
                     continue
                 worker = self._workers.pop(header.number)
                 worker.unforked = value if what == "unforked" else None
@@ -150,11 +143,9 @@ class ZygoteProxy:
 
     def _lose_all(self) -> None:
         """Handle the zygote's death: mark all workers as ended, and kill the processes that they have started."""
-        # The kernel kills workers together with their zygote, but not their children. Inside bubblewrap, the kernel
-        # kills all processes.
+        # The kernel kills workers together with their zygote, but not their children.
         self._gone = True
-        if self._inside is None:
-            self._kill_groups()
+        self._kill_groups()
         for worker in self._workers.values():
             worker.end(None)
         self._workers.clear()
@@ -184,17 +175,15 @@ class ZygoteProxy:
         """Kill a zygote that does not react to commands, and all its descendants. After that, `listen` returns."""
         if self._process.poll() is not None:
             return
-        if self._inside is None:
-            # Descendants first: after its death they are children of init, and cannot be found any more.
-            for pid in _kernel.descendants_of(self._process.pid):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+        # Descendants first: after its death they are children of init, and cannot be found any more.
+        for pid in _kernel.descendants_of(self._process.pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         self._kill()
 
     def kill(self) -> None:
         """Kill the zygote and its workers without using the event loop, which may be closed."""
-        if self._inside is None:
-            self._kill_groups()
+        self._kill_groups()
         self._close_control()
         self._kill()
         self._process.wait()
@@ -204,8 +193,6 @@ class ZygoteProxy:
         self._control.close()
 
     def _kill(self) -> None:
-        if self._inside is not None and self._process.poll() is None:
-            self._inside.kill()
         self._process.kill()
 
     async def _until_ended(self) -> None:
@@ -213,28 +200,18 @@ class ZygoteProxy:
             await anyio.sleep(0.001)
 
 
-def _started(control: socket.socket, confine: Confine | None) -> tuple["subprocess.Popen[bytes]", "Inside | None"]:
+def _start_zygote(control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
     # Workers must find the same modules as this process, also after changes of `sys.path`.
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         f"from callboard_actors.process._zygote import main; main({control.fileno()})"
     )
-    command = [sys.executable, "-c", code]
-    if confine is None or not confine.in_bubblewrap:
-        return _run(command, control, confine), None
-    from callboard_actors.process._confinement._bubblewrap import Inside, wrapped
-
-    process = _run(wrapped(command, confine), control, confine)
-    return process, Inside(process.pid)
-
-
-def _run(command: list[str], control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
     # A new session: Ctrl-C in the terminal reaches this program only, which then ends the zygote in order. The zygote
     # prints to stderr, since stdout may carry this program's results. If this program has no stderr, descriptor 2 may
     # be an unrelated file.
     errors = subprocess.DEVNULL if sys.__stderr__ is None else _STDERR
     return subprocess.Popen(  # noqa: S603
-        command,
+        [sys.executable, "-c", code],
         pass_fds=[control.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=errors,
@@ -250,15 +227,6 @@ def _above_standard(end: socket.socket) -> socket.socket:
         return end
     with end:
         return socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1))
-
-
-async def _ended_at_once(confine: Confine | None) -> ActorStartError:
-    if confine is not None and confine.in_bubblewrap:
-        from callboard_actors.process._confinement._bubblewrap import why_it_failed
-
-        if (reason := await why_it_failed(confine)) is not None:
-            return ActorStartError(_NAME, reason, never=True)
-    return ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr")
 
 
 # The workers of a pool.
@@ -285,10 +253,9 @@ class Crew:
 
     def __init__(self, terms: PoolOptions, wanted: dict[str, None]) -> None:
         self._terms = terms
-        # The zygote ends when its parent is not this process. Inside bubblewrap it sees its parent as process 1.
-        parent = os.getpid() if terms.confine is None or not terms.confine.in_bubblewrap else INIT
+        # The zygote ends when its parent is not this process.
         self._settings = Settings(
-            parent=parent, backend=sniffio.current_async_library(), terms=terms, main=main_module()
+            parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms, main=main_module()
         )
         self._wanted = wanted
         # `None` before the first start and between two zygotes.

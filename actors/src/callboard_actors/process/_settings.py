@@ -101,7 +101,7 @@ class Settings:
     """Settings that a pool sends to a zygote or to a worker's new interpreter, as the first message."""
 
     parent: int
-    """Process id of the zygote's parent as the zygote sees it: the pool's process, or bubblewrap's."""
+    """Process id of the zygote's parent, the pool's process."""
     backend: str
     """Event loop of async functions: "asyncio" or "trio"."""
     terms: PoolOptions

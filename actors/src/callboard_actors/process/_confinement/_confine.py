@@ -4,18 +4,13 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
 from callboard_actors._util._options import variables
 
 _INHERITED = ("PATH", "LANG", "TZ")
 _NOWHERE = "/nonexistent"
 """HOME of a confined worker: a folder that does not exist, as for system users on Debian."""
-_ISOLATIONS: Final = ("landlock", "bubblewrap")
-TEMPORARY: Final = "/tmp"  # noqa: S108 - a private file system, which no other user can reach
-"""Folder for temporary files inside bubblewrap."""
-INIT: Final = 1
-"""Process id of the first process of a process namespace, as seen inside."""
 
 
 class CannotConfineError(Exception):
@@ -38,16 +33,13 @@ class Confine:
         modules: folders from which workers may load your own modules, besides the standard library and site-packages.
             Every file in such a folder becomes readable. The script's folder, `PYTHONPATH` and editable installations
             are closed unless they are named here. A module named in `preload` is loaded before the confinement and
-            needs no folder, except with isolation="bubblewrap".
+            needs no folder.
         reuse: allow a worker to serve several calls. Code left behind by one call can then read the arguments of the
             next call, and answer in its place.
-        isolation: "landlock" refuses access to other files. With "bubblewrap", which must be installed, other files do
-            not exist: workers run in their own namespaces with their own /proc, /dev and /tmp. The workers of one event
-            loop share this /tmp; it is deleted with them.
 
     Raises:
         TypeError: if a value has the wrong type.
-        ValueError: if a path does not exist, or the isolation is unknown.
+        ValueError: if a path does not exist.
     """
 
     read: Iterable[str | os.PathLike[str]] = ()
@@ -57,7 +49,6 @@ class Confine:
     environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     modules: Iterable[str | os.PathLike[str]] = ()
     reuse: bool = False
-    isolation: Literal["landlock", "bubblewrap"] = "landlock"
 
     def __post_init__(self) -> None:
         for name in ("read", "write", "modules"):
@@ -66,21 +57,13 @@ class Confine:
         for name in ("network", "processes", "reuse"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")
-        if self.isolation not in _ISOLATIONS:
-            raise ValueError(f"isolation={self.isolation!r} is neither {' nor '.join(map(repr, _ISOLATIONS))}")
         object.__setattr__(self, "environment", variables("environment", self.environment))
 
     def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
         """Return all environment variables of a worker; `ours` are the environment variables of this process."""
         # An allow-list: variables of this process may contain secrets.
         kept = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
-        own = {"TMPDIR": TEMPORARY} if self.in_bubblewrap else {}
-        return kept | {"HOME": _NOWHERE} | own | dict(self.environment)
-
-    @property
-    def in_bubblewrap(self) -> bool:
-        """`True` if workers run in a bubblewrap sandbox, which has its own namespaces and file system."""
-        return self.isolation == "bubblewrap"
+        return kept | {"HOME": _NOWHERE} | dict(self.environment)
 
 
 def _paths(name: str, value: Any) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 from callboard_actors._engine._libc import syscall
 from callboard_actors.process._confinement import _landlock, _seccomp
-from callboard_actors.process._confinement._confine import TEMPORARY, CannotConfineError, Confine
+from callboard_actors.process._confinement._confine import CannotConfineError, Confine
 from callboard_actors.process._confinement._readable import always_readable
 
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
@@ -48,9 +48,6 @@ class Confinement:
         yield _landlock.rule("/dev/null", _landlock.WRITE)
         for one in self._confine.read:
             yield self._asked_for("read", str(one), _landlock.READ | more)
-        # Only then is /tmp private. With Landlock alone it is the /tmp of all users.
-        if self._confine.in_bubblewrap:
-            yield _landlock.rule(TEMPORARY, _landlock.WRITE | more)
         for one in self._confine.write:
             yield self._asked_for("write", str(one), _landlock.WRITE | more)
 

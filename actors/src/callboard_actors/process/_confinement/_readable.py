@@ -29,11 +29,6 @@ _RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/et
 
 def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> set[str]:
     """Return the existing paths that confined workers may read, including `modules`; resolve symbolic links."""
-    return {os.path.realpath(path) for path in ways_to_readable(modules, network=network)}
-
-
-def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> list[str]:
-    """Return the existing paths that confined workers may read, including `modules`; do not resolve symbolic links."""
     # Without `sys.path`: the script's folder, `PYTHONPATH` and editable installations contain a program's own files,
     # which may be secrets.
     found = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_loaded_libraries(), *_own_packages()]
@@ -44,7 +39,7 @@ def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool
         paths = ssl.get_default_verify_paths()
         # TLS needs the certificates of authorities, and names are resolved by the system's configuration.
         found += [*_RESOLVER, paths.cafile or "", paths.capath or "", paths.openssl_capath]
-    return [path for path in found if path and Path(path).exists()]
+    return {os.path.realpath(path) for path in found if path and Path(path).exists()}
 
 
 def _of_the_interpreter() -> list[str]:

@@ -5,16 +5,11 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-
-import anyio
 
 from callboard_actors.process._confinement import _landlock
-from callboard_actors.process._confinement._bubblewrap import why_it_failed
 from callboard_actors.process._confinement._confine import CannotConfineError, Confine
 from callboard_actors.process._confinement._confinement import Confinement, why_not
 
-_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 _TIMEOUT = 10.0
 
 Row = tuple[str, str, str, str]
@@ -37,15 +32,10 @@ def _results() -> list[Row]:
     if platform.system() != "Linux":
         return [("Confine(...)", "absent", f"confines on Linux only, and this is {platform.system()}", "")]
     landlock = _landlock.version()
-    allowed = _NAMESPACES.read_text().strip() if _NAMESPACES.exists() else "0"
-    no_namespaces = None if allowed != "0" else "this kernel allows none"
     no_filter = _reason(lambda: Confinement(Confine()).rehearse())
-    no_sandbox = _reason(lambda: anyio.run(why_it_failed, Confine(isolation="bubblewrap")))
     return [
         _row("Landlock", f"version {landlock}", why_not(Confine(), landlock), "use Linux 6.2 or later"),
         _row("seccomp", "a process confined itself", no_filter, "use Linux 6.2 or later, on x86_64 or aarch64"),
-        _row("user namespaces", f"up to {allowed}", no_namespaces, "sysctl user.max_user_namespaces=10000, as root"),
-        _row("bubblewrap", "a program ran inside", no_sandbox, "install bubblewrap, and allow user namespaces"),
     ]
 
 
