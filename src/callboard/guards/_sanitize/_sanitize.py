@@ -5,7 +5,7 @@ One walk through a call's arguments measures and cleans them, and lists the chec
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -19,6 +19,7 @@ from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_count, check_type
 from callboard._util._suggestions import no_such
+from callboard.guards._sanitize._argument_paths import JsonTextError, NoSuchPathError, Path, spell_path
 from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
 from callboard.guards._sanitize._text import RefusedError, Text, shortened, shown, strip_invisible
@@ -59,30 +60,34 @@ class Rules:
     for everything in `headers`.
     """
 
-    def __init__(self, by_name: Mapping[str, Rule], spelled: Mapping[str, str]) -> None:
-        # The name of an argument for each name under which it may be written, such as an alias.
-        self._spelled = spelled
-        self._exact: dict[tuple[str, ...], Rule] = {}
-        self._wild: list[tuple[tuple[str, ...], Rule]] = []
+    def __init__(self, by_name: Mapping[str, Rule], tool: BaseTool | None) -> None:
+        self._exact: dict[Path, Rule] = {}
+        self._wild: list[tuple[Path, Rule]] = []
         for name, rule in by_name.items():
             # A JSON schema may have an argument whose own name looks like a path, such as `headers.*`.
-            self._exact[self._one_spelling((name,))] = rule
-            parts = self._one_spelling(parts_of(name))
-            if "*" in parts:
-                self._wild.append((parts, rule))
-            else:
-                self._exact[parts] = rule
+            for path in {(name,), *_spell_or_keep(parts_of(name), tool)}:
+                if "*" in path:
+                    self._wild.append((path, rule))
+                else:
+                    self._exact[path] = rule
 
     def at(self, place: Place) -> Rule | None:
         """Return the rule for a path in the arguments, or `None`. Rules without `*` are preferred."""
-        parts = self._one_spelling(tuple("[]" if isinstance(part, int) else part for part in place))
-        rule = self._exact.get(parts)
+        path = tuple("[]" if isinstance(part, int) else part for part in place)
+        rule = self._exact.get(path)
         if rule is not None or not self._wild:
             return rule
-        return next((rule for pattern, rule in self._wild if _fits(pattern, parts)), None)
+        return next((rule for pattern, rule in self._wild if _fits(pattern, path)), None)
 
-    def _one_spelling(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        return (self._spelled.get(parts[0], parts[0]), *parts[1:])
+
+def _spell_or_keep(path: Path, tool: BaseTool | None) -> Collection[Path]:
+    """Return all spellings of a path; return the path as it is if the tool is unknown or has no such argument."""
+    if tool is None:
+        return (path,)
+    try:
+        return spell_path(path, tool)
+    except NoSuchPathError:
+        return (path,)  # a rule for another tool
 
 
 def parts_of(name: str) -> tuple[str, ...]:
@@ -301,7 +306,7 @@ class Sanitize(Middleware):
             check_tool_names("Sanitize(tools=...)", self._for_tool, tools, OTHER_NODES)
             if self._results is not None:
                 self._results.check_tools(tools)
-            _check_rules_for_all(self._for_all, tools.values())
+            _check_rules_for_all(self._for_all, list(tools.values()))
         for name in self._for_tool.keys() & tools:
             _check_rules(tools[name], self._for_tool[name])
 
@@ -350,17 +355,16 @@ class Sanitize(Middleware):
     def _about(self, name: str, tool: BaseTool | None) -> "_Facts":
         """Return the rules and injected arguments of a tool; cached, because reading annotations takes time."""
         if tool is None:
-            return _Facts(self._rules_of(name, {}), frozenset())
+            return _Facts(self._rules_of(name, None), frozenset())
         return self._facts.of(tool)
 
     def _found_out(self, tool: BaseTool) -> "_Facts":
-        spelled = spellings(tool)
         _check_rules(tool, self._for_tool.get(tool.name, {}))
         injected = injected_args(tool)
-        return _Facts(self._rules_of(tool.name, spelled), injected.names | injected.forbidden)
+        return _Facts(self._rules_of(tool.name, tool), injected.names | injected.forbidden)
 
-    def _rules_of(self, name: str, spelled: Mapping[str, str]) -> Rules:
-        return Rules({**self._for_all, **self._for_tool.get(name, {})}, spelled)
+    def _rules_of(self, name: str, tool: BaseTool | None) -> Rules:
+        return Rules({**self._for_all, **self._for_tool.get(name, {})}, tool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,24 +405,44 @@ def _is_plain_function(given: Any) -> bool:
 
 
 def _check_rules(tool: BaseTool, rules: Mapping[str, Rule]) -> None:
-    check_argument_names(f"Sanitize(tools={{{tool.name!r}: ...}})", _heads(rules), tool)
+    """Raise `ValueError` for a rule of one tool that would check nothing."""
+    option = f"Sanitize(tools={{{tool.name!r}: ...}})"
+    names = argument_names(tool)
+    for rule_name in rules:
+        head = parts_of(rule_name)[0]
+        if head != "*":
+            check_argument_names(option, [rule_name if names and rule_name in names else head], tool)
+        _check_path(option, rule_name, [tool])
 
 
-def _check_rules_for_all(rules: Mapping[str, Rule], tools: Iterable[BaseTool]) -> None:
-    known: set[str] = set()
-    for tool in tools if rules else ():
-        if (names := argument_names(tool)) is None:
-            return
-        known |= names
-    if unknown := next((name for name in _heads(rules) if name not in known), None):
-        raise ValueError(
-            f"Sanitize(arguments=...): {no_such('argument', unknown, known)} (missing='ignore' is for other nodes)"
-        )
+def _check_rules_for_all(rules: Mapping[str, Rule], tools: Collection[BaseTool]) -> None:
+    """Raise `ValueError` for a rule that would check nothing in any of the tools."""
+    names_by_tool = {tool.name: argument_names(tool) for tool in tools}
+    known = {name for names in names_by_tool.values() for name in names or ()}
+    for rule_name in rules:
+        head = parts_of(rule_name)[0]
+        fitting = [tool for tool in tools if head == "*" or head in (names_by_tool[tool.name] or (head,))]
+        if not fitting and rule_name not in known:
+            raise ValueError(
+                f"Sanitize(arguments=...): {no_such('argument', head, known)} (missing='ignore' is for other nodes)"
+            )
+        _check_path("Sanitize(arguments=...)", rule_name, fitting)
 
 
-def _heads(rules: Iterable[str]) -> list[str]:
-    """Return the first part of each rule name, such as `files` for `files[].path`; the part `*` is left out."""
-    return [head for name in rules if (head := parts_of(name)[0]) != "*"]
+def _check_path(option: str, rule_name: str, tools: Iterable[BaseTool]) -> None:
+    """Raise `ValueError` if a rule with a path, such as `files[].path`, reaches no argument of any of the tools."""
+    path = parts_of(rule_name)
+    missing: NoSuchPathError | None = None
+    is_found = len(path) == 1
+    for tool in tools:
+        try:
+            is_found |= bool(spell_path(path, tool))
+        except JsonTextError as error:
+            raise ValueError(f"{option}: the rule {rule_name!r} for the tool {tool.name!r}: {error}") from None
+        except NoSuchPathError as error:
+            missing = missing or error
+    if missing is not None and not is_found:
+        raise ValueError(f"{option}: the rule {rule_name!r} checks nothing: {missing}")
 
 
 async def _settle(due: Due, walk: Walk) -> None:

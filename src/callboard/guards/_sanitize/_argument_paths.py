@@ -1,0 +1,195 @@
+"""Paths in a tool's arguments, such as `files[].path`, in each spelling that the tool accepts.
+
+A model may write a field under another name: an alias, one of several aliases, or a place in another argument. A rule
+has to check all of them, and a rule that can reach no argument is an error.
+"""
+
+import dataclasses
+import types
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+
+from langchain_core.tools import BaseTool
+from pydantic import AliasChoices, AliasPath, BaseModel, Json, RootModel
+from pydantic.fields import FieldInfo
+from typing_extensions import TypeAliasType, is_typeddict
+
+from callboard._util._suggestions import no_such
+
+Path = tuple[str, ...]
+"""Path in the arguments: names of keys, `[]` for each item of a list, and `*` for each key."""
+
+_SCALARS = (str, bytes, int, float, type(None))
+
+
+class NoSuchPathError(ValueError):
+    """Raised if the arguments of a tool cannot have a path."""
+
+
+class JsonTextError(ValueError):
+    """Raised if a path leads into a JSON text, which the tool parses after the rules have been checked."""
+
+
+def spell_path(path: Path, tool: BaseTool) -> frozenset[Path]:
+    """Return all spellings of a path in the arguments of a tool.
+
+    Args:
+        path: path with the declared names of arguments and fields, or with one of their aliases.
+        tool: the tool that has the arguments.
+
+    Raises:
+        NoSuchPathError: if the arguments cannot have such a path.
+        JsonTextError: if the path leads into a JSON text (`pydantic.Json`).
+    """
+    schema: Any = tool.args_schema
+    if isinstance(schema, dict):
+        _check_in_json_schema(path, schema, schema)
+        return frozenset((path,))
+    return frozenset(_spell_in_type(path, schema))
+
+
+def _spell_in_type(path: Path, annotation: Any) -> Iterator[Path]:
+    """Yield the spellings of a path below a value of a type."""
+    if not path:
+        yield ()
+        return
+    origin = get_origin(annotation)
+    if isinstance(annotation, TypeAliasType):
+        yield from _spell_in_type(path, annotation.__value__)
+    elif isinstance(annotation, NewType):
+        yield from _spell_in_type(path, annotation.__supertype__)
+    elif hasattr(annotation, "__metadata__"):
+        _refuse_json_text(path, annotation.__metadata__)
+        yield from _spell_in_type(path, annotation.__origin__)
+    elif origin in (Union, types.UnionType):
+        yield from _spell_in_union(path, get_args(annotation))
+    elif annotation is Json or (fields := _fields_of(annotation)) is None:
+        yield from _spell_in_container(path, annotation, origin or annotation)
+    else:
+        yield from _spell_in_fields(path, annotation, fields)
+
+
+def _spell_in_union(path: Path, members: Collection[Any]) -> Iterator[Path]:
+    spellings: set[Path] = set()
+    errors: list[NoSuchPathError] = []
+    for member in members:
+        try:
+            spellings |= set(_spell_in_type(path, member))
+        except NoSuchPathError as error:
+            errors.append(error)
+    if not spellings:
+        raise errors[0]
+    yield from spellings
+
+
+def _spell_in_container(path: Path, annotation: Any, kind: Any) -> Iterator[Path]:
+    if annotation is Json:
+        _refuse_json_text(path, (Json,))
+    is_class = isinstance(kind, type)
+    if is_class and issubclass(kind, _SCALARS):
+        raise NoSuchPathError(f"a value of type {kind.__name__} has no part {path[0]!r}")
+    arguments = get_args(annotation)
+    if is_class and issubclass(kind, Mapping) and arguments:
+        parts, types_of_values = path[:1], arguments[-1:]
+    elif is_class and issubclass(kind, Collection) and arguments:
+        if path[0] != "[]":
+            raise NoSuchPathError(f"a list has items ('[]'), and no part {path[0]!r}")
+        parts, types_of_values = ("[]",), tuple(item for item in arguments if item is not Ellipsis)
+    else:
+        # A type that declares no parts, such as `Any`: each path may exist.
+        yield path
+        return
+    for rest in _spell_in_union(path[1:], types_of_values):
+        yield (*parts, *rest)
+
+
+def _spell_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo]) -> Iterator[Path]:
+    if isinstance(annotation, type) and issubclass(annotation, RootModel):
+        yield from _spell_in_type(path, fields["root"].annotation)
+        return
+    name, rest = path[0], path[1:]
+    is_open = getattr(annotation, "model_config", {}).get("extra") == "allow"
+    spellings = {field_name: _spellings_of(field_name, field) for field_name, field in fields.items()}
+    matching = [field_name for field_name in fields if name == "*" or (name,) in spellings[field_name]]
+    if not matching and not is_open:
+        raise NoSuchPathError(no_such("argument", name, fields))
+    for field_name in matching:
+        field = fields[field_name]
+        if rest:
+            _refuse_json_text(rest, field.metadata)
+        for ending in _spell_in_type(rest, field.annotation):
+            for spelling in spellings[field_name]:
+                yield (*spelling, *ending)
+    if name == "*" or is_open:
+        yield path  # further keys, which no field describes
+
+
+def _fields_of(annotation: Any) -> Mapping[str, FieldInfo] | None:
+    """Return the fields of a model, dataclass or typed dictionary, by name; `None` for any other type."""
+    if not isinstance(annotation, type):
+        annotation = get_origin(annotation)  # a generic model with its parameters, for instance
+    if not isinstance(annotation, type):
+        return None
+    if issubclass(annotation, BaseModel):
+        return annotation.model_fields
+    if hasattr(annotation, "__pydantic_fields__"):
+        fields: Mapping[str, FieldInfo] = annotation.__pydantic_fields__
+        return fields
+    if dataclasses.is_dataclass(annotation) or is_typeddict(annotation):
+        hints = get_type_hints(annotation, include_extras=True)
+        return {name: FieldInfo.from_annotation(hint) for name, hint in hints.items()}
+    return None
+
+
+def _spellings_of(name: str, field: FieldInfo) -> list[Path]:
+    """Return the paths under which a field of this name may be written."""
+    choices = field.validation_alias
+    aliases = [*(choices.choices if isinstance(choices, AliasChoices) else [choices]), field.alias]
+    paths: list[Path] = [(name,)]
+    for alias in aliases:
+        if isinstance(alias, str):
+            paths.append((alias,))
+        elif isinstance(alias, AliasPath):
+            # A rule has no numbers of items: it checks each item of the list, and so more than the field's own.
+            paths.append(tuple("[]" if isinstance(part, int) else part for part in alias.path))
+    return list(dict.fromkeys(paths))
+
+
+def _refuse_json_text(path: Path, metadata: Collection[Any]) -> None:
+    # `Json` is generic for type checkers only; `Json[X]` leaves an instance of it in the metadata.
+    json_marker: Any = Json
+    if any(item is json_marker or isinstance(item, json_marker) for item in metadata):
+        raise JsonTextError(
+            f"the model writes the value as a JSON text (`Json`), in which no rule can check {path[0]!r}; "
+            "check the whole text with a function, or let the tool take the value itself instead of its text"
+        )
+
+
+def _check_in_json_schema(path: Path, schema: Any, root: Mapping[str, Any]) -> None:
+    """Raise `NoSuchPathError` if a JSON schema excludes a path. Only local references (`#/...`) are followed."""
+    for part in path:
+        schema = _dereference(schema, root)
+        if not isinstance(schema, dict) or any(key in schema for key in ("$ref", "anyOf", "oneOf", "allOf", "not")):
+            return  # another document, or alternatives: the path may exist
+        properties = schema.get("properties")
+        if part == "[]":
+            schema = schema.get("items", {})
+        elif part != "*" and isinstance(properties, dict) and part not in properties:
+            if schema.get("additionalProperties", False) is not False or "patternProperties" in schema:
+                return  # other names are allowed
+            raise NoSuchPathError(no_such("argument", part, properties))
+        else:
+            schema = properties.get(part) if isinstance(properties, dict) else schema.get("additionalProperties")
+
+
+def _dereference(schema: Any, root: Mapping[str, Any]) -> Any:
+    seen: set[str] = set()
+    while isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
+        if reference in seen or not reference.startswith("#/"):
+            return None
+        seen.add(reference)
+        target: Any = root
+        for part in reference[2:].split("/"):
+            target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+        schema = target
+    return schema

@@ -1,0 +1,152 @@
+"""Rules of `Sanitize` for parts of arguments, in each spelling that a tool accepts."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Optional, TypeVar
+
+import pytest
+from langchain_core.tools import StructuredTool
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Json, RootModel, create_model
+from typing_extensions import TypeAliasType, TypedDict
+
+from callboard import ToolNode
+from callboard.guards import PathIn, Sanitize
+from callboard.testing import tool_call
+
+pytestmark = pytest.mark.real_clock  # paths are resolved in a worker thread
+FORBIDDEN = "/etc/passwd"
+T = TypeVar("T")
+
+
+class File(BaseModel):
+    path: str = Field(validation_alias=AliasChoices("path", "file", AliasPath("location", "path")))
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=lambda name: f"{name}Name", populate_by_name=True)
+    path: str
+
+
+@dataclass
+class Folder:
+    files: list[File]
+
+
+class Entry(TypedDict):
+    file: File
+
+
+class Box(BaseModel, Generic[T]):
+    content: T
+
+
+class Tree(BaseModel):
+    path: str = Field(alias="at")
+    children: "list[Tree]" = []
+
+
+Files = TypeAliasType("Files", list[File])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "rule", "argument"),
+    [
+        (list[File], "value[].path", [{"file": FORBIDDEN}]),
+        (list[File], "value[].path", [{"location": {"path": FORBIDDEN}}]),
+        (list[File], "value[].file", [{"path": FORBIDDEN}]),
+        (list[File], "value[].*", [{"location": {"path": FORBIDDEN}}]),
+        (Camel, "value.path", {"pathName": FORBIDDEN}),
+        (Optional[File], "value.path", {"file": FORBIDDEN}),
+        (Annotated[File | int, Field(description="a file")], "value.path", {"file": FORBIDDEN}),
+        (dict[str, File], "value.*.path", {"a": {"file": FORBIDDEN}}),
+        (Folder, "value.files[].path", {"files": [{"file": FORBIDDEN}]}),
+        (Entry, "value.file.path", {"file": {"file": FORBIDDEN}}),
+        (Box[list[File]], "value.content[].path", {"content": [{"file": FORBIDDEN}]}),
+        (RootModel[list[File]], "value[].path", [{"file": FORBIDDEN}]),
+        (Files, "value[].path", [{"file": FORBIDDEN}]),
+        (tuple[File, ...], "value[].path", [{"file": FORBIDDEN}]),
+        (Tree, "value.children[].path", {"at": "", "children": [{"at": FORBIDDEN}]}),
+        (dict[str, Any], "value.deep.path", {"deep": {"path": FORBIDDEN}}),
+    ],
+)
+async def test_a_rule_for_a_part_holds_however_the_model_spells_it(annotation, rule, argument):
+    """A tool accepts aliases at each level: a rule that knows one spelling only checks nothing."""
+    node = ToolNode([_tool_with(value=(annotation, ...))], middleware=[Sanitize({rule: PathIn("/srv/data")})])
+    [message] = (await node.ainvoke([tool_call("read", "1", value=argument)]))["messages"]
+    assert message.status == "error"
+    assert "/srv" not in message.text
+    assert "leads out of the folders" in message.text
+
+
+async def test_a_rule_holds_for_an_argument_that_is_taken_from_another_one():
+    """`AliasPath` reads the argument `url` out of another key, where its rule would not look."""
+    tool = _tool_with(path=(str, Field(validation_alias=AliasPath("arguments", 0))))
+    node = ToolNode([tool], middleware=[Sanitize({"path": PathIn("/srv/data")})])
+    [message] = (await node.ainvoke([tool_call("read", "1", arguments=[FORBIDDEN])]))["messages"]
+    assert "leads out of the folders" in message.text
+
+
+async def test_an_allowed_value_reaches_the_tool_in_each_spelling():
+    """The check would be useless if it refused everything."""
+    node = ToolNode([_tool_with(value=(list[File], ...))], middleware=[Sanitize({"value[].path": PathIn("/srv/data")})])
+    argument = [{"path": "/srv/data/a"}, {"file": "/srv/data/b"}, {"location": {"path": "c"}}]
+    [message] = (await node.ainvoke([tool_call("read", "1", value=argument)]))["messages"]
+    assert message.text == "['/srv/data/a', '/srv/data/b', '/srv/data/c']"
+
+
+@pytest.mark.parametrize("tools", [{}, {"read": {"value.path": PathIn("/srv")}}])
+def test_a_rule_for_a_part_of_a_json_text_is_refused(tools):
+    """The tool parses the text after the check, so the rule would check nothing."""
+    rules = {} if tools else {"value.path": PathIn("/srv")}
+    with pytest.raises(ValueError, match=r"'value\.path'.*JSON text.*check the whole text with a function"):
+        ToolNode([_tool_with(value=(Json[File], ...))], middleware=[Sanitize(rules, tools=tools)])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "rule", "text"),
+    [
+        (list[File], "value[].pathh", "did you mean 'path'"),
+        (list[File], "value.path", "no part 'path'"),
+        (File, "value.path.name", "type str has no part 'name'"),
+        (Folder | None, "value.filez[].path", "did you mean 'files'"),
+    ],
+)
+def test_a_rule_for_a_part_that_does_not_exist_is_an_error(annotation, rule, text):
+    """A misspelt rule looks like a check, and checks nothing."""
+    for rules in (Sanitize({rule: PathIn("/srv")}), Sanitize(tools={"read": {rule: PathIn("/srv")}})):
+        with pytest.raises(ValueError, match=text):
+            ToolNode([_tool_with(value=(annotation, ...))], middleware=[rules])
+
+
+def test_a_misspelt_rule_for_a_tool_with_a_json_schema_is_an_error():
+    """Tools of MCP servers have such schemas."""
+    item = {"type": "object", "properties": {"path": {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {"files": {"type": "array", "items": {"$ref": "#/$defs/item"}}},
+        "$defs": {"item": item},
+    }
+    tool = StructuredTool.from_function(lambda files: str(files), name="read", description="Read.", args_schema=schema)
+    ToolNode([tool], middleware=[Sanitize({"files[].path": PathIn("/srv")})])
+    with pytest.raises(ValueError, match="did you mean 'path'"):
+        ToolNode([tool], middleware=[Sanitize({"files[].pathh": PathIn("/srv")})])
+
+
+async def test_a_rule_for_all_tools_may_fit_one_of_them_only():
+    """A node has tools of several authors."""
+    tools = [_tool_with(value=(File, ...)), _tool_with("other", value=(int, ...))]
+    node = ToolNode(tools, middleware=[Sanitize({"value.path": PathIn("/srv/data")})])
+    calls = [tool_call("read", "1", value={"file": FORBIDDEN}), tool_call("other", "2", value=3)]
+    refused, done = (await node.ainvoke(calls))["messages"]
+    assert "leads out of the folders" in refused.text
+    assert done.text == "3"
+
+
+def _tool_with(name: str = "read", **fields: Any) -> StructuredTool:
+    """Return a tool with the given fields as arguments; its result shows the paths in its argument."""
+
+    async def run(**arguments: Any) -> str:
+        value = next(iter(arguments.values()))
+        return str([file.path for file in value] if isinstance(value, list) else value)
+
+    schema = create_model("Arguments", **fields)
+    return StructuredTool.from_function(coroutine=run, name=name, description="Read files.", args_schema=schema)
