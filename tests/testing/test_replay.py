@@ -1,6 +1,7 @@
 """`replay`: a recording is a regression test."""
 
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -454,6 +455,25 @@ def test_a_recording_that_cannot_be_replayed_says_why(tmp_path: Path, recording:
         replay(recording, new_agent(), kill_at=24)
     with pytest.raises(TypeError, match="takes an agent of callboard"):
         replay(recording, "bot")  # type: ignore[arg-type]
+
+
+def test_a_replay_imports_no_module_that_the_recording_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A recording is data, often of somebody else: an import would run any file on the path of the program."""
+
+    options: Any = {"middleware": [Retry(attempts=2, on=Exception, any_tool=True)]}
+    tools = [Recorder().tool("flaky", raises=ConnectionError("away"), times=1)]
+    agent = create_react_agent(ScriptedModel([calls("flaky"), "Done."]), ToolNode(tools, **options), name="bot")
+    path = record(tmp_path / "run.jsonl", go(agent), name)
+    text = path.read_text()
+    assert '"ConnectionError"' in text
+    path.write_text(text.replace('"ConnectionError"', '"deploy_to_production.ConnectionError"'))
+    (tmp_path / "deploy_to_production.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    replay(path, new_agent(never("flaky"), **options), backend=name)
+    assert "deploy_to_production" not in sys.modules
 
 
 def test_another_number_of_attempts_is_a_difference(tmp_path: Path, name: str) -> None:

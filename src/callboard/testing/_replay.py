@@ -1,12 +1,12 @@
 """Replay of a recording: recorded replies and results replace models and tools, and the events are compared."""
 
 import os
+import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -313,14 +313,16 @@ def _response(value: Any, response_format: Any) -> Any:
 
 
 def _error(name: str) -> Exception:
-    """Return an error of the class `name`; if the class cannot be imported, of a new class with the same name."""
+    """Return an error of the class `name`; if no imported module has it, of a new class with the same name."""
     module, _, kind = name.rpartition(".")
     try:
-        found: Any = getattr(import_module(module or "builtins"), kind)
-        return found("recorded") if issubclass(found, Exception) else RuntimeError(name)
-    except Exception:  # not importable, or its constructor takes other arguments
-        made: type[Exception] = type(kind, (Exception,), {"__module__": module or "builtins"})
-        return made("recorded")
+        # Never imported: somebody else may have made the recording, and an import runs the code of the module. Code
+        # that handles errors of this class has imported its module.
+        error_class: Any = getattr(sys.modules[module or "builtins"], kind)
+        return error_class("recorded") if issubclass(error_class, Exception) else RuntimeError(name)
+    except Exception:  # no such class, or its constructor takes other arguments
+        stand_in: type[Exception] = type(kind, (Exception,), {"__module__": module or "builtins"})
+        return stand_in("recorded")
 
 
 # The runs
