@@ -58,6 +58,15 @@ async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
     assert (waits.count, waits.sum) == (3, pytest.approx(2))
 
 
+async def test_errors_that_became_messages_count_as_failures(seen: Seen) -> None:
+    """A panel of error rates would show 0 for a tool that always fails."""
+    tools = [Recorder().tool("broken", raises=OSError("no"))]
+    with seen.metrics.on():
+        await asked(ToolNode(tools, handle_tool_errors=True), tool_call("broken", "1"), tool_call("unknown", "2"))
+    errors = {attributes[names.ERROR_TYPE] for attributes, _ in seen.points(names.TOOL_DURATION)}
+    assert errors == {"OSError", "LookupError"}
+
+
 async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(seen: Seen) -> None:
     node = ToolNode([Recorder().tool("work", seconds=4)], limit=Limit(concurrency=2))
     work = {names.TOOL_NAME: "work"}

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import ParentCommand
 from langgraph.graph import START, StateGraph
@@ -212,12 +213,50 @@ async def handled() -> Traces:
     return await run(node, "broken")
 
 
-async def test_a_handled_error_leaves_the_call_unset_and_fails_its_attempt() -> None:
-    """An error that became a message for the model is an outcome of the call, not a failure of the program."""
+async def test_an_error_that_became_a_message_fails_the_call_and_its_attempt() -> None:
+    """The model reads an error, and panels of error rates would show 0 for a tool that always fails."""
     traces = await handled()
-    assert outcome(traces) == (StatusCode.UNSET, "error", None)
+    assert outcome(traces) == (StatusCode.ERROR, "error", "OSError")
+    assert traces.tool().status.description is None
     assert attributes(traces.tool())[names.HANDLED] == "OSError"
     assert traces.one("attempt").status.status_code is StatusCode.ERROR
+
+
+async def test_invalid_arguments_fail_the_call() -> None:
+    async def search(limit: int) -> str:
+        """Search."""
+        return "done"
+
+    traces = await run(ToolNode([search]), ("search", {"limit": "many"}))
+    assert outcome(traces)[0] is StatusCode.ERROR
+    assert attributes(traces.tool())[names.ERROR_TYPE].endswith("ToolInvocationError")
+
+
+@pytest.mark.parametrize("as_command", [False, True])
+async def test_a_tool_that_returns_an_error_message_fails_its_call(as_command: bool) -> None:
+    """Tools of MCP servers report errors in this way."""
+
+    async def search(call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Search."""
+        message = ToolMessage("away", tool_call_id=call_id, status="error")
+        earlier = ToolMessage("away", tool_call_id="c0", status="error")
+        return Command(update=[earlier, message]) if as_command else message
+
+    traces = await run(ToolNode([search]), "search")
+    assert (traces.tool().status.status_code, attributes(traces.tool())[names.ERROR_TYPE]) == (
+        StatusCode.ERROR,
+        "tool_error",
+    )
+
+
+async def test_an_older_error_in_a_command_fails_no_call() -> None:
+    async def search(call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Search."""
+        earlier = ToolMessage("away", tool_call_id="c0", status="error")
+        return Command(update=[earlier, ToolMessage("tea", tool_call_id=call_id)])
+
+    traces = await run(ToolNode([search]), "search")
+    assert outcome(traces) == (StatusCode.UNSET, "ok", None)
 
 
 async def retried() -> Traces:
@@ -245,9 +284,9 @@ async def test_a_fallback_runs_under_the_name_of_its_tool() -> None:
     assert outcome(traces)[0] is StatusCode.UNSET
 
 
-async def test_an_unknown_tool_is_handled_without_an_attempt() -> None:
+async def test_an_unknown_tool_fails_its_call_without_an_attempt() -> None:
     traces = await run(ToolNode([Recorder().tool("search")]), "serach")
-    assert outcome(traces) == (StatusCode.UNSET, "error", None)
+    assert outcome(traces) == (StatusCode.ERROR, "error", "LookupError")
     assert traces.names == ["execute_tool serach"]
     assert names.TOOL_DESCRIPTION not in attributes(traces.tool())
 

@@ -21,6 +21,7 @@ from callboard.telemetry._tracker import (
     RunTracker,
     TrackedCall,
     error_type,
+    failure_of,
     is_failure,
     outcome_of,
 )
@@ -208,9 +209,8 @@ class _Calls(CallTracker[_Call, CallEvent]):
             outcome = outcome_of(event.error)
             if outcome in self._ends:
                 self._ends[outcome].add(1, call.about)
-            # As on the span: a tool's error that became a ToolMessage was handled.
-            if outcome != "error" or event.result is None:
-                attributes = with_error(attributes, event.error)
+        if (failure := failure_of(event)) is not None:
+            attributes[names.ERROR_TYPE] = failure
         self._duration.record(max(event.time - call.began, 0.0), attributes)
 
 

@@ -32,6 +32,7 @@ from callboard.telemetry._tracker import (
     RunTracker,
     TrackedCall,
     error_type,
+    failure_of,
     is_failure,
     outcome_of,
     outcome_of_run,
@@ -263,7 +264,10 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             attributes[names.QUEUE_WAIT] = event.queue_wait
         if event.error is not None:
             self._ended_with(span, event, event.error, outcome, attributes)
-        elif self._capture.wanted:
+        elif (failure := failure_of(event)) is not None:
+            attributes[names.ERROR_TYPE] = failure
+            span.set_status(Status(StatusCode.ERROR))
+        if event.error is None and self._capture.wanted:
             attributes[names.TOOL_RESULT] = self._capture.text(result_of(event.result))
         span.set_attributes(attributes)
         span.end()
@@ -277,11 +281,9 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             span.add_event(names.INTERRUPTED)
         elif outcome == "cancelled":
             span.add_event(names.CANCELLED)
-        # An error that became a ToolMessage was handled, and does not mark the span as failed.
         if outcome == "error" and event.result is not None:
             attributes[names.HANDLED] = error_type(error)
-        else:
-            failed(span, error, self._capture)
+        failed(span, error, self._capture)
 
 
 def _of_run(run: RunInfo) -> Attributes:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Generic, Literal, Protocol, TypeVar
 
+from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, ParentCommand
+from langgraph.types import Command
 
 from callboard._calls._observers import Observers, observed_by
-from callboard._records._events import CallPhase, RunEvent
+from callboard._records._events import CallEvent, CallPhase, RunEvent
 from callboard.exceptions import (
     CallCancelledError,
     CallRejectedError,
@@ -287,3 +289,27 @@ def error_type(error: BaseException) -> str:
         return outcome
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+TOOL_ERROR = "tool_error"
+"""Error type of a call whose tool returned an error message, without raising an error; MCP's conventions name it."""
+
+
+def failure_of(event: CallEvent) -> str | None:
+    """Return the value of `error.type` for a call that failed for its model, from its last event; else `None`.
+
+    A call whose error became a message has failed, too: the model reads an error, and nobody else would see it.
+    """
+    if event.error is not None:
+        return error_type(event.error) if is_failure(event.error) else None
+    return TOOL_ERROR if _is_error_message(event.result, event.call_id) else None
+
+
+def _is_error_message(result: object, call_id: str | None) -> bool:
+    if isinstance(result, list):
+        return any(_is_error_message(output, call_id) for output in result)
+    if isinstance(result, Command):
+        updates = result.update.values() if isinstance(result.update, dict) else [result.update]
+        return any(_is_error_message(update, call_id) for update in updates if isinstance(update, list))
+    # A Command may repeat messages of other calls.
+    return isinstance(result, ToolMessage) and result.status == "error" and result.tool_call_id == call_id
