@@ -3,6 +3,7 @@
 Spans, metrics, logs, recordings and the live view all build on this tracker, so they agree about every call.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Generic, Literal, Protocol, TypeVar
@@ -64,7 +65,7 @@ class TrackedCall:
         """Times when the call began (`began`), and when it entered its present state (`since`)."""
         self.attempt = 0
         """Number of the latest attempt; 0 before the first one."""
-        self.waiting: tuple[tuple[str, float], ...] = ()
+        self.waiting: deque[tuple[str, float]] = deque()
         """Attempts that wait in a queue, each as the name of its tool and the time at which it joined the queue."""
         self.running: dict[int, float] = {}
         """Start times of running attempts by number; middleware may run several at once."""
@@ -138,7 +139,7 @@ class CallTracker(Generic[C, E]):
     def _queued(self, call: C, event: E) -> None:
         if not (call.waiting or call.running):
             call.since = event.time
-        call.waiting = (*call.waiting, (event.tool, event.time))
+        call.waiting.append((event.tool, event.time))
         self.queued(call, event)
 
     def _gave_up(self, call: C, event: E) -> None:
@@ -231,10 +232,9 @@ class RunTracker(Generic[R]):
 def _leave(call: TrackedCall, tool: str) -> float | None:
     """Remove the first waiting attempt of a tool from a call; return when it was queued, or `None` if none waits."""
     # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
-    waiting = call.waiting
-    for place, (name, since) in enumerate(waiting):
+    for position, (name, since) in enumerate(call.waiting):
         if name == tool:
-            call.waiting = waiting[:place] + waiting[place + 1 :] if len(waiting) > 1 else ()
+            del call.waiting[position]
             return since
     return None
 

@@ -218,13 +218,37 @@ class _Calls(CallTracker[_Call, _CallLine]):
         call.known = replace(call.known, end=event.time, **_fields(event, "outcome", "error", "waited", "result"))
 
 
+class _Run:
+    """Run of an agent with its requests so far, in a list: a copy for each request would take quadratic time."""
+
+    __slots__ = ("known", "requests")
+
+    def __init__(self, begun: _RunLine) -> None:
+        fields = _fields(begun, "agent", "thread", "run_id", "namespace", "resumes", "input", "command")
+        self.known = RecordedRun(number=begun.run, start=begun.time, **fields)
+        self.requests: list[ModelRequest] = []
+
+    def take(self, line: _RunLine) -> None:
+        """Add a line that follows the beginning of the run."""
+        if line.event == "run_ended":
+            self.known = replace(self.known, end=line.time, **_fields(line, "outcome", "error", "questions"))
+        elif line.event == "model_asked":
+            self.requests.append(ModelRequest(start=line.time, model=line.model))
+        elif self.requests and self.requests[-1].end is None:
+            fields = _fields(line, "error", "calls", "input_tokens", "output_tokens", "reply", "response")
+            self.requests[-1] = replace(self.requests[-1], end=line.time, **fields)
+
+    def built(self) -> RecordedRun:
+        return replace(self.known, requests=tuple(self.requests))
+
+
 class PartBuilder:
     """Builder of a `Part` of a recording from its header line: `take()` adds an event, `built()` returns the part."""
 
     def __init__(self, header: Event) -> None:
         self._header = _HeaderLine.model_validate(header)
         self._calls = _Calls()
-        self._runs: dict[int, RecordedRun] = {}
+        self._runs: dict[int, _Run] = {}
         self._asks: dict[int, RecordedAsk] = {}
         self._lives: list[ActorChange] = []
         self._end = 0.0
@@ -263,7 +287,7 @@ class PartBuilder:
         return Part(
             started=_moment(header.started),
             end=self._end,
-            runs=tuple(self._runs.values()),
+            runs=tuple(run.built() for run in self._runs.values()),
             calls=tuple(call.built(asks[number]) for number, call in self._calls.all.items()),
             asks=tuple(self._asks.values()),
             lives=tuple(self._lives),
@@ -275,19 +299,9 @@ class PartBuilder:
 
     def _take_run(self, line: _RunLine) -> None:
         if line.event == "run_begun":
-            known = _fields(line, "agent", "thread", "run_id", "namespace", "resumes", "input", "command")
-            self._runs[line.run] = RecordedRun(number=line.run, start=line.time, **known)
-        elif (run := self._runs.get(line.run)) is None:
-            return
-        elif line.event == "run_ended":
-            self._runs[line.run] = replace(run, end=line.time, **_fields(line, "outcome", "error", "questions"))
-        elif line.event == "model_asked":
-            asked = ModelRequest(start=line.time, model=line.model)
-            self._runs[line.run] = replace(run, requests=(*run.requests, asked))
-        elif run.requests and run.requests[-1].end is None:
-            known = _fields(line, "error", "calls", "input_tokens", "output_tokens", "reply", "response")
-            answered = replace(run.requests[-1], end=line.time, **known)
-            self._runs[line.run] = replace(run, requests=(*run.requests[:-1], answered))
+            self._runs[line.run] = _Run(line)
+        elif (run := self._runs.get(line.run)) is not None:
+            run.take(line)
 
     def _take_ask(self, line: _AskLine) -> None:
         if line.event == "ask_begun":
