@@ -21,6 +21,7 @@ from hypothesis.errors import StopTest
 
 from callboard._loops import _watchdog
 from callboard.testing import Backend, backend, backend_names
+from tests.sampling import sample_of
 
 MAIN_BACKENDS = ("asyncio", "trio")
 WITHOUT_LOOP_VARIANTS = {"drain", "server", "http", "mcp_service", "mcp", "sql"}
@@ -50,6 +51,11 @@ CROSSED = {"agent", "server", "mcp", "mcp_service", "http", "sql"}
 
 What varies, such as the server, the database or the version of a protocol, does not depend on the backend there.
 """
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the option with which `.ci/run` leaves out exhaustive variants."""
+    parser.addoption("--sample", type=int, metavar="SEED", help="run every fourth exhaustive variant of each test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -130,9 +136,16 @@ def _marks(name: str, names: Sequence[str]) -> Sequence[pytest.MarkDecorator]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave all but a few variants of each test to the exhaustive run, evenly chosen and equal on each backend."""
+    """Mark the variants for the exhaustive run, and leave out those that are not in the sample."""
     if any("::" in argument for argument in config.args):
         return  # the command line names the tests to run
+    _mark_exhaustive(items)
+    if (seed := config.getoption("--sample")) is not None:
+        _keep_sample(config, items, seed)
+
+
+def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
+    """Leave all but a few variants of each test to the exhaustive run, evenly chosen and equal on each backend."""
     variants: dict[tuple[Path, str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and not any(map(item.get_closest_marker, ("exhaustive", "every_variant"))):
@@ -150,6 +163,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             most = 1 if backend_name and CROSSED & set(item.path.parts) else VARIANTS
             if is_left_out or (len(alike) > most and item is not chosen):
                 item.add_marker(pytest.mark.exhaustive)
+
+
+def _keep_sample(config: pytest.Config, items: list[pytest.Item], seed: int) -> None:
+    """Deselect exhaustive variants that are not in the sample of this seed."""
+    variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive"):
+            variants[item.path, item.originalname].append(item)
+    sample = {item for alike in variants.values() for item in sample_of(alike, seed)}
+    left_out = {item for alike in variants.values() for item in alike} - sample
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(tryfirst=True)
