@@ -21,6 +21,7 @@ from langgraph.store.memory import InMemoryStore
 
 from callboard import InjectedStore, StorageError, create_react_agent
 from callboard.conversations._database import LazySaver, LazyStore, close, masked, saver_of, store_of
+from callboard.extend import run_on_asyncio
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._graphs import chain
@@ -340,6 +341,8 @@ def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, 
         agent = agent_of("hi", url=url)
         await agent.ainvoke(QUESTION, AT)
         assert open_files(tmp_path / "agent.db") == 1
+        # On trio, the thread that ran the request forgets it in its next turn.
+        await run_on_asyncio(anyio.lowlevel.checkpoint)
 
     anyio.run(main, backend=backend)
     gc.collect()

@@ -1,6 +1,6 @@
 """Cost of an agent's run around its calls."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall
@@ -22,7 +22,6 @@ class Parrot(BaseChatModel):
 
     turns: int
     calls: int
-    runs_on_trio: ClassVar[bool] = True
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
         return self

@@ -29,10 +29,12 @@ from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import MISSING, graph_runnable
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop, is_on_asyncio
+from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import is_missing, is_sync_entry
+from callboard._loops._protocol import Scope
 from callboard._loops._threads import run_in_thread
 from callboard.conversations._flow import value_in
-from callboard.tools._direct_request import manager_of_request, request
+from callboard.exceptions import CallboardError
 
 Prompt = (
     str
@@ -268,29 +270,31 @@ def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Aw
     """Send a request to a model and return its reply; in a sync run, a worker thread sends it."""
     if is_sync_entry():
         return run_user_code(model, given, with_handler(config, _StopsAtToken()), "the model")
-    chat_model, options = _chat_model_in(model)
-    if chat_model is None:
-        ask: Callable[[], Awaitable[Any]] = partial(model.ainvoke, given, config)
-    elif type(given) is list and (manager := manager_of_request(chat_model, options, config)) is not None:
-        return cast("Awaitable[T]", request(chat_model, cast("list[BaseMessage]", given), manager, options))
-    else:
-        ask = partial(cast("Any", chat_model).ainvoke, given, config, **options)
-    # No bridge on asyncio: its coroutine would be resumed as often as the request, for nothing.
-    return ask() if is_on_asyncio() else run_on_asyncio(ask)
+    send = partial(model.ainvoke, given, config)
+    return _send_in_own_task(send) if is_on_asyncio() else run_on_asyncio(send)
 
 
-def _chat_model_in(model: Any) -> tuple[BaseChatModel | None, dict[str, Any]]:
-    """Return the chat model that gets the requests to `model`, and the options of each request; `None` if unknown.
+async def _send_in_own_task(send: Callable[[], Awaitable[T]]) -> T:
+    """Send a request in an asyncio task of its own, which has time for clean-up if the run is cancelled."""
+    # An anyio scope cancels the task of the run at every turn of the event loop. LangChain would pass on each of these
+    # cancellations to the model's client, and no shield would hold in which the client closes its connection.
+    replies: list[T] = []
+    errors: list[Exception] = []
 
-    A binding to a chat model, such as bound tools, only adds options. Its own `ainvoke` would also merge the config
-    with an empty one.
-    """
-    options: dict[str, Any] = {}
-    if isinstance(model, RunnableBinding) and type(model).ainvoke is RunnableBinding.ainvoke:
-        if model.config or model.config_factories:
-            return None, options
-        model, options = cast("Any", model).bound, cast("dict[str, Any]", model.kwargs)
-    return (model if isinstance(model, BaseChatModel) else None), options
+    async def child(scope: Scope) -> None:
+        with scope:
+            try:
+                replies.append(await send())
+            except Exception as error:  # raised in the run below; a child of a nursery must not raise
+                errors.append(error)
+
+    async with current_loop().nursery() as nursery:
+        nursery.start(child, DEFAULT_GRACE)
+    if errors:
+        raise errors.pop()
+    if not replies:
+        raise CallboardError("the request to the model was cancelled by other code")
+    return replies.pop()
 
 
 async def run_function(fn: Callable[[], T], name: str) -> T:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from operator import itemgetter
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -201,9 +201,6 @@ class ScriptedModel(BaseChatModel):
 
     delay: float = 0.0
     """Seconds that each reply takes; a stream waits before its first word."""
-
-    runs_on_trio: ClassVar[bool] = True
-    """`True`: an agent on trio sends its requests in the trio thread, unless callback handlers listen."""
 
     _playback: _Playback = PrivateAttr()
 
