@@ -81,8 +81,8 @@ BENCHMARKS = {
     ),
     "agent": Benchmark(
         _agent.turns,
-        full={"shapes": ((1, 100), (10, 10)), "repetitions": 9},
-        quick={"shapes": ((1, 100), (10, 10)), "repetitions": 3},
+        full={"shapes": ((1, 100), (10, 1), (10, 10), (10, 100)), "repetitions": 9},
+        quick={"shapes": ((10, 1), (10, 10), (10, 100)), "repetitions": 3},
         tiny={"shapes": ((2, 2),), "repetitions": 0},
     ),
     "create_agent": Benchmark(

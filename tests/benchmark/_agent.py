@@ -8,10 +8,14 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 import callboard
 
-from ._contestants import LOOK_UP, Work, langgraph_agent
+from ._contestants import LOOK_UP, Work, floor, langgraph_agent, look_up
 from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
 
-OURS, MODEL, V2 = "callboard.create_react_agent", "the model alone", "LangGraph create_react_agent, v2"
+OURS, HAND, V2 = "callboard.create_react_agent", "written by hand", "LangGraph create_react_agent, v2"
+_TO_HAND = {(10, 1): 2.0, (10, 10): 1.6, (10, 100): 1.1}
+"""Budget of a run in relation to the loop by hand, by numbers of turns and of calls in each turn."""
+_AT_LEAST = 100
+"""Minimum number of calls in a measurement. Short runs are repeated."""
 
 
 class Parrot(BaseChatModel):
@@ -49,23 +53,33 @@ def turns(*, shapes: tuple[tuple[int, int], ...], repetitions: int) -> Table:
     costs = [_costs(turns, calls, repetitions) for turns, calls in shapes]
     for name in costs[0]:
         table.add(name, *(cost[name] * 1e3 for cost in costs))
-    for other in [name for name in costs[0] if name.startswith("LangGraph")]:
+    for other in [name for name in costs[0] if not name.startswith(OURS)]:
         table.add(f"callboard, asyncio : {other}", *(cost.ratio(f"{OURS}, asyncio", other) for cost in costs))
-    for (turns, calls), cost in zip(shapes, costs, strict=True):
-        ratio = cost.ratio(f"{OURS}, asyncio", V2)
-        table.budgets.append(Budget(f"{turns} x {calls} calls, a quarter of v2", 0.25, ratio))
+    on_trio = [cost.ratio(f"{OURS}, trio", f"{OURS}, asyncio") for cost in costs]
+    table.add("callboard, trio : callboard, asyncio", *on_trio)
+    for (turns, calls), cost, trio in zip(shapes, costs, on_trio, strict=True):
+        name = f"{turns} x {calls} calls"
+        if calls > 1:
+            table.budgets.append(Budget(f"{name}, a quarter of v2", 0.25, cost.ratio(f"{OURS}, asyncio", V2)))
+        if (turns, calls) in _TO_HAND:
+            limit = _TO_HAND[turns, calls]
+            table.budgets += [
+                Budget(f"{name}, to the loop by hand", limit, cost.ratio(f"{OURS}, asyncio", HAND)),
+                Budget(f"{name}, trio to asyncio", 1.3, trio),
+            ]
     return table
 
 
 def _costs(turns: int, calls: int, repetitions: int) -> Samples:
     model = Parrot(turns=turns, calls=calls)
     ours = run_of(callboard.create_react_agent(model, [LOOK_UP]), turns)
+    v1, times = run_of(langgraph_agent(model, "v1"), turns), -(-_AT_LEAST // (turns * calls))
     contestants: dict[str, Contestant] = {
-        MODEL: timed("asyncio", _model_alone(model, ours), times=3),
-        f"{OURS}, asyncio": timed("asyncio", ours, times=3),
-        f"{OURS}, trio": timed("trio", ours, times=3),
-        "LangGraph create_react_agent, v1": timed("asyncio", run_of(langgraph_agent(model, "v1"), turns), times=3),
-        V2: timed("asyncio", run_of(langgraph_agent(model), turns), times=3),
+        HAND: timed("asyncio", by_hand(turns, calls), times=times),
+        f"{OURS}, asyncio": timed("asyncio", ours, times=times),
+        f"{OURS}, trio": timed("trio", ours, times=times),
+        "LangGraph create_react_agent, v1": timed("asyncio", v1, times=times),
+        V2: timed("asyncio", run_of(langgraph_agent(model), turns), times=times),
     }
     return interleaved(contestants, repetitions)
 
@@ -75,15 +89,16 @@ def run_of(agent: Any, turns: int) -> Work:
     return lambda: agent.ainvoke({"messages": [HumanMessage("go", id="question")]}, config)
 
 
-def _model_alone(model: BaseChatModel, run: Work) -> Work:
-    """Measure the replies of a run to the same conversations, with nothing between them."""
-    histories: list[list[BaseMessage]] = []
+def by_hand(turns: int, calls: int) -> Work:
+    """Return a loop without a framework: the same model, and for each call a task, validation and a message."""
+    model = Parrot(turns=turns, calls=calls)
 
-    async def replies() -> None:
-        if not histories:
-            messages = (await run())["messages"]  # type: ignore[index]
-            histories.extend(messages[:place] for place, one in enumerate(messages) if isinstance(one, AIMessage))
-        for history in histories:
-            await model.ainvoke(history)
+    async def run() -> list[Any]:
+        messages: list[Any] = [HumanMessage("go", id="question")]
+        while True:
+            messages.append(reply := await model.ainvoke(messages))
+            if not reply.tool_calls:
+                return messages
+            messages += await floor(LOOK_UP, look_up, reply)()  # type: ignore[misc]
 
-    return replies
+    return run

@@ -8,34 +8,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import HumanMessage
-
 import callboard
-from tests.benchmark._agent import Parrot, run_of
-from tests.benchmark._contestants import LOOK_UP, Work, floor, langgraph_agent, look_up
+from tests.benchmark._agent import HAND, Parrot, by_hand, run_of
+from tests.benchmark._contestants import LOOK_UP, Work, langgraph_agent, look_up
 
-OURS, HAND = "callboard", "written by hand"
+OURS = "callboard"
 _QUESTION = "go"
 
 
 def _asked(turn: int, calls: int) -> list[tuple[str, dict[str, str]]]:
     """Return the id and the arguments of each call that a model asks for in a turn."""
     return [(f"call_{turn}_{number}", {"query": str(number)}) for number in range(calls)]
-
-
-def by_hand(turns: int, calls: int) -> Work:
-    """Return a loop without a framework: the same model, and for each call a task, validation and a message."""
-    model = Parrot(turns=turns, calls=calls)
-
-    async def run() -> list[Any]:
-        messages: list[Any] = [HumanMessage(_QUESTION, id="question")]
-        while True:
-            messages.append(reply := await model.ainvoke(messages))
-            if not reply.tool_calls:
-                return messages
-            messages += await floor(LOOK_UP, look_up, reply)()  # type: ignore[misc]
-
-    return run
 
 
 def of_callboard(turns: int, calls: int) -> Work:
