@@ -1,5 +1,6 @@
 """Isolation of the clients of one server over HTTP: neither state nor slots are mixed up."""
 
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
@@ -20,9 +21,7 @@ from callboard import Actor, CallContext, ToolNode, child, create_react_agent, h
 from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel
 from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
-from callboard_actors.mcp_service import McpApp, _questions, mcp_app
-from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._questions import MOST_OF_ONE, Dialogue, NeedsAnswers, OpenQuestions, WaitingCall
+from callboard_actors.mcp_service import McpApp, mcp_app
 
 from ._clients import in_both_eras, text_in
 from ._commands import PATIENCE
@@ -221,75 +220,42 @@ async def never(context: object, params: object) -> types.ElicitResult:
     raise AssertionError("the test answers by itself")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("token", [None, TOKENS], ids=["anybody", "known"])
-async def test_the_questions_of_one_client_do_not_evict_those_of_another(token: Any) -> None:
-    """A client that opens too many questions loses its own oldest ones."""
-    app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=token)
-    tokens = (None, None) if token is None else tuple(TOKENS.values())
-    async with in_process(app, "2026-07-28", tokens, elicitation_callback=never) as (ann, bob):
-        hers = await asked(ann, "a.txt")
-        his = [await asked(bob, "b.txt") for _ in range(MOST_OF_ONE + 1)]
-        assert text_in(await answered(ann, "a.txt", hers)) == "a.txt deleted"
-        assert text_in(await answered(bob, "b.txt", his[1])) == "b.txt deleted"
-        with pytest.raises(Exception, match="No such question is open"):
-            await answered(bob, "b.txt", his[0])
-
-
 async def test_a_question_is_answered_by_the_client_that_was_asked() -> None:
     """A client that has obtained the state of another client's question cannot answer it."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=TOKENS)
     async with in_process(app, "2026-07-28", tuple(TOKENS.values()), elicitation_callback=never) as (ann, bob):
         state = await asked(ann, "a.txt")
-        with pytest.raises(Exception, match="No such question is open"):
+        with pytest.raises(Exception, match="Invalid or expired"):
             await answered(bob, "a.txt", state)
         assert text_in(await answered(ann, "a.txt", state)) == "a.txt deleted"
 
 
-class Kept:
-    """Waiting call that records when it is forgotten."""
-
-    forgotten = False
-
-    async def go_on(self, answers: object, tell: object) -> Any:
-        raise AssertionError("it waits")
-
-    async def forget(self) -> None:
-        self.forgotten = True
-
-
-async def keep(kept: OpenQuestions, callers: Sequence[Caller]) -> tuple[list[Kept], list[str]]:
-    """Return the waiting calls of these clients, and the states of their questions."""
-    works = [Kept() for _ in callers]
-    waiting = [
-        WaitingCall(one, "delete", {}, Dialogue(work), NeedsAnswers([]))
-        for one, work in zip(callers, works, strict=True)
-    ]
-    return works, [await kept.keep(one) for one in waiting]
+async def test_open_questions_take_no_room_in_the_server() -> None:
+    """Clients that ask and leave can neither fill the memory nor push out the question of another client."""
+    app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]))
+    async with in_process(app, "2026-07-28", elicitation_callback=never) as (ann, bob):
+        hers = await asked(ann, "a.txt")
+        tracemalloc.start()
+        try:
+            await asked(bob, "b" * 100_000)
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(20):
+                await asked(bob, "b" * 100_000)
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert after - before < 1_000_000
+        assert text_in(await answered(ann, "a.txt", hers)) == "a.txt deleted"
 
 
-async def test_many_connections_of_one_address_do_not_evict_the_question_of_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All connections of one address count as one client; the client with the most questions loses one."""
-    monkeypatch.setattr(_questions, "MOST", 50)
-    kept = OpenQuestions()
-    addresses = [("10.0.0.1", "1"), *(("10.0.0.2", f"{port}") for port in range(80))]
-    works, states = await keep(kept, [Caller(session=None, connection=one) for one in addresses])
-
-    assert not works[0].forgotten
-    assert sum(work.forgotten for work in works) == len(works) - 50
-    assert kept.take(states[0], Caller(session=None, connection=("10.0.0.1", "7")), "delete", {}) is not None
-    await kept.close()
-    assert all(work.forgotten for work in works[1:])
-
-
-async def test_one_client_loses_its_own_oldest_questions() -> None:
-    """A client with too many questions keeps only as many as one client may have."""
-    works, _ = await keep(OpenQuestions(), [Caller(principal="ann"), *[Caller(principal="bob")] * (2 * MOST_OF_ONE)])
-
-    assert not works[0].forgotten
-    assert [work.forgotten for work in works[1:]] == [True] * MOST_OF_ONE + [False] * MOST_OF_ONE
+async def test_a_client_cannot_make_or_change_the_state_of_a_question() -> None:
+    """The state decides which call continues, so a forged one could continue a call that no person has approved."""
+    app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]))
+    async with in_process(app, "2026-07-28", elicitation_callback=never) as (ann, _):
+        state = await asked(ann, "a.txt")
+        for forged in ("", "v1.", state[:-4] + "AAAA", state.removeprefix("v1."), "callboard"):
+            with pytest.raises(Exception, match="Invalid or expired"):
+                await answered(ann, "a.txt", forged)
 
 
 @pytest.mark.parametrize("token", [" ", {}, {"ann": " "}, {"ann": "one", "bob": "one"}])

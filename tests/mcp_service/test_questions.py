@@ -1,6 +1,7 @@
 """Questions of calls are sent to the client's user as forms; the filled form is the answer."""
 
 import json
+import time
 from typing import Any
 
 import anyio
@@ -223,14 +224,50 @@ async def test_a_question_can_be_answered_once() -> None:
             "input_responses": {key: filled(decision="accept")},
             "request_state": question.request_state,
         }
-        with pytest.raises(MCPError, match="No such question is open"):
+        with pytest.raises(MCPError, match="Invalid or expired"):
             await client.session.call_tool("delete", {"path": "b.txt"}, **answer)
         done = await client.session.call_tool("delete", {"path": "a.txt"}, **answer)
-        with pytest.raises(MCPError, match="No such question is open"):
+        with pytest.raises(MCPError, match="was answered before"):
             await client.session.call_tool("delete", {"path": "a.txt"}, **answer)
 
     assert text_in(done) == "a.txt deleted"
     assert desk.ran == ["a.txt"]
+
+
+async def test_a_question_that_has_waited_too_long_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a person approved yesterday may be wrong today."""
+    desk = Desk()
+    service = Service(desk.node)
+    async with (
+        service.opened(),
+        Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
+    ):
+        question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
+        assert isinstance(question, types.InputRequiredResult)
+        answers: Any = {key: filled(decision="accept") for key in question.input_requests or {}}
+        later = time.time() + 3601
+        monkeypatch.setattr(time, "time", lambda: later)
+        with pytest.raises(MCPError, match="Invalid or expired"):
+            await client.session.call_tool(
+                "delete", {"path": "a.txt"}, input_responses=answers, request_state=question.request_state
+            )
+
+    assert desk.ran == []
+
+
+async def test_answered_questions_are_remembered_only_until_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server runs for months, and each answer leaves a name behind."""
+    desk = Desk()
+    service = Service(desk.node)
+    remembered: Any = service._answered
+    now = time.time()
+    person = Person(*[filled(decision="accept")] * 3)
+    async with service.opened(), Client(service.server(), mode="2026-07-28", elicitation_callback=person) as client:
+        for hour in range(3):
+            monkeypatch.setattr(time, "time", lambda hour=hour: now + 3601 * hour)
+            await client.call_tool("delete", {"path": "a.txt"})
+            assert len(remembered) == 1
+    assert desk.ran == ["a.txt"] * 3
 
 
 @in_both_eras
@@ -263,4 +300,4 @@ async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) ->
 
     assert desk.ran == []
     said = result if isinstance(result, str) else text_in(result)
-    assert "No such question is open" in said or "the server is shutting down" in said
+    assert "the server is shutting down" in said

@@ -34,13 +34,11 @@ class Caller:
     Args:
         principal: identity of the authenticated client, as JSON; `None` without an identity.
         session: session id of the protocol; `None` without one, as over HTTP since 2026-07-28.
-        connection: address and port of the peer; empty strings over stdio.
         key: idempotency key that the client has chosen; `None` without one.
     """
 
     principal: str | None = None
     session: str | None = _ONE_CLIENT
-    connection: tuple[str, str] = ("", "")
     key: str | None = None
 
     @property
@@ -62,11 +60,6 @@ class Caller:
         # It is equal for each retry of the client in any session.
         return None if self.key is None else _digest("call", self.principal, self.key)
 
-    @property
-    def owner(self) -> tuple[str, str]:
-        """Identity of the client, for limits on waiting calls: its principal, or else the address of its connection."""
-        return self.connection if self.principal is None else ("principal", self.principal)
-
     def own_name(self, name: str) -> str:
         """Return the server's internal form of a `name` (such as a thread id) that the client has chosen."""
         # Each authenticated client has a name space of its own.
@@ -83,9 +76,7 @@ def caller_of(context: Context) -> Caller:
     is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
     # The SDK has refused unknown session ids already. Since 2026-07-28 it ignores the header, so it proves nothing.
     session = None if is_modern else request.headers.get(MCP_SESSION_ID_HEADER)
-    peer = request.client
-    connection = ("", "") if peer is None else (peer.host, str(peer.port))
-    return Caller(principal=_principal_of(request), session=session, connection=connection, key=key)
+    return Caller(principal=_principal_of(request), session=session, key=key)
 
 
 def _principal_of(request: Request) -> str | None:

@@ -6,7 +6,7 @@ Each call of a tool is a supervised call of the node.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -139,16 +139,20 @@ class NodeOffer:
         tools = [(tool, self._results[tool.name]) for tool in self.supervised.offered_tools()]
         return [listed(tool, found.schema if found and self._promises_schemas else None) for tool, found in tools]
 
-    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
-        """Prepare a client's call of a tool, without starting it; return `None` for an unknown tool."""
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller, state: Mapping[str, Any] | None) -> Begun:
+        """Prepare a client's call of a tool, without starting it; return `None` for an unknown tool.
+
+        `state` is that of an earlier request, from which the call continues.
+        """
         if name not in self._results:
             return None
         # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
         if caller.thread_id is None and depends_on_thread(self.supervised.tools_by_name[name], arguments):
             return failed(_NO_CONVERSATION.format(name))
-        call: ToolCall = {"name": name, "args": arguments, "id": caller.call_name or uuid4().hex, "type": "tool_call"}
         told = partial(result_of, structured=self._results[name] is not None, of_server=name in self._of_servers)
-        return NodeCall(self.supervised, call, _place(caller), told)
+        state = state or {"id": caller.call_name or uuid4().hex, "config": _config(caller), "ledger": {}}
+        call: ToolCall = {"name": name, "args": arguments, "id": state["id"], "type": "tool_call"}
+        return NodeCall(self.supervised, call, state["config"], told, state["ledger"])
 
 
 _NO_CONVERSATION: Final = (
@@ -158,13 +162,13 @@ _NO_CONVERSATION: Final = (
 )
 
 
-def _place(caller: Caller) -> RunnableConfig:
+def _config(caller: Caller) -> RunnableConfig:
     """Return the LangChain config for a client's call: the thread id and, with an idempotency key, the call's name."""
     # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
-    place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
+    configurable: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
     if caller.call_name is not None:
-        place["callboard_run"] = caller.call_name  # makes `idempotency_key()` independent of the thread
-    return {"configurable": place}
+        configurable["callboard_run"] = caller.call_name  # makes `idempotency_key()` independent of the thread
+    return {"configurable": configurable}
 
 
 @dataclass(slots=True, eq=False)
@@ -173,9 +177,9 @@ class NodeCall:
 
     node: ToolNode
     call: ToolCall
-    place: RunnableConfig
+    config: RunnableConfig
     told: Callable[[object], types.CallToolResult]
-    _ledger: dict[str, Any] = field(default_factory=dict[str, Any])
+    ledger: dict[str, Any]
     """Results, answers and open questions of this call, which the node keeps here while the call waits for a person."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
@@ -185,7 +189,7 @@ class NodeCall:
         runtime: Runtime[Any] = Runtime(stream_writer=tell)
         try:
             outcome = await self.node.ainvoke(
-                given, self.place, ledger=self._ledger, resume=answers or None, runtime=runtime
+                given, self.config, ledger=self.ledger, resume=answers or None, runtime=runtime
             )
         except CallsInterrupted as waiting:
             return NeedsAnswers(asked(waiting.interrupts))
@@ -193,6 +197,11 @@ class NodeCall:
 
     async def forget(self) -> None:
         """Do nothing: all state of the call is in this object."""
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The id of the call, its config and its ledger. Its arguments are those of the next request, too."""
+        return {"id": self.call["id"], "config": self.config, "ledger": self.ledger}
 
 
 # An agent as one tool.
@@ -229,13 +238,16 @@ class AgentOffer:
         """Return a list with the one tool that stands for the agent."""
         return [self._tool]
 
-    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
-        """Prepare a run of the agent for a client's call, without starting it; return `None` for an unknown tool."""
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller, state: Mapping[str, Any] | None) -> Begun:
+        """Prepare a run of the agent for a client's call, without starting it; return `None` for an unknown tool.
+
+        `state` is that of an earlier request, from which the run continues.
+        """
         if name != self._tool.name:
             return None
         if mistake := _mistake_in(arguments, keeps=self._keeps) or _unnamed_thread(arguments, caller):
             return failed(mistake)
-        return AgentCall(self.supervised, arguments, caller, keeps=self._keeps)
+        return AgentCall(self.supervised, {**arguments, **(state or {})}, caller, keeps=self._keeps)
 
 
 def _tool_name(name: str) -> str:
@@ -295,6 +307,11 @@ class AgentCall:
         text = _answer_in(state.get("messages", ()))
         told = {"answer": text, "thread_id": self._name} if self._keeps else {"answer": text}
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
+
+    @property
+    def state(self) -> Mapping[str, Any] | None:
+        """The thread of conversation; `None` for an agent without a checkpointer, whose thread ends with the call."""
+        return {"thread_id": self._name} if self._keeps else None
 
     async def forget(self) -> None:
         """Delete the run's thread of conversation from the checkpointer, unless the agent has its own checkpointer."""

@@ -1,22 +1,22 @@
-"""MCP forms by which a call asks the client's user, storage of calls that wait for answers, and progress reports."""
+"""MCP forms by which a call asks the client's user, the dialogue between the two, and progress reports."""
 
+import base64
 import json
 import math
 import secrets
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 import anyio
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Interrupt
 from mcp import types
 from pydantic import ValidationError
 
 from callboard.questions import Action, Answer, Approval, approval_in, free_answer
 from callboard_actors.mcp._questions import McpAnswer, request_in
-from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with
 
 _PRIMITIVE: Final = ("string", "number", "integer", "boolean")
@@ -222,6 +222,11 @@ class ServedCall(Protocol):
         """Delete everything that is stored about the call, because its questions will not be answered."""
         ...
 
+    @property
+    def state(self) -> Mapping[str, Any] | None:
+        """State from which another request continues the call; `None` if the call cannot outlive its request."""
+        ...
+
 
 Begun = ServedCall | types.CallToolResult | None
 """Prepared call that has not started, or an error result if the call cannot run; `None` for an unknown tool."""
@@ -300,90 +305,41 @@ class Dialogue:
         return failed(why)
 
 
-# Calls that wait between two requests of a client.
+# A dialogue as the `requestState` of the protocol: the client keeps it between two requests, and no server does.
 
-MOST: Final = 1000
-"""Maximum number of waiting calls of all clients."""
-MOST_OF_ONE: Final = 100
-"""Maximum number of waiting calls of one client."""
-PATIENCE: Final = 3600.0
-"""Maximum seconds that a call waits for answers."""
+_SERIALIZER: Final = JsonPlusSerializer(pickle_fallback=False)
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingCall:
-    """Call that waits for answers of the client's user, with its open questions."""
+class DialogueState:
+    """State of a dialogue between two requests of a client.
 
-    caller: Caller
-    name: str
-    arguments: dict[str, Any]
-    dialogue: Dialogue
-    asking: NeedsAnswers
-    until: float = math.inf
-
-
-class OpenQuestions:
-    """Calls that wait for answers, each stored under a secret token that only the asked client knows.
-
-    A call can be taken once, so it never runs twice. Above the limit per client, the client's oldest call is
-    dropped. Above the limit of all clients, the oldest call of the client with the most calls is dropped.
+    `nonce` is a random name of this state, by which a repeated answer is recognised.
     """
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, WaitingCall] = {}
-        """Waiting calls by their secret token, the oldest first."""
+    nonce: str
+    call: Mapping[str, Any]
+    questions: Sequence[Interrupt]
+    complaint: str
+    complaints: int
 
-    async def keep(self, waiting: WaitingCall) -> str:
-        """Store a call that waits for answers, and return its secret token."""
-        # There is no timer: expired calls are dropped here, or refused by `take`.
-        for state in [state for state, one in self._waiting.items() if one.until <= anyio.current_time()]:
-            await self._forget(state)
-        state = secrets.token_urlsafe(32)
-        self._waiting[state] = replace(waiting, until=anyio.current_time() + PATIENCE)
-        while (surplus := self._surplus(waiting.caller.owner)) is not None:
-            await self._forget(surplus)
-        return state
-
-    def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> WaitingCall | None:
-        """Remove and return the waiting call with the token `state`; `None` if the client may not continue the call."""
-        found = self._waiting.get(state)
-        # The state is not enough: it must not continue a call of another client, or with other arguments.
-        if found is None or (found.caller.principal, found.name, found.arguments) != (
-            caller.principal,
-            name,
-            arguments,
-        ):
-            return None
-        del self._waiting[state]
-        return found if found.until > anyio.current_time() else None
-
-    async def close(self) -> None:
-        """Drop all waiting calls."""
-        while self._waiting:
-            await self._forget(next(iter(self._waiting)))
-
-    async def _forget(self, state: str) -> None:
-        # A call may be taken, or forgotten, while another one is being forgotten.
-        if (found := self._waiting.pop(state, None)) is not None:
-            await found.dialogue.work.forget()
-
-    def _surplus(self, owner: tuple[str, str]) -> str | None:
-        """Return the token of the call to drop if too many calls wait for answers; otherwise `None`."""
-        # `owner` is the client that has just stored a call.
-        counts = Counter(one.caller.owner for one in self._waiting.values())
-        if counts[owner] <= MOST_OF_ONE:
-            if len(self._waiting) <= MOST:
-                return None
-            # By address first: a client must not evade the limit by opening many connections.
-            of_hosts = Counter(_group(*one.caller.owner) for one in self._waiting.values())
-            owner = max(counts, key=lambda one: (of_hosts[_group(*one)], counts[one]))
-        return next(state for state, one in self._waiting.items() if one.caller.owner == owner)
+    @property
+    def asking(self) -> NeedsAnswers:
+        """Questions that the client has been asked."""
+        return NeedsAnswers(asked(self.questions), self.complaint)
 
 
-def _group(host: str, name: str) -> tuple[str, str]:
-    """Return the group whose waiting calls are counted together: one authenticated client, or one address."""
-    # A group is an authenticated client, or all connections from one address.
-    return (host, name) if host == "principal" else (host, "")
+def dump_dialogue(dialogue: Dialogue, call: Mapping[str, Any], asking: NeedsAnswers) -> str:
+    """Return a dialogue that waits for answers as text. It may be confidential, so the SDK encrypts it."""
+    questions = [one.question for one in asking.questions]
+    fields = (secrets.token_urlsafe(16), call, questions, asking.complaint, dialogue.complaints)
+    _, data = _SERIALIZER.dumps_typed(fields)
+    return base64.b64encode(data).decode()
+
+
+def load_dialogue(text: str) -> DialogueState:
+    """Return the state in a text of `dump_dialogue`. The SDK has checked that no client has made or changed it."""
+    return DialogueState(*_SERIALIZER.loads_typed(("msgpack", base64.b64decode(text))))
 
 
 # Progress notifications.

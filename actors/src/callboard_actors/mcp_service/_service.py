@@ -1,7 +1,9 @@
 """`Service`: MCP server for one served object, independent of the transport and the protocol version."""
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Sequence
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Final, cast
@@ -11,6 +13,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_tool
 from mcp import MCPError, types
 from mcp.server import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -21,13 +24,15 @@ from callboard_actors.mcp_service._callers import Caller, Context, caller_of
 from callboard_actors.mcp_service._offers import AgentOffer, NodeOffer
 from callboard_actors.mcp_service._questions import (
     Dialogue,
+    DialogueState,
     Filled,
     NeedsAnswers,
-    OpenQuestions,
     Outcome,
+    ServedCall,
     Tell,
-    WaitingCall,
+    dump_dialogue,
     forms,
+    load_dialogue,
     progress_sender,
 )
 from callboard_actors.mcp_service._results import with_json_results
@@ -66,6 +71,12 @@ _CANNOT_ASK: Final = (
     "The call was not run to its end: a person has to be asked, and this client cannot ask one. It would have to "
     "support elicitation by forms."
 )
+_NO_CHECKPOINTER: Final = (
+    "The call was not run to its end: a person has to be asked, and the agent has no checkpointer that keeps the run "
+    "until the answer. Give the agent one, or use a client of MCP 2025-11-25, which is asked during the call."
+)
+_ANSWER_TIME: Final = 3600.0
+"""Maximum seconds in which a client of 2026-07-28 may answer a question."""
 _CLOSING: Final = "The call was not run to its end: it waited for a person, and the server is shutting down."
 
 
@@ -95,7 +106,11 @@ class Service:
         """
         self._offer = self._own_offer
         """Current adapter; `None` while the served object is closed, when there are no tools."""
-        self._open = OpenQuestions()
+        self._answered: dict[str, float] = {}
+        """Time at which each answered state expires, by its nonce; the oldest is the first."""
+        self._state_security = RequestStateSecurity(
+            keys=[secrets.token_bytes(32)], ttl=_ANSWER_TIME, bind_principal=_principal
+        )
         self._asking: set[anyio.CancelScope] = set()
         self._is_closing = False
 
@@ -106,13 +121,16 @@ class Service:
 
     def server(self) -> Server[Any]:
         """Return a new MCP server object of the SDK, to be run on one transport."""
-        return Server(
+        server: Server[Any] = Server(
             (self._name or _NAME) if self._offer is None else self._offer.name,
             version=version("callboard-actors"),
             on_list_tools=self._list_tools,
             on_call_tool=self._answer,
             get_tool_input_schema=self._input_schema,
         )
+        # Encrypts what clients keep between two requests, and binds it to the client and to its call.
+        server.middleware.append(RequestStateBoundary(self._state_security, default_audience=None))
+        return server
 
     def _tools(self) -> list[types.Tool]:
         """Return the list of tools that clients see now."""
@@ -142,12 +160,11 @@ class Service:
                 self._offer = self._own_offer
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Drop open questions, refuse new calls, and wait for running calls; return the report of the drain."""
+        """Withdraw open questions, refuse new calls, and wait for running calls; return the report of the drain."""
         # Questions first: an answer that arrives during the drain could not continue its call.
         self._is_closing = True
         for scope in list(self._asking):
             scope.cancel()
-        await self._open.close()
         return Drained() if self._offer is None else await self._offer.supervised.drain(timeout)
 
     def _offer_of(self, served: Served) -> Offer | None:
@@ -176,40 +193,47 @@ class Service:
         # Questions are returned since 2026-07-28; older clients are asked during the call. Raise MCPError for an
         # unknown tool.
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        caller = caller_of(context)
-        waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None
-        dialogue = self._begun(caller, params) if waiting is None else waiting.dialogue
-        if isinstance(dialogue, types.CallToolResult):
-            return dialogue
+        earlier = self._take(params.request_state) if is_modern and params.request_state is not None else None
+        work = self._work(caller_of(context), params, None if earlier is None else earlier.call)
+        if isinstance(work, types.CallToolResult):
+            return work
+        dialogue = Dialogue(work, 0 if earlier is None else earlier.complaints)
         try:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
             async with progress_sender(context.session.report_progress) as tell:
-                if waiting is None:
+                if earlier is None:
                     outcome = await dialogue.begin(tell)
                 else:
                     given = (params.input_responses or {}).items()
                     filled = {key: one for key, one in given if isinstance(one, types.ElicitResult)}
-                    outcome = await dialogue.fill_in(waiting.asking, filled, tell)
+                    outcome = await dialogue.fill_in(earlier.asking, filled, tell)
                 while isinstance(outcome, NeedsAnswers) and not is_modern:
                     outcome = await self._asked_meanwhile(context, dialogue, outcome, tell)
         except BaseException:
             with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
-                await dialogue.work.forget()
+                await work.forget()
             raise
         if not isinstance(outcome, NeedsAnswers):
             return outcome
         if not _can_ask(context):
             return await dialogue.give_up(_CANNOT_ASK)
-        return await self._asked_for(caller, params, dialogue, outcome)
+        if self._is_closing:
+            return await dialogue.give_up(_CLOSING)
+        if work.state is None:
+            return await dialogue.give_up(_NO_CHECKPOINTER)
+        state = dump_dialogue(dialogue, work.state, outcome)
+        return types.InputRequiredResult(input_requests={**forms(outcome)}, request_state=state)
 
-    def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue | types.CallToolResult:
-        """Prepare a new call, and return its dialogue with the user; return an error result if the call cannot run."""
+    def _work(
+        self, caller: Caller, params: types.CallToolRequestParams, state: Mapping[str, Any] | None
+    ) -> ServedCall | types.CallToolResult:
+        """Return the call that a client requests; return an error result if the call cannot run."""
         # Raise MCPError for an unknown tool.
-        work = None if self._offer is None else self._offer.begin(params.name, params.arguments or {}, caller)
+        work = None if self._offer is None else self._offer.begin(params.name, params.arguments or {}, caller, state)
         if work is None:
             names = ", ".join(tool.name for tool in self._tools())
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
-        return work if isinstance(work, types.CallToolResult) else Dialogue(work)
+        return work
 
     # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
 
@@ -237,23 +261,15 @@ class Service:
 
     # Protocol versions since 2026-07-28: the answer has the questions; the client repeats its request with the forms.
 
-    def _taken(self, caller: Caller, params: types.CallToolRequestParams) -> WaitingCall:
-        waiting = self._open.take(params.request_state or "", caller, params.name, params.arguments or {})
-        if waiting is None:
-            raise MCPError(
-                types.INVALID_PARAMS,
-                "No such question is open: it was answered before, has waited too long, or was asked by a server that "
-                "is gone. Nothing was done by this request.",
-            )
-        return waiting
-
-    async def _asked_for(
-        self, caller: Caller, params: types.CallToolRequestParams, dialogue: Dialogue, asking: NeedsAnswers
-    ) -> Answer:
-        if self._is_closing:
-            return await dialogue.give_up(_CLOSING)
-        state = await self._open.keep(WaitingCall(caller, params.name, params.arguments or {}, dialogue, asking))
-        return types.InputRequiredResult(input_requests={**forms(asking)}, request_state=state)
+    def _take(self, text: str) -> DialogueState:
+        """Return the dialogue that a client continues; raise MCPError if the client has continued it before."""
+        state, now = load_dialogue(text), time.time()
+        while self._answered and next(iter(self._answered.values())) <= now:
+            del self._answered[next(iter(self._answered))]
+        if state.nonce in self._answered:
+            raise MCPError(types.INVALID_PARAMS, "The question was answered before. Nothing was done by this request.")
+        self._answered[state.nonce] = now + _ANSWER_TIME
+        return state
 
 
 _NAME: Final = "callboard"
@@ -276,6 +292,11 @@ def _tool(one: object) -> object:
     raise TypeError(
         f"an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions; got {one!r:.200}"
     )
+
+
+def _principal(context: Context) -> str | None:
+    """Return the identity of the client, to which the SDK binds the states that the client keeps."""
+    return caller_of(context).principal
 
 
 def _can_ask(context: Context) -> bool:
