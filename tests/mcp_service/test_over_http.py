@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from mcp import Client, types
+from mcp import Client, MCPError, types
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 
 from callboard import Actor, ToolNode, handler
 from callboard.middleware import RequireApproval
-from callboard_actors.mcp_service import McpApp, mcp_app
+from callboard_actors.mcp_service import McpApp, _http, mcp_app
 
 from ._clients import Person, filled, in_both_eras, text_in
 from ._commands import PATIENCE, Process, appears, arguments, ran, started
@@ -149,6 +149,66 @@ async def test_who_does_not_show_the_token_is_not_let_in(era: str) -> None:
                 assert answer.status_code == 401
         async with client_over(app, era=era, headers={"Authorization": "Bearer open sesame"}) as client:
             assert text_in(await client.call_tool("delete", {"path": "a"})) == "a deleted"
+
+
+def with_name_of(length: int) -> dict[str, Any]:
+    """Return a request that opens a session, with a client's name of this length."""
+    params = {**HELLO["params"], "clientInfo": {"name": "n" * length, "version": "1"}}
+    return {**HELLO, "params": params}
+
+
+async def test_a_request_that_opens_a_session_is_short() -> None:
+    """A session keeps its first request until it ends, so a hundred long ones would fill the memory."""
+    app = mcp_app([delete])
+    async with app.lifespan(), visitor(app, "http://127.0.0.1:8000") as client:
+        fits = await client.post("/mcp", json=with_name_of(50_000), headers=HEADERS)
+        too_long = await client.post("/mcp", json=with_name_of(70_000), headers=HEADERS)
+        unknown = {**HEADERS, "MCP-Protocol-Version": "2025-06-18"}
+        in_an_old_version = await client.post("/mcp", json=with_name_of(70_000), headers=unknown)
+
+    assert [one.status_code for one in (fits, too_long, in_an_old_version)] == [200, 413, 413]
+
+
+@in_both_eras
+async def test_a_request_has_a_greatest_length(era: str) -> None:
+    """The event loop is held while a request is parsed, and other clients wait."""
+    app = mcp_app([delete])
+    async with app.lifespan(), client_over(app, era=era) as client:
+        assert text_in(await client.call_tool("delete", {"path": "p" * 500_000})).endswith("deleted")
+        with pytest.raises(MCPError):
+            await client.call_tool("delete", {"path": "p" * 1_100_000})
+
+
+async def test_sessions_have_a_greatest_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that opens sessions and leaves takes no more memory; sessions that are open go on."""
+    monkeypatch.setattr(_http, "_MOST_SESSIONS", 2)
+    app = mcp_app([delete])
+    async with app.lifespan(), visitor(app, "http://127.0.0.1:8000") as client:
+        opened = [await client.post("/mcp", json=HELLO, headers=HEADERS) for _ in range(3)]
+        session = {**HEADERS, "Mcp-Session-Id": opened[0].headers["mcp-session-id"]}
+        listed = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, headers=session)
+        await client.delete("/mcp", headers=session)
+        again = await client.post("/mcp", json=HELLO, headers=HEADERS)
+
+    assert [one.status_code for one in (*opened, listed, again)] == [200, 200, 503, 200, 200]
+
+
+async def test_a_session_belongs_to_the_token_that_opened_it() -> None:
+    """A client that has learned another client's session id gets the answer for an unknown session."""
+    app = mcp_app([delete], token={"ann": "ann's", "bob": "bob's"})
+    ann, bob = ({**HEADERS, "Authorization": f"Bearer {name}'s"} for name in ("ann", "bob"))
+    asks = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    async with app.lifespan(), visitor(app, "http://127.0.0.1:8000") as client:
+        opened = await client.post("/mcp", json=HELLO, headers=ann)
+        session = {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+        stolen = [
+            (await client.post("/mcp", json=asks, headers=bob | session)).status_code,
+            (await client.delete("/mcp", headers=bob | session)).status_code,
+            (await client.get("/mcp", headers=bob | session)).status_code,
+        ]
+        own = await client.post("/mcp", json=asks, headers=ann | session)
+
+    assert (stolen, own.status_code) == ([404] * 3, 200)
 
 
 @in_both_eras

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -11,9 +12,13 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
+from callboard_actors.mcp._lines import LineSplitter, LineTooLongError
+from callboard_actors.mcp_service import _stdio
 from callboard_actors.mcp_service._service import Service
 from callboard_actors.mcp_service._stdio import StdioConnection, serve_stdio
 
@@ -180,6 +185,53 @@ async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.Monk
     with anyio.fail_after(PATIENCE), pytest.raises(BaseException) as broken:
         await serve_stdio(Broken([add]), pipes[0], drain=600)
     assert broken.group_contains(OSError, match="is broken") or "is broken" in str(broken.value)
+
+
+async def test_a_line_without_an_end_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, pipes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would fill the memory. The log says why the connection is closed."""
+    monkeypatch.setattr(_stdio, "_MOST_LINE", 100_000)
+    wire, client, _ = pipes
+
+    async def send() -> None:
+        await anyio.to_thread.run_sync(client.write, b"x" * 60_000)
+        await anyio.to_thread.run_sync(client.write, b"x" * 60_000)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            report = await serve_stdio(Service([add]), wire, drain=600)
+
+    assert report.exit_code == 0
+    assert "a line of more than 100000 bytes" in caplog.text
+
+
+@given(st.lists(st.binary(max_size=6).map(lambda data: data.replace(b"x", b"\n"))))
+def test_lines_are_the_same_however_they_arrive(pieces: list[bytes]) -> None:
+    """A pipe may end a piece anywhere."""
+    splitter = LineSplitter(1000)
+    lines = [line for piece in pieces for line in splitter.feed(piece)]
+    assert lines == b"".join(pieces).split(b"\n")[:-1]
+
+
+@pytest.mark.parametrize("pieces", [[b"x" * 11], [b"x" * 11 + b"\n"], [b"x" * 6, b"x" * 5], [b"a\nb\n", b"x" * 11]])
+def test_a_line_has_a_greatest_length(pieces: list[bytes]) -> None:
+    """It is checked before the end of the line arrives."""
+    splitter = LineSplitter(10)
+    with pytest.raises(LineTooLongError):
+        for piece in pieces:
+            splitter.feed(piece)
+
+
+def test_a_long_line_in_small_pieces_takes_no_longer_than_in_large_ones() -> None:
+    """If each piece were joined to all earlier ones, 16 MB in pieces of 1 KB would take a minute."""
+    splitter = LineSplitter(2**24)
+    began = time.process_time()
+    for _ in range(2**14 - 1):
+        splitter.feed(b"x" * 1024)
+    assert splitter.feed(b"\n") == [b"x" * 1024 * (2**14 - 1)]
+    assert time.process_time() - began < 5
 
 
 async def test_a_server_whose_client_was_killed_before_its_first_answer_ends_at_once(pipes: Any) -> None:

@@ -1,11 +1,17 @@
 """Transport to an MCP server in a child process; messages are lines on its stdin and stdout."""
 
-# Why this is not `mcp.client.stdio` (checked with mcp 2.3). That transport
-# - has no limit for the length of a line: a server that never ends one fills the memory;
-# - writes stderr to a file without any limit, and does not put its end into the error of a lost connection;
-# - answers an unreadable line with an exception that fails no request, so the caller of that request waits for ever;
+# Four repairs of `mcp.client.stdio`, each needed until the SDK has it (checked with mcp 2.3.0). That transport
+# - has no limit for the length of a line: a server that never ends one fills the memory, and each further piece is
+#   joined to all earlier ones (no issue is known; the TypeScript SDK has had a pull request:
+#   https://github.com/modelcontextprotocol/typescript-sdk/pull/2245);
+# - writes stderr to a file without any limit, and does not put its end into the error of a lost connection
+#   (https://github.com/modelcontextprotocol/python-sdk/issues/1806);
+# - answers an unreadable line with an exception that fails no request, so the caller of that request waits for ever
+#   (https://github.com/modelcontextprotocol/python-sdk/pull/1595);
 # - signals the process group only if the process itself outlives its grace, so children of a server that exits by
-#   itself stay alive; and the grace is a constant.
+#   itself stay alive (https://github.com/modelcontextprotocol/python-sdk/pull/2773); and the grace is a constant
+#   (https://github.com/modelcontextprotocol/python-sdk/issues/1364).
+# `tests/mcp/test_sdk_repairs.py` fails when a version of the SDK no longer needs one of them.
 
 import json
 import logging
@@ -22,6 +28,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from callboard_actors._engine._errors import signal_name
+from callboard_actors.mcp._lines import LineSplitter, LineTooLongError
 from callboard_actors.mcp._link import Link, error_response
 
 _log = logging.getLogger("callboard")
@@ -105,19 +112,16 @@ class _Child:
                 self._link.lose(await self._why())
 
     async def _lines(self) -> AsyncGenerator[bytes]:
-        parts: list[bytes] = []
-        size = 0
+        splitter = LineSplitter(self._max_message)
         with suppress(anyio.EndOfStream, *_GONE):
             while not self._link.is_lost:
-                *lines, rest = (await self._stdout.receive(_CHUNK)).split(b"\n")
-                for line in lines:
-                    yield b"".join([*parts, line])
-                    parts, size = [], 0
-                parts.append(rest)
-                size += len(rest)
-                # Checked while a line is incomplete: a line without an end must not fill the memory.
-                if size > self._max_message:
+                try:
+                    lines = splitter.feed(await self._stdout.receive(_CHUNK))
+                except LineTooLongError:
                     self._link.lose(f"it sent a message of more than {self._max_message} bytes")
+                    return
+                for line in lines:
+                    yield line
 
     def _message(self, line: bytes) -> SessionMessage | None:
         """Return the message in a line of the server's stdout, or `None` if the line is not a message."""

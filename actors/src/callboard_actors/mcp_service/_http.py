@@ -12,9 +12,13 @@ import uvicorn
 from anyio.abc import TaskStatus
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
 from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportSecuritySettings
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import PlainTextResponse
@@ -31,6 +35,14 @@ from callboard_actors.mcp_service._token import Token
 
 _TO_ANSWER: Final = 5.0
 """Maximum seconds for clients to receive their answers after a drain."""
+
+
+_MOST_BODY: Final = 2**20
+"""Maximum bytes of a request. The event loop is held while the SDK parses one, about 50 ms for as many bytes."""
+_MOST_OPENING: Final = 64 * 2**10
+"""Maximum bytes of the request that opens a session. A session keeps it for its whole life."""
+_MOST_SESSIONS: Final = 1000
+"""Maximum number of sessions at the same time. One that nobody uses ends after 30 minutes."""
 
 
 class McpApp(Starlette):
@@ -100,7 +112,12 @@ class _Endpoint:
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Answer requests, by the SDK's session manager, until `close()` is called."""
         # A new manager each time: a manager runs only once, but an application may be started again.
-        sessions = StreamableHTTPSessionManager(self._service.server(), security_settings=self._security)
+        sessions = StreamableHTTPSessionManager(
+            self._service.server(),
+            security_settings=self._security,
+            max_request_body_size=_MOST_BODY,
+            max_sessions=_MOST_SESSIONS,
+        )
         self._closing = anyio.Event()
         async with sessions.run():
             self._sessions = sessions
@@ -130,13 +147,23 @@ class _Endpoint:
         elif scope["method"] != "POST":  # a stream of notifications ends only with its session: a drain must not wait
             await self._sessions.handle_request(scope, receive, send)
         else:
+            answer = self._sessions.handle_request
             self._requests += 1
             try:
-                await self._sessions.handle_request(scope, receive, send)
+                await (RequestBodyLimitMiddleware(answer, _MOST_OPENING) if _opens_session(scope) else answer)(
+                    scope, receive, send
+                )
             finally:
                 self._requests -= 1
                 if not self._requests:
                     self._none_left.set()
+
+
+def _opens_session(scope: Scope) -> bool:
+    """Return whether a request can only be the first one of a session, whose body the session keeps."""
+    headers = Headers(scope=scope)
+    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    return MCP_SESSION_ID_HEADER not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 class _Tokens:

@@ -4,10 +4,15 @@ While they are claimed, all other output of the process goes to stderr, and its 
 for the tools, for their subprocesses, and for the module that defines them.
 """
 
-# Why stdin and stdout are not claimed by `mcp.server.stdio` (checked with mcp 2.3). That transport claims them only
-# when it begins to serve, after the user's module was imported and may have printed. It reads in a thread that cannot
-# be cancelled, so the process would end only with the client's next line, and not at SIGTERM.
+# Why stdin and stdout are not claimed by `mcp.server.stdio` (checked with mcp 2.3):
+# - It claims them only when it begins to serve, after the user's module was imported and may have printed
+#   (https://github.com/modelcontextprotocol/python-sdk/pull/3117).
+# - It reads in a thread that cannot be cancelled, so the process would end only with the client's next line, and not at
+#   SIGTERM (https://github.com/modelcontextprotocol/python-sdk/issues/3551).
+# - It has no limit for the length of a line (no issue is known).
+# - It does not wait for running calls (https://github.com/modelcontextprotocol/python-sdk/issues/1739).
 
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
@@ -19,14 +24,19 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.stdio import stdio_server
 
 from callboard import Drained, drain_on_signal
+from callboard_actors.mcp._lines import LineSplitter, LineTooLongError
 from callboard_actors.mcp._link import AnswerStream
 from callboard_actors.mcp_service._callers import Context
 from callboard_actors.mcp_service._service import PATIENCE, Service
 
 # The connection.
 
+_log = logging.getLogger("callboard")
+
 _AT_ONCE = 4096
 """Number of bytes that a pipe accepts without blocking, once it is ready for writing: PIPE_BUF of POSIX."""
+_MOST_LINE = 16 * 2**20
+"""Maximum bytes of one line of the client. A longer one ends the connection: it would fill the memory."""
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
@@ -49,9 +59,13 @@ class StdioConnection:
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yield the received lines until the client leaves, or until `hang_up()`."""
-        rest = b""
+        splitter = LineSplitter(_MOST_LINE)
         while chunk := await self._chunk():
-            *lines, rest = (rest + chunk).split(b"\n")
+            try:
+                lines = splitter.feed(chunk)
+            except LineTooLongError:
+                _log.error("The client has sent a line of more than %d bytes; the connection is closed.", _MOST_LINE)
+                return
             for line in lines:
                 yield line.decode(errors="replace")
 
