@@ -41,7 +41,7 @@ def mcp(*, calls: int, opened: int) -> Table:
         table.add(f"{name}, us", *(one[name] * 1e6 if name in one else None for one in ours))
     ratios = [one[_OURS] / one[_BARE] for one in ours]
     table.add(f"{_OURS} : {_BARE}", *ratios)
-    table.promise("a call through the actor to one of the SDK", 1.2, ratios)
+    table.promise("a call through the actor to one of the SDK", 1.1, ratios)
     theirs = _of_adapters(calls, opened)
     if theirs is None:
         table.notes = [f"{ADAPTERS} is not to be had here."]
