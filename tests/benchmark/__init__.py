@@ -45,7 +45,7 @@ BENCHMARKS = {
     "cost": Benchmark(
         _cost.calls,
         full={"sizes": (1, 10, 100, 1_000, 10_000), "repetitions": 15},
-        quick={"sizes": (1, 100, 1_000), "repetitions": 5},
+        quick={"sizes": (1, 10, 100, 1_000), "repetitions": 5},
         tiny={"sizes": (2,), "repetitions": 0},
     ),
     "wrappers": Benchmark(
@@ -136,9 +136,9 @@ BENCHMARKS = {
     ),
     "kept": Benchmark(
         _journal.kept,
-        full={"turns": 10, "calls": 100, "repetitions": 5},
-        quick={"turns": 10, "calls": 100, "repetitions": 2},
-        tiny={"turns": 2, "calls": 2, "repetitions": 0},
+        full={"shapes": ((10, 1), (10, 10), (1, 300), (50, 1)), "repetitions": 5},
+        quick={"shapes": ((10, 1), (10, 10), (1, 300), (50, 1)), "repetitions": 2},
+        tiny={"shapes": ((2, 2),), "repetitions": 0},
     ),
     "growth": Benchmark(
         _journal.growth,

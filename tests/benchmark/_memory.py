@@ -52,6 +52,8 @@ def _langgraph_in_graph(hall: Hall, message: AIMessage) -> Work:
 
 
 Make = Callable[[Hall, AIMessage], Work]
+LIMITS = {"asyncio": 4.5, "trio": 6.0}
+"""Budget of a waiting call in KB, by event loop."""
 
 _ROWS: tuple[tuple[str, Make, tuple[str, ...], bool], ...] = (
     ("floor, in their bodies", _floor, ("asyncio", "trio"), False),
@@ -69,7 +71,7 @@ def waiting_calls(*, count: int) -> Table:
         weights = {backend: kilobytes(partial(_waiting, make), count, backend) for backend in backends}
         table.add(name, weights["asyncio"], weights.get("trio"))
         if promised:
-            table.budgets += [Budget(f"{name}, {backend}, KB", 6.0, weight) for backend, weight in weights.items()]
+            table.budgets += [Budget(f"{name}, {one}, KB", LIMITS[one], weight) for one, weight in weights.items()]
     return table
 
 

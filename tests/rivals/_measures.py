@@ -17,12 +17,9 @@ from tests.benchmark._actors import _asks, _whole
 from tests.benchmark._agent import Parrot
 from tests.benchmark._contestants import LOOK_UP
 from tests.benchmark._cost import building, calls, wrappers
-from tests.benchmark._journal import MB, OURS_TRIO, V1, V2, _kept
-from tests.benchmark._journal import OURS as OURS_ASYNC_SAVER
-from tests.benchmark._journal import OURS_SYNC as OURS_SYNC_SAVER
+from tests.benchmark._journal import kept
 from tests.benchmark._measure import BACKENDS, Contestant, Samples, Table, interleaved, timed
 from tests.benchmark._workers import _round_trips
-from tests.way_of_a_call import functions_of_agent, functions_of_node
 
 from ._frameworks import FRAMEWORKS, HAND, OURS, Framework, of_callboard
 from ._killed import killed
@@ -86,8 +83,10 @@ def measured(size: Size) -> Found:
     _add_nodes(found, size)
     _add_batches(found, size)
     _add_loops(found, size)
-    _add_stored(found, size)
-    found.tables += [counts(size.stored), killed(repetitions=size.killed), asks(size.asks)]
+    stored = kept(shapes=size.stored, repetitions=size.repetitions)
+    found.tables += [stored, commits(*size.stored[-1]), killed(repetitions=size.killed), asks(size.asks)]
+    for table in found.tables:
+        table.budgets.clear()  # those of `tests.benchmark`
     return found
 
 
@@ -98,21 +97,11 @@ def _add_nodes(found: Found, size: Size) -> None:
         wrappers(sizes=size.batches, repetitions=size.calls),
         building(count=size.asks // 5 + 1, repetitions=size.calls),
     ]
-    for table in found.tables:
-        table.budgets.clear()  # those of `tests.benchmark`
 
 
-def counts(stored: Sequence[tuple[int, int]]) -> Table:
-    """Count callboard's own functions for a call, and the commits of a durable run. No machine changes the numbers."""
-    table = Table("Functions and commits", ["", "count"])
-    for name, run in (
-        ("a batch of a `ToolNode`", functions_of_node),
-        ("an agent's run of two replies", functions_of_agent),
-    ):
-        one, eleven = (anyio.run(run, number).total() for number in (1, 11))
-        table.add(f"functions for {name} with one call", one)
-        table.add("each further call", (eleven - one) // 10)
-    turns, each = stored[-1]
+def commits(turns: int, each: int) -> Table:
+    """Count the commits of a durable run. The number does not depend on the machine."""
+    table = Table("Commits", ["", "count"])
     table.add(f"commits of a durable run with `SqliteSaver`, {turns} x {each}", anyio.run(_commits, turns, each))
     return table
 
@@ -160,18 +149,6 @@ def _add_loops(found: Found, size: Size) -> None:
     for name in samples[0]:
         table.add(name, *(one[name] * 1e3 for one in samples))
     _add_ratios(table, samples)
-    found.tables.append(table)
-
-
-def _add_stored(found: Found, size: Size) -> None:
-    """Add runs with a checkpointer on SQLite."""
-    names = (OURS_ASYNC_SAVER, OURS_SYNC_SAVER, OURS_TRIO, V1, V2)
-    kept = [_kept(names, size.repetitions, 1, turns, calls) for turns, calls in size.stored]
-    table = Table("A durable run on SQLite", ["ms", *(f"{turns} x {calls}" for turns, calls in size.stored)])
-    for name in names:
-        table.add(name, *(one.wall[name] * 1e3 for one in kept))
-    for name in names:
-        table.add(f"{name}, MB on disk", *(one.size[name] / MB for one in kept))
     found.tables.append(table)
 
 
