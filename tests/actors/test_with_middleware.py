@@ -245,11 +245,11 @@ async def test_a_command_goes_its_way_when_state_was_lost() -> None:
 
 async def test_a_subclass_of_the_node_sees_calls_of_actors() -> None:
     class Mine(ToolNode):
-        async def _arun_one(self, call: Any, input_type: Any, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-            lives.append(f"before {call['name']}")
-            found = await super()._arun_one(call, input_type, tool_runtime)
+        async def ainvoke(self, input: Any, config: Any = None, **options: Any) -> Any:
+            lives.append(f"before {input['messages'][-1].tool_calls[0]['name']}")
+            result = await super().ainvoke(input, config, **options)
             lives.append("after")
-            return found
+            return result
 
     node = Mine([child(Desk, key=lambda call, context: context.state["tenant"])])
     asked = {"messages": [calls(tool_call("ask", query="a"))], "tenant": "t"}

@@ -260,12 +260,11 @@ async def test_a_key_sees_what_a_middleware_has_made_of_the_runtime() -> None:
 
 
 async def test_a_key_sees_what_a_subclass_of_the_node_has_made_of_the_config() -> None:
-    """The override changes the config around each call, and the key function sees the change."""
+    """The override changes the config of the run, and the key function sees the change."""
 
     class Tenants(ToolNode):
-        async def _arun_one(self, call: Any, input_type: str, tool_runtime: Any) -> Any:
-            tool_runtime.config = {**tool_runtime.config, **config_of("Bob")}
-            return await super()._arun_one(call, input_type, tool_runtime)
+        async def ainvoke(self, input: Any, config: Any = None, **options: Any) -> Any:
+            return await super().ainvoke(input, {**(config or {}), **config_of("Bob")}, **options)
 
     work, state = Recorder().tool("work"), {"messages": [calls("work")]}
     context = await looked_at(lambda limit: Tenants([work], limit=limit), state, config_of("Ann"))

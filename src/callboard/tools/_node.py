@@ -20,6 +20,7 @@ from langgraph.runtime import Runtime
 from callboard._calls._draining import PATIENCE
 from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
+from callboard._loops._bridge import run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
@@ -38,22 +39,20 @@ from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._ledger import Ledger
 from callboard.tools._plan import inject, injected_args
-from callboard.tools._results import InputKind, Requested, output_in, parse_input, reading
+from callboard.tools._results import Requested, reading
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._subclassing import (
     Entries,
     Entry,
+    RunningMethod,
     Unbuilt,
+    as_running,
     check_class,
+    continue_run,
     entries_of,
-    go_on,
-    go_on_async,
-    is_plain,
-    mark_entries,
-    one_call_middleware,
-    remember,
-    run_entry,
-    run_sync_entry,
+    is_overridden,
+    record_originals,
+    running_method,
 )
 from callboard.tools._tool_batch import Reports, ToolBatch
 
@@ -202,12 +201,11 @@ class ToolNode(ManyInputs, Openable):
         self._setup = self._built()
 
     def _built(self) -> Setup:
-        return setup_of(self._options, own_call=one_call_middleware(self))
+        return setup_of(self._options)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_class(cls, ToolNode)
-        mark_entries(cls)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_setup", "_owner_task")}
@@ -319,12 +317,15 @@ class ToolNode(ManyInputs, Openable):
             ValueError: if the input contains nothing to run, or the ledger belongs to other calls.
             BaseException: the unhandled error of a call, bare, after all started tasks have ended.
         """
-        if is_plain(self, ToolNode):
-            batch = await in_portions(self._batch(input, config, ledger, resume, runtime))
-            return await batch.run()
-        with entered_from("async"):
-            entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
-            return await run_entry(self, entry, self._run_batch)
+        entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
+        running = running_method(self)
+        if running is not None and running.run_calls is not None:
+            return await continue_run(running, entry)
+        with entered_from("async" if running is None else "sync"), as_running(None):
+            if running is None and is_overridden(self, "invoke") and not is_overridden(self, "ainvoke"):
+                # The override may be what forbids a call. LangGraph calls it in sync runs only.
+                return await Entries(self)(entry, self._run_batch)
+            return await self._run_batch(entry)
 
     def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -342,10 +343,19 @@ class ToolNode(ManyInputs, Openable):
         A tool or middleware with a sync and an async function uses the sync one, in a worker thread. Arguments and
         errors are those of `ainvoke`.
         """
-        entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
-        return run_sync_entry(self, entry, self._run_batch)
+        options = _given(ledger=ledger, resume=resume, runtime=runtime)
+        running = running_method(self)
+        if running is not None and running.method == "invoke" and running.run_calls is not None:
+            return running.run_calls(Entry(input, config, options))
+        if running is not None:
+            raise RuntimeError(
+                f"{type(self).__qualname__}.ainvoke calls invoke, which runs ainvoke: call super().ainvoke(...) there"
+            )
+        with entered_from("sync"), as_running(RunningMethod(self, "invoke", None)):
+            return run_from_sync(partial(self.ainvoke, input, config, **options))
 
     async def _run_batch(self, entry: Entry) -> Any:
+        """Run a batch of the calls in the input of an entry, and return the combined output."""
         batch = await in_portions(self._batch(entry.input, entry.config, **entry.options))
         return await batch.run()
 
@@ -367,30 +377,6 @@ class ToolNode(ManyInputs, Openable):
         batch = ToolBatch(self._setup, requested, config, known)
         yield from batch.preparing()
         return batch
-
-    def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """Run the batch of calls when a subclass's `_func` calls `super()._func(...)`, and return the output."""
-        return go_on(self, "_func", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
-
-    async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """Run the batch of calls when a subclass's `_afunc` calls `super()._afunc(...)`, and return the output."""
-        return await go_on_async(self, "_afunc", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
-
-    def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """Run one call when a subclass's `_run_one` calls `super()._run_one(...)`, and return its output."""
-        return go_on(self, "_run_one", partial(self._run_alone, input_type), call, tool_runtime)
-
-    async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """Run one call when a subclass's `_arun_one` calls `super()._arun_one(...)`, and return its output."""
-        return await go_on_async(self, "_arun_one", partial(self._run_alone, input_type), call, tool_runtime)
-
-    async def _run_alone(self, kind: InputKind, call: ToolCall, given: ToolRuntime[Any, Any]) -> Any:
-        """Run one call outside of any override: in a separate batch, with the given runtime's state."""
-        requested = parse_input([call], self._messages_key)._replace(kind=kind, state=given.state)
-        config = with_runtime(ensure_config(given.config), given)
-        batch = ToolBatch(replace(self._setup, own_call=None), requested, config, Ledger)
-        await in_portions(batch.preparing())
-        return output_in(await batch.run(), self._messages_key)
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
         """Return a copy of a tool call with the injected state and store in its arguments.
@@ -414,7 +400,7 @@ class ToolNode(ManyInputs, Openable):
         return inject(tool_call, injected_args(tool), runtime, self._messages_key)
 
 
-remember(ToolNode)
+record_originals(ToolNode)
 
 # `isinstance(node, langgraph.prebuilt.ToolNode)` must be true: LangGraph's own agent tests it.
 LangGraphToolNode.register(ToolNode)
@@ -441,7 +427,7 @@ class NodeAccess:
 
     @property
     def entries(self) -> Entries | None:
-        """Overrides of the methods that run a whole input, such as `ainvoke`; `None` if nothing is overridden."""
+        """Overrides of `ainvoke` and `invoke`; `None` if nothing is overridden."""
         return entries_of(self._node)
 
     @property

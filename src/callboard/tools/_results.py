@@ -374,15 +374,6 @@ class ResultRules(NamedTuple):
         return messages if self.kind == "list" else {self.messages_key: messages}
 
 
-def output_in(combined: Any, messages_key: str) -> Output:
-    """Return the output of the only call of a batch, extracted from the batch's combined output."""
-    items: list[Any] = []
-    for one in combined if isinstance(combined, list) else [combined]:
-        messages: Any = cast("dict[str, Any]", one)[messages_key] if isinstance(one, dict) else one
-        items.extend(messages if isinstance(messages, list) else [messages])
-    return cast("Output", items[0] if len(items) == 1 else items)
-
-
 _DICT_UPDATE = "Tools can provide a dict in Command.update only when using dict with '{key}' key as ToolNode input"
 _LIST_UPDATE = (
     "Tools can provide a list of messages in Command.update only when using list of messages as ToolNode input"

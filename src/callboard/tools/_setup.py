@@ -19,7 +19,7 @@ from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit, by_reference, check_graces, is_idempotent, with_handlers
-from callboard.tools._chain import Chain, Link, chain_of, wrapper_middleware
+from callboard.tools._chain import Chain, chain_of, wrapper_middleware
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._middleware import check_policies, check_tools, offers_of, shown_by, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
@@ -55,8 +55,6 @@ class Setup:
     """Function that returns the text for the model about an error that leaves a subclass's override around a call;
     `None` to raise the error."""
     on_error: OnError
-    own_call: Callable[[str], Link] | None
-    """Function that returns a subclass's override of a call, for a form of the input; `None` without an override."""
     actors: ActorSet
     """Actors with handlers that are tools of the node."""
     in_flight: InFlight
@@ -75,13 +73,6 @@ class Setup:
 
     def description(self, name: str) -> str | None:
         return getattr(self.tools.get(name), "description", None)
-
-    def overrides(self, kind: str, entries: Link | None) -> Chain | None:
-        """Return a subclass's overrides that wrap each call, as a chain, outermost first; `None` without overrides."""
-        if entries is None and self.own_call is None:
-            return None
-        own = None if self.own_call is None else self.own_call(kind)
-        return Chain([one for one in (entries, own) if one is not None])
 
 
 _ON_ERROR = get_args(OnError)
@@ -110,7 +101,7 @@ class Options:
     on_unknown: OnUnknown | None
 
 
-def setup_of(given: Options, *, own_call: Callable[[str], Link] | None) -> Setup:
+def setup_of(given: Options) -> Setup:
     """Return the setup of a new node, with its own limits and threads."""
     _check_options(given)
     name, middleware = given.name, given.middleware
@@ -154,7 +145,6 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None) -> Setup
         on_error=given.on_error,
         in_flight=InFlight(f"the node {name!r}"),
         max_calls=given.max_calls,
-        own_call=own_call,
         actors=actors,
     )
 

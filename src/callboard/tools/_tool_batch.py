@@ -140,8 +140,7 @@ class ToolBatch:
         self.results: tuple[Sequence[str], Sequence[Output]] = (), ()
         """Keys and outputs of the calls that ended with an output, after the end of the batch, however it ended."""
         self.setup = setup
-        has_overrides = entries is not None or setup.own_call is not None
-        self.overrides = setup.overrides(requested.kind, entries) if has_overrides else None
+        self.overrides = None if entries is None else Chain([entries])
         self._graphs, self._runtime = None, NO_RUNTIME
         self.state = requested.state
         if self.state is None and requested.kind == "tool_calls":
@@ -474,7 +473,7 @@ class _BatchCall(SupervisedCall[Output]):
         return message if chain is None else await chain.rework(message, self._request(), failed)
 
     async def _overridden(self, overrides: Chain) -> Output:
-        """Run the call through the methods that a user's subclass of `ToolNode` overrides, within its time budget."""
+        """Run the call through `ainvoke` or `invoke` of a user's subclass of `ToolNode`, within its time budget."""
         setup, request = self.of.setup, self._request()
         # An override may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
