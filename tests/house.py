@@ -13,8 +13,6 @@ from .test_layers import INNER, room_imports
 ROOT = Path(__file__).parents[1] / "src" / "callboard"
 COMMON = 6
 """Minimum length, in lines, of common code that is counted."""
-LONG = 30
-"""Minimum length, in lines, of a function that counts as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +29,6 @@ class House:
     def lines(self) -> int:
         """Lines of all files."""
         return sum(len(text.splitlines()) for text in self.files.values())
-
-    def long_functions(self) -> list[str]:
-        """Functions of more than `LONG` lines, without their docstring."""
-        return [
-            f"{path}:{node.lineno} {node.name} ({length})"
-            for path, text in self.files.items()
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (length := _length(node)) > LONG
-        ]
 
     def repeated_names(self) -> dict[str, int]:
         """Names of files that occur more than once, except `__init__`."""
@@ -60,14 +49,6 @@ class House:
         return sorted(
             f"{a}:{_substance(self.files[a])[i][0]} ~ {b}:{_substance(self.files[b])[j][0]}" for (a, i), (b, j) in first
         )
-
-
-def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    length = (node.end_lineno or node.lineno) - node.lineno + 1
-    if ast.get_docstring(node) is not None:
-        text = node.body[0]
-        length -= (text.end_lineno or text.lineno) - text.lineno + 1
-    return length
 
 
 def _substance(text: str) -> list[tuple[int, str]]:
@@ -98,7 +79,6 @@ def main() -> None:
     chosen = parser.parse_args()
     house = House.at(chosen.root)
     counted: dict[str, Iterable[object]] = {
-        f"functions over {LONG} lines": house.long_functions(),
         "arrows between rooms": [f"{a} -> {b}" for a, to in sorted(room_imports(INNER).items()) for b in sorted(to)],
         f"pairs of places with {COMMON} or more lines in common": house.common_places(),
         "names of more than one file": [f"{name} ({n})" for name, n in sorted(house.repeated_names().items())],

@@ -348,17 +348,6 @@ def test_trio_is_imported_by_the_module_that_runs_on_it_only() -> None:
     assert users <= {"callboard._loops._trio", "callboard.testing._clock"}
 
 
-LONGEST = 700
-"""Maximum number of lines of a module; a second idea in a module should have a module of its own."""
-
-
-def test_no_file_is_longer_than_700_lines() -> None:
-    """A longer file usually holds two ideas and should be split."""
-    long = {name: lines for name, path in MODULES.items() if (lines := len(path.read_text().splitlines())) > LONGEST}
-
-    assert not long
-
-
 def test_the_architecture_page_draws_these_layers() -> None:
     page = (SOURCE.parent / "docs" / "explanation" / "architecture.md").read_text()
     picture = page.split("```text")[1].split("```")[0]
