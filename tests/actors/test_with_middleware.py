@@ -17,7 +17,6 @@ from callboard import (
     IdleMiddlewareWarning,
     Reply,
     ToolNode,
-    ToolRuntime,
     child,
     create_react_agent,
     handler,
