@@ -167,14 +167,14 @@ def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
 
 def _keep_sample(config: pytest.Config, items: list[pytest.Item], seed: int) -> None:
     """Deselect exhaustive variants that are not in the sample of this seed."""
-    variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    variants: dict[tuple[Path, str], list[str]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive"):
-            variants[item.path, item.originalname].append(item)
-    sample = {item for alike in variants.values() for item in sample_of(alike, seed)}
-    left_out = {item for alike in variants.values() for item in alike} - sample
-    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+            variants[item.path, item.originalname].append(item.nodeid)
+    sample = {nodeid for alike in variants.values() for nodeid in sample_of(alike, seed)}
+    left_out = {nodeid for alike in variants.values() for nodeid in alike} - sample
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
 
 
 @pytest.hookimpl(tryfirst=True)
