@@ -64,10 +64,8 @@ except ImportError as error:
     ("package", "cls", "arguments"),
     [
         ("redis", "RedisLimits", "'redis://localhost'"),
-        ("redis", "RedisDocuments", "'redis://localhost'"),
         ("redis", "RedisFleet", "'redis://localhost', secret='s' * 32"),
         ("psycopg", "PostgresLimits", "'postgresql://localhost/db'"),
-        ("psycopg", "PostgresDocuments", "'postgresql://localhost/db'"),
         ("psycopg", "PostgresFleet", "'postgresql://localhost/db', secret='s' * 32"),
     ],
 )

@@ -21,7 +21,6 @@ from callboard import (
     Engine,
     Fleet,
     Limit,
-    SharedDocuments,
     SharedLimits,
     ToolNode,
     child,
@@ -29,7 +28,6 @@ from callboard import (
     handler,
 )
 from callboard._calls._sync_middleware import AsyncioMiddleware
-from callboard.middleware import Cache
 
 WITHOUT_POSIX = """
 import asyncio, os, signal, sys, time  # asyncio itself is another one on Windows
@@ -299,7 +297,6 @@ def having(protocol: type) -> Any:
         pytest.param(lambda: ToolNode([Forwarded(Tools())]), id="toolkit"),
         pytest.param(lambda: CallPolicy(runs_in=Forwarded(having(Engine))), id="engine"),
         pytest.param(lambda: Limit(concurrency=1, shared=Forwarded(having(SharedLimits))), id="limits"),
-        pytest.param(lambda: Cache(["pages"], ttl=1, shared=Forwarded(having(SharedDocuments))), id="documents"),
         pytest.param(lambda: child(Book(), fleet=Forwarded(having(Fleet))), id="fleet"),
     ],
 )

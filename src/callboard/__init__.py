@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from callboard._langgraph._vocabulary import msg_content_output as msg_content_output
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
-    from callboard._records._documents import SharedDocuments as SharedDocuments
     from callboard._records._events import ActorEvent as ActorEvent
     from callboard._records._events import AskEvent as AskEvent
     from callboard._records._events import CallEvent as CallEvent
@@ -136,7 +135,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "callboard._records._events": ("ActorEvent", "AskEvent", "CallEvent", "RunEvent", "RunInfo"),
-    "callboard._records._documents": ("SharedDocuments",),
     "callboard._records._reports": ("Drained", "UnknownCall", "ActorStatistics", "Statistics"),
     "callboard._records._fleets": ("Fleet", "Snapshots"),
     "callboard._records._policies": ("CallContext", "CallPolicy", "Engine", "Limit", "Rate", "SharedLimits"),

@@ -1,4 +1,4 @@
-"""Extension points: protocols and data classes for engines, fleets of actors, shared limits, documents, web access.
+"""Extension points: protocols and data classes for engines, fleets of actors, shared limits, web access.
 
 Middleware that waits, computes or shares state finds functions for that here, too.
 
@@ -9,8 +9,6 @@ Middleware that waits, computes or shares state finds functions for that here, t
 - *Fleets* give each key one owner among many processes. A `Fleet` admits a `FleetHost` and returns its `Membership`.
 - *Shared limits* count permits for many processes: a `SharedLimits` store answers each `PermitRequest` with a `Permit`.
   A `LimitGuard` applies a `callboard.Limit` to work that is no tool call.
-- *Shared documents* hold small state on a server. A `SharedDocuments` store applies a `Rule` to a `Document`: the rule
-  sees `Found` and returns `Written`; the caller receives `Done` or `Away`.
 - *Web access* for hosts that a model has named: `is_public` checks the name, and `is_public_address` the peer after
   connecting, because a name may resolve differently each time. `retry_after` parses the header of that name. For URL
   arguments use `callboard.guards.Url`.
@@ -37,13 +35,6 @@ from callboard._loops._owner_task import Openable as Openable
 from callboard._loops._protocol import Wakeup as Wakeup
 from callboard._loops._side_tasks import CutOffError as CutOffError
 from callboard._loops._side_tasks import shielded as shielded
-from callboard._records._documents import Away as Away
-from callboard._records._documents import Document as Document
-from callboard._records._documents import Done as Done
-from callboard._records._documents import Found as Found
-from callboard._records._documents import Rule as Rule
-from callboard._records._documents import SharedDocuments as SharedDocuments
-from callboard._records._documents import Written as Written
 from callboard._records._fleets import Delivery as Delivery
 from callboard._records._fleets import Fleet as Fleet
 from callboard._records._fleets import FleetAsk as FleetAsk
@@ -71,19 +62,15 @@ from callboard.exceptions import EngineError as EngineError
 
 __all__ = [
     "Address",
-    "Away",
     "Body",
     "CutOffError",
     "Delivery",
-    "Document",
-    "Done",
     "Engine",
     "EngineError",
     "EngineOperations",
     "Fleet",
     "FleetAsk",
     "FleetHost",
-    "Found",
     "KeyMovedError",
     "LimitGuard",
     "Membership",
@@ -93,14 +80,11 @@ __all__ = [
     "Permit",
     "PermitRequest",
     "Resolver",
-    "Rule",
     "Seat",
-    "SharedDocuments",
     "SharedLimits",
     "ToolActor",
     "Wakeup",
     "WorkerThreads",
-    "Written",
     "actor_behind",
     "attached_context",
     "common_time",

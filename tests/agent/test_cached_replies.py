@@ -13,10 +13,10 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel, PrivateAttr
 
 from callboard import MiddlewareOrderWarning, create_agent
-from callboard._records._documents import Done, Found
 from callboard.guards import Redact
 from callboard.middleware import Cache, Fallback, Retry, TokenLimit
 from callboard.testing import Recorder, ScriptedModel, calls
+from tests.middleware._dict_cache import DictCache
 
 from ._savers import AT, QUESTION, contents, run, say
 
@@ -325,30 +325,11 @@ async def test_a_reply_from_the_cache_is_streamed_once() -> None:
         assert "".join(str(chunk.content) for chunk in chunks if isinstance(chunk, AIMessage)) == "well done"
 
 
-class Documents:
-    """Store of documents in memory, for one process."""
-
-    largest = 100_000
-
-    def __init__(self) -> None:
-        self.texts: dict[Any, str] = {}
-
-    def change(self, document: Any, rule: Any, then: Any = None) -> None:
-        found = Found(text=self.texts.get(document.name), left=0.0, now=1.0, marks=(0, 0))
-        written, value = rule(found)
-        if written is not None and written.text is not None:
-            self.texts[document.name] = written.text
-        if then is not None:
-            then(Done(value))
-
-    def mark(self, *_: Any) -> None: ...
-
-
 async def answers_of_processes(store: Any, make: Callable[[], Any], **options: Any) -> list[str]:
     """Return the replies of two agents as in two processes: each has a cache and a model of its own."""
     found: list[str] = []
     for number in range(2):
-        agent = create_agent(make()([str(number)]), [], middleware=[Cache(models=True, shared=store)], **options)
+        agent = create_agent(make()([str(number)]), [], middleware=[Cache(models=True, store=store)], **options)
         found.append(str((await told(agent))[-1].content))
     return found
 
@@ -361,22 +342,25 @@ class Serializable(ScriptedModel):
         return True
 
 
+@pytest.mark.real_clock
 async def test_processes_share_replies_of_models_with_equal_options() -> None:
-    assert await answers_of_processes(Documents(), lambda: Serializable) == ["0", "0"]
+    assert await answers_of_processes(DictCache(), lambda: Serializable) == ["0", "0"]
 
 
+@pytest.mark.real_clock
 async def test_a_model_that_is_known_only_as_an_object_is_not_shared() -> None:
-    store = Documents()
+    store = DictCache()
     assert await answers_of_processes(store, lambda: ScriptedModel) == ["0", "1"]
-    assert store.texts == {}
+    assert store.values == {}
 
 
+@pytest.mark.real_clock
 async def test_a_damaged_reply_in_a_store_is_ignored() -> None:
-    store = Documents()
+    store = DictCache()
     await answers_of_processes(store, lambda: Serializable)
-    store.texts = {name: text.replace("messages", "message") for name, text in store.texts.items()}
+    store.values = {key: text.replace("messages", "message") for key, text in store.values.items()}
     assert (await answers_of_processes(store, lambda: Serializable))[0] == "0"
-    agent = create_agent(Serializable(["new"]), [], middleware=[Cache(models=True, shared=store)])
+    agent = create_agent(Serializable(["new"]), [], middleware=[Cache(models=True, store=store)])
     assert (await told(agent))[-1].content == "new"
 
 

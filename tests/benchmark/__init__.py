@@ -115,7 +115,6 @@ BENCHMARKS = {
         quick={"calls": 500, "width": 8},
         tiny={"calls": 3, "width": 2},
     ),
-    "documents": Benchmark(_shared.documents, full={"calls": 2_000}, quick={"calls": 500}, tiny={"calls": 3}),
     "mcp": Benchmark(
         _mcp.mcp,
         full={"calls": 2_000, "opened": 20},

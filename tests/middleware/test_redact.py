@@ -32,7 +32,7 @@ from callboard.middleware import Cache, RequireApproval
 from callboard.testing import ScriptedModel, calls, tool_call
 from tests import helpers
 from tests.helpers import examples
-from tests.server.documents._memory import MemoryDocuments, MemoryServer
+from tests.middleware._dict_cache import DictCache
 
 WAIT = 1000
 CARD = "4111 1111 1111 1111"
@@ -1104,20 +1104,21 @@ async def test_results_without_secrets_are_shared_by_all_conversations() -> None
     assert ran == ["Bob"]
 
 
+@pytest.mark.real_clock  # the store is used in worker threads
 async def test_a_result_with_tokens_is_not_stored_for_other_processes() -> None:
     """Their keys differ, so that no process could reveal the tokens of another one."""
-    server = MemoryServer()
+    store = DictCache()
 
     async def find(name: str) -> str:
         return CARD if name == "Ann" else "nobody"
 
-    cache = Cache({"find"}, shared=MemoryDocuments(server))
+    cache = Cache({"find"}, store=store)
     node = ToolNode([helpers.make(find)], middleware=[cache, Redact()])
     events: list[CallEvent] = []
     with observe(events.append):
         for name in ("Bob", "Ann"):
             await node.ainvoke([tool_call("find", "1", name=name)], thread("a"))
-    assert len(server.texts) == 1
+    assert len(store.results()) == 1
     reasons = [event.facts["reason"] for event in events if event.what == "cache_skipped"]
     assert reasons == ["is only for its conversation"]
 

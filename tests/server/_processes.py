@@ -1,4 +1,4 @@
-"""Process that uses shared limits, documents or a fleet; tests start several, and stop or kill some.
+"""Process that uses shared limits or a fleet; tests start several, and stop or kill some.
 
 The guarded resource is a file with a line for each action, with the time of a clock that all processes of a machine
 share. That of a fleet refuses a lower token than it has seen.
@@ -28,7 +28,6 @@ import anyio  # noqa: E402
 
 from callboard import Actor, ActorDiedError, CallPolicy, Limit, Rate, ToolNode, fencing_token, handler, keyed  # noqa: E402
 from callboard.extend import Permit, PermitRequest  # noqa: E402
-from callboard.middleware import Cache, CircuitBreaker  # noqa: E402
 from callboard.testing import tool_call  # noqa: E402
 from tests.server._servers import store_at  # noqa: E402
 
@@ -183,7 +182,7 @@ class Resource:
 
 
 def node_of(plan: dict[str, Any]) -> ToolNode:
-    """Return a node with a tool that uses the resource under a limit, behind a cache, or behind a circuit breaker."""
+    """Return a node with a tool that uses the resource under a limit."""
     resource, tenant = Resource(Path(plan["resource"])), plan.get("tenant", "-")
 
     async def work(n: int) -> str:
@@ -191,44 +190,20 @@ def node_of(plan: dict[str, Any]) -> ToolNode:
         resource.note("begin", tenant, n)
         try:
             await anyio.sleep(plan.get("seconds", 0.0))
-            if plan.get("fails"):
-                raise OSError("it is down")
         finally:
             resource.note("end", tenant, n)
         return f"{n} by {os.getpid()}"
 
-    if plan["what"] == "limits":
-        store = store_at(plan["url"], "limits", prefix=plan["prefix"], lease=plan.get("lease", 1.0))
-        rate = None if plan.get("rate") is None else Rate(*plan["rate"])
-        lane = (lambda call: tenant) if "tenant" in plan else None
-        limit = Limit(concurrency=plan.get("concurrency"), rate=rate, shared=Timed(store), tenant=lane)
-        return ToolNode([work], policies={"work": CallPolicy(limit=limit)})
-    store = store_at(plan["url"], "documents", prefix=plan["prefix"], patience=5.0)
-    if plan["what"] == "cache":
-        cache = Cache({"work"}, shared=store, key=lambda request: request.tool_call["args"]["n"])
-        return ToolNode([work], middleware=[cache], handle_tool_errors=True)
-    breaker = CircuitBreaker(shared=store, on=OSError, **plan["rules"])
-    return ToolNode([work], middleware=[breaker], handle_tool_errors=True)
+    store = store_at(plan["url"], "limits", prefix=plan["prefix"], lease=plan.get("lease", 1.0))
+    rate = None if plan.get("rate") is None else Rate(*plan["rate"])
+    lane = (lambda call: tenant) if "tenant" in plan else None
+    limit = Limit(concurrency=plan.get("concurrency"), rate=rate, shared=Timed(store), tenant=lane)
+    return ToolNode([work], policies={"work": CallPolicy(limit=limit)})
 
 
 async def call(plan: dict[str, Any], node: ToolNode) -> None:
-    """Make the calls of a plan, at once under a limit and otherwise one after the other; print how they ended."""
-    keys = plan.get("keys", 1)
-    found: dict[str, int] = {}
-
-    async def batch(numbers: Sequence[int]) -> None:
-        result = await node.ainvoke([tool_call("work", f"c{number}", n=number) for number in numbers])
-        for message in result["messages"]:
-            how = message.status if len(numbers) > 1 else str(message.content)
-            found[how] = found.get(how, 0) + 1
-
-    if plan["what"] == "limits":
-        await batch(range(plan["calls"]))
-    else:
-        for number in range(plan["calls"]):
-            await batch([number % keys])
-            await anyio.sleep(plan.get("pause", 0.0))
-    print(json.dumps(found), flush=True)
+    """Make the calls of a plan at once."""
+    await node.ainvoke([tool_call("work", f"c{number}", n=number) for number in range(plan["calls"])])
 
 
 class Worker(Actor):

@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 import redis
 
-from callboard_actors.postgres import PostgresDocuments, PostgresFleet, PostgresLimits
-from callboard_actors.redis import RedisDocuments, RedisFleet, RedisLimits
+from callboard_actors.postgres import PostgresFleet, PostgresLimits
+from callboard_actors.redis import RedisFleet, RedisLimits
 from tests.agent._postgres import Server as PostgresServer
 
 SECRET = "a secret of at least sixteen bytes"
 STORES: dict[str, tuple[Any, Any]] = {
     "limits": (RedisLimits, PostgresLimits),
-    "documents": (RedisDocuments, PostgresDocuments),
     "fleet": (RedisFleet, PostgresFleet),
 }
 NOWHERE = {"redis": "redis://127.0.0.1:1/0", "postgres": "postgresql://clerk@127.0.0.1:1/app"}
@@ -131,7 +130,7 @@ def server_url(request: Any, name: str) -> str:
 
 
 def store_at(url: str, what: str, **options: Any) -> Any:
-    """Make a store of limits, documents or a fleet on the server of a URL."""
+    """Make a store of limits or a fleet on the server of a URL."""
     if what == "fleet":
         options = {"secret": SECRET, **options}
     return STORES[what][url.startswith("postgresql:")](url, **options)

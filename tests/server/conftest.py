@@ -10,7 +10,6 @@ from tests.agent._postgres import Server as PostgresServer
 from tests.agent._postgres import running_postgres
 
 from ._servers import Place, RedisServer, running_redis, server_url
-from .documents._world import MemoryWorld, ServerWorld, World
 from .fleet._memory import MemoryFleet, MemoryServer
 from .fleet._world import LEASE, LOGS, Fleets
 from .limits._world import Stores, stores_on
@@ -81,23 +80,6 @@ def own_stores(own_redis: RedisServer) -> Iterator[Stores]:
     """Return a factory of stores of limits on a Redis that the test may kill."""
     with _closing(own_redis.url) as place:
         yield stores_on(place)
-
-
-@pytest.fixture(params=["memory", *EXHAUSTIVE])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Return a server with stores of documents, in memory or real."""
-    if request.param == "memory":
-        yield MemoryWorld()
-        return
-    with _closing(server_url(request, request.param)) as place:
-        yield ServerWorld(place)
-
-
-@pytest.fixture
-def server_world(url: str) -> Iterator[World]:
-    """Return a real server with stores of documents."""
-    with _closing(url) as place:
-        yield ServerWorld(place)
 
 
 @pytest.fixture(params=["memory", *EXHAUSTIVE])

@@ -1,4 +1,4 @@
-"""Guarantees of shared limits, documents and fleets, measured at a guarded resource while processes are killed."""
+"""Guarantees of shared limits and fleets, measured at a guarded resource while processes are killed."""
 
 import random
 import signal
@@ -13,7 +13,7 @@ import pytest
 
 from callboard import ActorDiedError, keyed
 
-from ._processes import Line, Worker, begins, end, fleet_at, go, read, said, start, until, until_ready, waiting
+from ._processes import Line, Worker, begins, end, fleet_at, go, read, start, until, until_ready, waiting
 from ._servers import RedisServer
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(300)]
@@ -181,71 +181,6 @@ def test_a_stopped_process_begins_nothing_with_places_that_it_has_lost(url: str,
             running.add((line.pid, line.n))
         else:
             running.discard((line.pid, line.n))
-
-
-# Documents.
-
-
-@pytest.mark.parametrize("skew", [0.0, 86_400.0])
-def test_of_identical_calls_of_four_processes_each_runs_once_in_each(url: str, tmp_path: Path, skew: float) -> None:
-    """Four processes with wrong clocks make 800 calls, of which 20 are different; the last of each share one result."""
-    resource = tmp_path / "resource"
-    plan = plan_of("cache", url, tmp_path, calls=200, keys=20, seconds=0.02)
-    backends = ("asyncio", "trio", "asyncio", "trio")
-    plans = [{**plan, "backend": backend, "skew": skew * (n - 1.5)} for n, backend in enumerate(backends)]
-
-    with waiting(resource, *plans) as started:
-        go(*started)
-        found = [said(one) for one in started]
-
-    runs = Counter((line.pid, line.n) for line in begins(resource))
-    assert {n for _, n in runs} == set(range(20))
-    assert max(runs.values()) == 1
-    together = sum((Counter(one) for one in found), Counter[str]())
-    assert sum(together.values()) == 800
-    assert sum(sorted(together.values())[-20:]) > 700
-
-
-def test_a_circuit_that_one_process_has_opened_is_open_in_four(url: str, tmp_path: Path) -> None:
-    """Each process tries a tool that is down once in each period of `open_for`, or lets another one do it."""
-    resource = tmp_path / "resource"
-    rules = {"minimum": 4, "open_for": 2.0, "window": 60.0}
-    plan = plan_of("breaker", url, tmp_path, rules=rules, fails=True, calls=400, pause=0.01)
-    first, later = {**plan, "calls": 4, "backend": "trio"}, [{**plan, "backend": name} for name in ("asyncio", "trio")]
-
-    with waiting(resource, first, *later) as started:
-        go(started[0])
-        said(started[0])
-        go(*started[1:])
-        found = [said(one) for one in started[1:]]
-
-    lines = begins(resource)
-    opened = lines[3].time
-    assert [line.pid for line in lines[:4]] == [started[0].pid] * 4
-    assert all(line.time > opened + 1.8 for line in lines[4:])
-    assert 2 <= len(lines[4:]) <= 2 * 4
-    assert all(sum(count for text, count in one.items() if "unavailable" in text) > 390 for one in found)
-
-
-def test_a_redis_that_is_killed_under_load_costs_runs_and_no_answers(own_redis: RedisServer, tmp_path: Path) -> None:
-    """Redis loses all results; every call still returns a right answer, and later calls share results again."""
-    resource = tmp_path / "resource"
-    plan = plan_of("cache", own_redis.url, tmp_path, calls=300, keys=10)
-    plan = {**plan, "seconds": 0.02, "pause": 0.01}
-
-    with waiting(resource, plan, plan, plan) as started:
-        go(*started)
-        for number in range(1, 3):
-            until(lambda number=number: len(begins(resource)) >= 10 * number)  # type: ignore[misc]
-            time.sleep(0.3)
-            own_redis.kill()
-            time.sleep(0.2)
-            own_redis.start()
-        found = [said(one) for one in started]
-
-    assert [sum(one.values()) for one in found] == [300] * 3
-    assert all(" by " in text for one in found for text in one)
-    assert 30 <= len(begins(resource)) < 900
 
 
 # Fleets.

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from callboard import CallPolicy, Limit, Rate, ToolNode
-from callboard.middleware import Cache, CircuitBreaker
-from callboard_actors.postgres import PostgresDocuments, PostgresFleet, PostgresLimits
-from callboard_actors.redis import RedisDocuments, RedisFleet, RedisLimits
+from callboard_actors.postgres import PostgresFleet, PostgresLimits
+from callboard_actors.redis import RedisFleet, RedisLimits
 
 from ._servers import SECRET, STORES, store_at
 
@@ -57,11 +56,6 @@ def test_a_store_has_the_same_options_on_either_server(what: str) -> None:
         ("limits", {"prefix": "shop:tool"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
         ("limits", {"prefix": "a\0b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
         ("limits", {"prefix": "{x}"}, ValueError, r"\(prefix=...\) is 1 to 200 letters, .*, got '{x}'"),
-        ("documents", {"patience": 0.0}, ValueError, r"\(patience=...\) is 0.01 to"),
-        ("documents", {"away": "wait"}, ValueError, r"\(away=...\) is one of \('local', 'refuse'\), got 'wait'"),
-        ("documents", {"largest": 1000}, ValueError, r"\(largest=...\) is 65,536 to 67,108,864 bytes, got 1000"),
-        ("documents", {"largest": 1e6}, ValueError, r"\(largest=...\) is 65,536 to"),
-        ("documents", {"prefix": "a:b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
         ("fleet", {"lease": 0.5}, ValueError, r"\(lease=...\) is 1 to 86400 seconds, got 0\.5"),
         ("fleet", {"lease": "long"}, TypeError, r"\(lease=...\) is a number of seconds"),
         ("fleet", {"patience": -1.0}, ValueError, r"\(patience=...\) is 0 to"),
@@ -106,9 +100,9 @@ def test_a_limit_that_has_no_share_for_each_process_is_refused_when_the_node_is_
 
 OF_SOMETHING_ELSE = [
     *((RedisLimits, "postgresql://clerk:secret@localhost/app"), (RedisLimits, "redis://:secret@")),
-    *((RedisDocuments, "postgresql://clerk:secret@localhost/app"), (RedisFleet, "https://:secret@host")),
+    *((RedisFleet, "postgresql://clerk:secret@localhost/app"), (RedisFleet, "https://:secret@host")),
     *((PostgresLimits, "redis://:secret@localhost"), (PostgresLimits, "sqlite:///limits.db")),
-    *((PostgresDocuments, "redis://:secret@localhost"), (PostgresFleet, "https://:secret@host")),
+    *((PostgresFleet, "redis://:secret@localhost"), (PostgresFleet, "https://:secret@host")),
 ]
 
 
@@ -116,8 +110,8 @@ OF_SOMETHING_ELSE = [
     ("cls", "url", "says"),
     [
         *((cls, url, f"{cls.__name__}.* is no URL of .*give it one such as") for cls, url in OF_SOMETHING_ELSE),
-        (RedisDocuments, "redis://localhost?protocol=3", r"RedisDocuments\(url\): 'protocol' is not to be had"),
-        (PostgresDocuments, "postgresql://localhost/app?no_such=1", r"PostgresDocuments\(url\) cannot be read"),
+        (RedisLimits, "redis://localhost?protocol=3", r"RedisLimits\(url\): 'protocol' is not to be had"),
+        (PostgresLimits, "postgresql://localhost/app?no_such=1", r"PostgresLimits\(url\) cannot be read"),
         *((RedisLimits, f"redis://user:{word}@host", "quote it") for word in ("sec/ret", "12/sec", "sec#ret")),
         (RedisLimits, "redis://user:sec@[::1", "give it one such as"),
         (RedisLimits, "redis://localhost/app", "databases of Redis are numbers, got 'app'"),
@@ -175,7 +169,7 @@ def test_a_missing_extra_is_said_with_the_command_that_installs_it(
 @pytest.mark.parametrize("what", STORES)
 def test_a_store_can_be_copied_and_pickled(url: str, what: str) -> None:
     """A node with a store can be copied and pickled; each copy acts as a separate process."""
-    options = {"limits": {"away": "local", "processes": 4}, "documents": {"largest": 70_000}, "fleet": {"lease": 3.0}}
+    options = {"limits": {"away": "local", "processes": 4}, "fleet": {"lease": 3.0}}
     store = store_at(url, what, **options[what])
 
     for one in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
@@ -183,8 +177,6 @@ def test_a_store_can_be_copied_and_pickled(url: str, what: str) -> None:
         if what == "limits":
             with pytest.raises(ValueError, match="processes=4"):
                 one.check(Limit(concurrency=3))
-        elif what == "documents":
-            assert one.largest == 70_000
         else:
             assert one.lease == 3.0
 
@@ -200,28 +192,3 @@ def test_tenants_of_a_limit_that_is_not_shared_are_refused() -> None:
     """Without a shared store the option would be ignored."""
     with pytest.raises(ValueError, match="is for a shared limit"):
         Limit(concurrency=1, tenant=lambda call: call["args"]["user"])
-
-
-@pytest.mark.parametrize("wrong", [RedisDocuments, RedisLimits("redis://localhost"), "redis://localhost"])
-def test_what_is_no_store_of_documents_is_refused(wrong: Any) -> None:
-    """A store of limits is no store of documents."""
-    with pytest.raises(TypeError, match=r"Cache\(shared=...\) is a store of documents, such as .*RedisDocuments"):
-        Cache({"work"}, shared=wrong)
-    with pytest.raises(TypeError, match=r"CircuitBreaker\(shared=...\) is a store of documents"):
-        CircuitBreaker(shared=wrong)
-
-
-@pytest.mark.parametrize("option", [{"name": "a"}, {"version": 2}])
-def test_an_option_that_is_for_a_store_is_refused_without_one(option: dict[str, Any]) -> None:
-    """Without a store the option would have no effect."""
-    with pytest.raises(ValueError, match=rf"Cache\({next(iter(option))}=...\) is for what many processes share"):
-        Cache({"work"}, **option)
-
-
-def test_a_name_that_is_none_is_refused() -> None:
-    """Another object than a text or a number would have a different name in each process."""
-    shared = RedisDocuments("redis://localhost")
-    with pytest.raises(TypeError, match=r"Cache\(version=...\) is a text or a number, got <object"):
-        Cache({"work"}, shared=shared, version=object())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"CircuitBreaker\(name=...\) is a text or a number"):
-        CircuitBreaker(shared=shared, name=["a"])  # type: ignore[arg-type]

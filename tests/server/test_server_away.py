@@ -1,7 +1,5 @@
 """Servers that are away, crash, stand still or are misconfigured: calls follow the chosen policy, and never hang."""
 
-from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import anyio
@@ -9,11 +7,9 @@ import pytest
 
 from callboard import CallPolicy, Limit, StorageError, ToolNode
 from callboard.extend import PermitRequest
-from callboard.middleware import Cache, CircuitBreaker
 from tests.helpers import ask, ended, make
 
 from ._servers import NOWHERE, RedisServer, crash, store_at
-from .documents._world import WAIT
 from .limits._world import LEASE, Asking, Stores, until
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
@@ -189,143 +185,18 @@ async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) 
     assert "the store was closed" in str(stay.failure)
 
 
-# Documents.
-
-
-class Process:
-    """Tool behind a cache and a circuit breaker, which stands for one process."""
-
-    def __init__(self, store: Any) -> None:
-        self.runs = 0
-        self.fails = False
-        self.store = store
-        self.cache = Cache({"work"}, shared=store, key=lambda request: request.tool_call["args"].get("n", 0))
-        self.breaker = CircuitBreaker(shared=store, minimum=2, open_for=30.0, on=OSError)
-        self.node = ToolNode([make(self.work)], middleware=[self.cache, self.breaker], handle_tool_errors=True)
-
-    async def work(self, n: int = 0) -> str:
-        self.runs += 1
-        if self.fails:
-            raise OSError("down")
-        return f"run {self.runs}"
-
-    async def call(self, n: int = 0) -> Any:
-        with anyio.fail_after(WAIT):
-            [message] = await self.node.ainvoke(ask(("work", {"n": n})))
-        return ended(message) or message.content
-
-
-async def test_calls_go_on_without_a_server_and_the_first_one_alone_waits(nowhere: str) -> None:
-    """By default calls go on, because a breaker or a cache must not stop them."""
-    process = Process(store_at(nowhere, "documents", patience=3.0))
-    assert await process.call() == "run 1"
-    with anyio.fail_after(2.5):  # less than the patience
-        assert [await process.call() for _ in range(5)] == [f"run {n}" for n in range(2, 7)]
-    process.store.close()
-
-
-async def test_calls_are_refused_by_choice(nowhere: str) -> None:
-    """The message tells the model the reason but no password."""
-    process = Process(store_at(nowhere, "documents", patience=0.1, away="refuse"))
-    assert await process.call() == "rejected"
-    process.store.close()
-
-    assert process.runs == 0
-
-
-@pytest.fixture
-def pair(own_redis: RedisServer) -> Iterator[tuple[Process, Process]]:
-    """Return two processes at a Redis that the test may kill."""
-    stores = [store_at(own_redis.url, "documents", patience=0.3) for _ in range(2)]
-    yield Process(stores[0]), Process(stores[1])
-    for store in stores:
-        store.close()
-
-
-async def _until_shared(one: Process, other: Process) -> None:
-    """Call until two processes share results, as they do while the server can be reached."""
-    with anyio.fail_after(WAIT):
-        for n in count(100):
-            before = other.runs
-            await one.call(n)
-            await anyio.sleep(0.05)
-            await other.call(n)
-            if other.runs == before:
-                return
-
-
-async def test_a_server_that_stands_still_keeps_nobody_for_long_and_hears_what_was_forgotten(
-    own_redis: RedisServer, pair: tuple[Process, Process]
-) -> None:
-    """Calls wait at most for their patience. A result that is known to be wrong must not come back afterwards."""
-    one, other = pair
-    await one.call(1)
-    await one.call(2)
-    await _until_shared(one, other)
-    own_redis.pause(on=True)
-    with anyio.fail_after(2):
-        assert await one.call(1) == "run 4"
-    one.cache.invalidate("work", key=2)
-    own_redis.pause(on=False)
-
-    await _until_shared(one, other)
-
-    runs = other.runs
-    assert await other.call(1) == "run 1"
-    assert other.runs == runs
-    assert await other.call(2) == f"run {runs + 1}"
-
-
-@pytest.mark.parametrize("kind", ["redis", "postgres"])
-async def test_a_killed_server_costs_results_and_no_answers(kind: str, request: pytest.FixtureRequest) -> None:
-    """The memory of both servers is lost. A process keeps its open circuit until it has asked, and tries the tool."""
-    server, url = _own(kind, request)
-    one, other = (Process(store_at(url, "documents", patience=0.3)) for _ in range(2))
-    await _until_shared(one, other)
-    one.fails = True
-    for n in range(2):
-        await one.call(n)
-    assert one.breaker.state("work") == "open"
-
-    _kill(server)
-    assert await one.call(7) == "unavailable"
-    server.start()
-    one.fails = False
-    with anyio.fail_after(WAIT):
-        while await one.call(8) == "unavailable":
-            await anyio.sleep(0.2)
-    await _until_shared(one, other)
-    for process in (one, other):
-        process.store.close()
-
-
-# Both.
-
-
-def guarded(store: Any) -> list[ToolNode]:
-    """Return nodes that need a store: under a limit, behind a cache, and behind a circuit breaker."""
-    if hasattr(store, "ask"):
-        return [limited(store)]
-    cache = Cache({"work"}, shared=store, key=lambda _: 0)
-    return [ToolNode([make(work)], middleware=[one]) for one in (cache, CircuitBreaker(shared=store))]
-
-
-@pytest.mark.parametrize("what", ["limits", "documents"])
-async def test_a_wrong_password_is_said_at_once(locked_redis: RedisServer, what: str) -> None:
+async def test_a_wrong_password_is_said_at_once(locked_redis: RedisServer) -> None:
     """A wrong password will not become right; going on without the server would hide it."""
-    store = store_at(locked_redis.url, what, patience=10.0)
-    for node in guarded(store):
-        with anyio.fail_after(WAIT), pytest.raises(StorageError, match="user and a password"):
-            await node.ainvoke(ask("work"))
+    store = store_at(locked_redis.url, "limits", patience=10.0)
+    with anyio.fail_after(30), pytest.raises(StorageError, match="user and a password"):
+        await limited(store).ainvoke(ask("work"))
     store.close()
 
 
-@pytest.mark.parametrize("what", ["limits", "documents"])
-async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str, what: str) -> None:
+async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str) -> None:
     """A missing database is a permanent error, like a wrong password."""
-    store = store_at(postgres_url.rpartition("/")[0] + "/nobody_made_it", what, patience=10.0)
-    for node in guarded(store):
-        with anyio.fail_after(WAIT), pytest.raises(StorageError, match="nobody_made_it") as caught:
-            await node.ainvoke(ask("work"))
-        assert "p%3Ass" not in str(caught.value)
+    store = store_at(postgres_url.rpartition("/")[0] + "/nobody_made_it", "limits", patience=10.0)
+    with anyio.fail_after(30), pytest.raises(StorageError, match="nobody_made_it") as caught:
+        await limited(store).ainvoke(ask("work"))
+    assert "p%3Ass" not in str(caught.value)
     store.close()

@@ -1,1 +1,1 @@
-"""Data classes and protocols: policies, limits, engines, events, reports, fleets of actors, shared documents."""
+"""Data classes and protocols: policies, limits, engines, events, reports, fleets of actors."""

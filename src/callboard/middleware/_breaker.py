@@ -15,11 +15,8 @@ from langchain_core.tools import BaseTool
 from callboard._calls._call import note
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 from callboard._loops._current import common_time
-from callboard._records._documents import Document, Done, Found, SharedDocuments, Written
 from callboard._records._policies import LimitKey, check_count, check_seconds, key_function
-from callboard._util._canonical import digest
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
-from callboard.middleware._asking import ask, check_store
 from callboard.middleware._retry import Failures, When
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, running_call
@@ -84,10 +81,6 @@ class Circuit:
     rules: Rules
     changes: int = 0
     """Number of times that the circuit has changed its state."""
-    asked_at: float = -math.inf
-    """Time at which the store was last asked whether another process has opened this circuit."""
-    is_shared: bool = False
-    """`True` once this open circuit's document was in the store. Only then a missing document ends the open time."""
     _outcomes: deque[tuple[float, bool]] = field(default_factory=deque[tuple[float, bool]])
     _failures: int = 0
     _until: float | None = None
@@ -131,19 +124,6 @@ class Circuit:
         self._count(now, failed)
         return self._change(opens_until) if self._fails_too_often() else None
 
-    def follow(self, left: float, now: float) -> State | None:
-        """Open the circuit for `left` seconds, because another process opened it; return "open" if this is a change."""
-        # With 0, the circuit is open no longer, unless the store never had the document of its opening.
-        if self.wait(now) > 0:
-            # Without a document that the store once had, 0 only says that it was away when the circuit opened here.
-            if left > 0 or self.is_shared:
-                self._until, self.is_shared = now + left, True
-        elif left > 0:
-            self._change(now + left)
-            self.is_shared = True
-            return "open"
-        return None
-
     def idle(self, now: float) -> bool:
         """Return whether the circuit can be dropped: no call is running, and no outcome or state is still valid."""
         known_until = self._until
@@ -165,7 +145,6 @@ class Circuit:
     def _change(self, until: float | None) -> State:
         """Open the circuit until the time `until`, or close it if `until` is `None`; return its new state."""
         self._until = until
-        self.is_shared = False
         self.changes += 1
         self._failures = 0
         self._probing = 0
@@ -173,7 +152,7 @@ class Circuit:
         return "closed" if until is None else "open"
 
 
-# Circuits of a process
+# Circuits by key
 
 FEWEST = 64
 """Minimum number of circuits in a process before unused circuits are removed."""
@@ -192,8 +171,8 @@ class Admission(NamedTuple):
     """New state of the circuit that observers have not been told yet, or `None`."""
 
 
-class LocalCircuits:
-    """Circuits by key in a single process, used from any thread and event loop."""
+class Circuits:
+    """Circuits by key, used from any thread and event loop."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -202,12 +181,8 @@ class LocalCircuits:
         self._lock = threading.Lock()
         self._prune_at = FEWEST
 
-    def checked(self, key: Hashable) -> Hashable:
-        """Return the key unchanged: any hashable key is valid in one process."""
-        return key
-
-    async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Admit or refuse a call by the circuit of its key, and return the decision; never wait."""
+    def enter(self, key: Hashable) -> Admission:
+        """Admit or refuse a call by the circuit of its key, and return the decision."""
         now = common_time()
         with self._lock:
             circuit = self._circuit(key, now)
@@ -251,110 +226,6 @@ class LocalCircuits:
             self._prune_at = max(FEWEST, 2 * len(self._circuits))
 
 
-# Circuits of many processes
-
-_FRESH = 1.0
-"""Seconds for which an answer of the store is used before the store is asked again."""
-_ON_THE_WAY = 0.1
-"""Seconds by which a document's life is shorter than the open time of its circuit, because it is written later.
-
-Otherwise a call that waited exactly as long as it was told would still find the document.
-"""
-_RESET = "reset"
-"""Name of a mark in the store. Setting the mark makes all earlier documents of a breaker void."""
-_SLACK = 1.0
-"""Seconds by which the clock of the store may go back before a document counts as forged."""
-
-
-class SharedCircuits(LocalCircuits):
-    """Circuits by key whose open state is shared by many processes through a store.
-
-    Each process counts outcomes and tries the tool by itself.
-
-    The document of an open circuit lives exactly as long as the circuit is open: its remaining life is the whole
-    message, so the clocks of the processes need not agree.
-    """
-
-    def __init__(self, rules: Rules, store: SharedDocuments, name: object) -> None:
-        super().__init__(rules)
-        self._store = store
-        # By values, not by types: a process with another version of the code, or with 1 for 1.0, shares the circuits.
-        numbers = [rules.ratio, rules.minimum, rules.window, rules.open_for, rules.probes]
-        self._shelf = f"circuits-{digest([name, list(map(float, numbers))])[:32]}"
-
-    def checked(self, key: Hashable) -> Hashable:
-        """Return the key; raise `ValueError` if it has no JSON form, by which other processes recognise it."""
-        self._document(key)
-        return key
-
-    async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Admit or refuse a call by its circuit, whose state is read from the store if needed; return the decision."""
-        # It first waits for the store if the last look for this circuit was more than a second ago.
-        now = common_time()
-        with self._lock:
-            circuit = self._circuit(key, now)
-            changes, is_due = circuit.changes, circuit.asked_at + _FRESH <= now
-        news = None
-        # `None` during an outage: the process then goes on with what it knows.
-        if is_due and (found := await ask(self._store, self._document(key), self._left, request)) is not None:
-            news = self._follow(key, changes, found.value)
-        admission = await super().enter(key, request)
-        return admission._replace(news=news or admission.news)
-
-    def _follow(self, key: Hashable, changes: int, left: float) -> State | None:
-        now = common_time()
-        with self._lock:
-            circuit = self._circuit(key, now)
-            # If it has opened or closed here while the store was asked, the answer is older than that.
-            if circuit.changes != changes:
-                return None
-            circuit.asked_at = now
-            return circuit.follow(left, now)
-
-    def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call; return the new state of its circuit, or `None` if it is unchanged."""
-        # If the circuit opens, the store is told without waiting.
-        news = super().leave(admission, failed)
-        if news == "open":
-            # With an answer, the change is dropped in an outage. After it, the circuit would open for too long.
-            circuit, changes = admission.circuit, admission.circuit.changes
-            self._store.change(self._document(admission.key), self._open, partial(self._stored, circuit, changes))
-        return news
-
-    def _stored(self, circuit: Circuit, changes: int, answer: object) -> None:
-        """Record that the opening of a circuit is stored for other processes; called in a thread of the store."""
-        with self._lock:
-            if isinstance(answer, Done) and circuit.changes == changes:
-                circuit.is_shared = True
-
-    def reset(self, key: Hashable) -> None:
-        """Forget the circuit of a key, or all for `None`; in other processes, open circuits become half-open."""
-        super().reset(key)
-        if key is None:
-            self._store.mark(self._shelf, _RESET)
-        else:
-            self._store.change(self._document(key), lambda _: (Written(text=None), None))
-
-    # Rules: they run in a thread of the store.
-
-    def _left(self, found: Found) -> tuple[None, float]:
-        """Return the seconds for which a document keeps its circuit open; 0 for an outdated or invalid document."""
-        is_open = found.text == _text_of(found) and found.left <= self._rules.open_for + _SLACK
-        return None, max(0.0, found.left) if is_open else 0.0
-
-    def _open(self, found: Found) -> tuple[Written, None]:
-        return Written(text=_text_of(found), lives=max(0.001, self._rules.open_for - _ON_THE_WAY)), None
-
-    def _document(self, key: Hashable) -> Document:
-        # A digest, because the key may contain text of a model, which must not choose names in the store.
-        return Document(self._shelf, digest(key)[:32], (_RESET,))
-
-
-def _text_of(found: Found) -> str:
-    """Return the text that the document of an open circuit must have; a reset of all circuits changes this text."""
-    return f"open {found.marks[0]}"
-
-
 # Middleware
 
 _NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolInvocationError)
@@ -389,9 +260,6 @@ class CircuitBreaker(Middleware):
         key: a function of the tool call (a mapping with `name`, `args`, `id`), such as `lambda call:
             call["args"]["host"]`, or of the call and a `CallContext`. Calls with equal keys share a circuit. Without
             the function, and where it fails, the key is the tool's name.
-        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. A circuit that opens in one process is
-            then open in all that use the store, until the same time. Each process counts and tries the tool by itself.
-        name: name of the breaker in the store. Breakers with the same name and numbers share circuits; by default all.
 
     Raises:
         ValueError: if a number is out of range.
@@ -414,14 +282,11 @@ class CircuitBreaker(Middleware):
         on: When = Exception,
         on_message: Callable[[ToolMessage], bool] | None = None,
         key: LimitKey | None = None,
-        shared: SharedDocuments | None = None,
-        name: str | None = None,
     ) -> None:
         self._failures = Failures("CircuitBreaker", on, on_message)
-        check_store("CircuitBreaker", shared, name=name)
         self._rules = Rules(ratio=ratio, minimum=minimum, window=window, open_for=open_for, probes=probes)
         self._key = None if key is None else key_function("CircuitBreaker(key=...)", key)
-        self._circuits = LocalCircuits(self._rules) if shared is None else SharedCircuits(self._rules, shared, name)
+        self._circuits = Circuits(self._rules)
 
     def offers(self, tool: BaseTool) -> bool:
         """Return whether a tool should be offered to a model now; `False` while the tool's circuit is open.
@@ -447,7 +312,6 @@ class CircuitBreaker(Middleware):
 
         Raises:
             CircuitOpenError: if the circuit is open, or half-open with all trial calls in use.
-            StorageError: if the store of a shared circuit cannot be used.
         """
         return await self._counted(request, self._key_of(request), partial(call_next, request))
 
@@ -461,7 +325,7 @@ class CircuitBreaker(Middleware):
         return await self._counted(call, name, partial(call_next, request))
 
     async def _counted(self, request: ToolCallRequest, key: Hashable, run: Callable[[], Awaitable[T]]) -> T:
-        admission = await self._enter(request, key)
+        admission = self._enter(request, key)
         call = running_call()
         attempts = 0 if call is None else call.attempts
         failed: bool | None = None
@@ -481,9 +345,9 @@ class CircuitBreaker(Middleware):
             # count this call as a running probe for ever.
             self._tell(self._circuits.leave(admission, failed), request, self._rules.open_for)
 
-    async def _enter(self, request: ToolCallRequest, key: Hashable) -> Admission:
+    def _enter(self, request: ToolCallRequest, key: Hashable) -> Admission:
         call = request.tool_call
-        admission = await self._circuits.enter(key, request)
+        admission = self._circuits.enter(key)
         self._tell(admission.news, request, admission.wait)
         if admission.ticket is None:
             note("breaker_refused", tool=call["name"], retry_after=admission.wait)
@@ -504,7 +368,7 @@ class CircuitBreaker(Middleware):
         if self._key is None:
             return str(call["name"])
         try:
-            return self._circuits.checked(self._key.of(call, partial(context_of, request)))
+            return self._key.of(call, partial(context_of, request))
         except Exception as error:
             # Nothing has validated the arguments yet, so the key function may fail on them. The tool will report that.
             note("breaker_no_key", tool=call["name"], error=type(error).__name__)

@@ -1,19 +1,16 @@
-"""Limits, circuit breakers, cached results and fleets of actors, shared by many processes through PostgreSQL.
+"""Limits and fleets of actors, shared by many processes through PostgreSQL.
 
 limits = PostgresLimits("postgresql://localhost/app")
-documents = PostgresDocuments("postgresql://localhost/app")
 node = ToolNode(
     [fetch],
     policies={"fetch": CallPolicy(limit=Limit(concurrency=8, shared=limits))},
-    middleware=[Cache(["fetch"], shared=documents), CircuitBreaker(shared=documents)],
 )
 
 fleet = PostgresFleet("postgresql://localhost/app", secret=...)
 node = ToolNode([child(Browser, key=by_user, fleet=fleet)])
 """
 
-from callboard_actors.postgres._stores import PostgresDocuments as PostgresDocuments
 from callboard_actors.postgres._stores import PostgresFleet as PostgresFleet
 from callboard_actors.postgres._stores import PostgresLimits as PostgresLimits
 
-__all__ = ["PostgresDocuments", "PostgresFleet", "PostgresLimits"]
+__all__ = ["PostgresFleet", "PostgresLimits"]

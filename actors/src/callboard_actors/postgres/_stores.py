@@ -1,7 +1,6 @@
-"""Stores in PostgreSQL that many processes share: `PostgresLimits`, `PostgresDocuments` and `PostgresFleet`."""
+"""Stores in PostgreSQL that many processes share: `PostgresLimits` and `PostgresFleet`."""
 
 from callboard_actors._server._client import ServerStore
-from callboard_actors._server._documents import DocumentStore
 from callboard_actors._server._limits import LimitStore
 from callboard_actors._server.fleet._member import FleetStore
 
@@ -34,25 +33,6 @@ class PostgresLimits(_OnPostgres, LimitStore):
     """
 
     transport = "PostgresLimitsTransport"
-
-
-class PostgresDocuments(_OnPostgres, DocumentStore):
-    """Store of open circuit breakers and cached results in PostgreSQL, for applications with a database and no Redis.
-
-    The first process creates a table and functions named `callboard_documents...`, in the first schema of the search
-    path; it needs the right to. The table is unlogged: nothing in it has to survive a crash.
-
-    Args:
-        url: of the database: "postgresql://user:password@host:5432/database".
-        prefix: as for `callboard_actors.redis.RedisDocuments`.
-        away: as for `callboard_actors.redis.RedisDocuments`.
-        patience: as for `callboard_actors.redis.RedisDocuments`, in seconds.
-        largest: as for `callboard_actors.redis.RedisDocuments`, in bytes.
-
-    Raises the same errors as `RedisDocuments`.
-    """
-
-    transport = "PostgresDocumentsTransport"
 
 
 class PostgresFleet(_OnPostgres, FleetStore):

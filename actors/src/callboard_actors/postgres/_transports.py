@@ -1,4 +1,4 @@
-"""Connections of one process to PostgreSQL, for limits, documents and fleets; each operation is an SQL function."""
+"""Connections of one process to PostgreSQL, for limits and fleets; each operation is an SQL function."""
 
 import asyncio
 import json
@@ -12,9 +12,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from callboard import StorageError
-from callboard.extend import Document
 from callboard_actors._server._client import AwayError, worded
-from callboard_actors._server._documents import StoredDocument, Swap
 from callboard_actors._server._limits import Answer, Step
 from callboard_actors._server.fleet._client import Address, Common, Owned
 
@@ -220,67 +218,6 @@ def _answer_of(found: dict[str, Any]) -> Answer:
         granted=found["granted"],
         queued=found["queued"],
         full={stay: (running, waiting) for stay, (running, waiting) in found["full"].items()},
-    )
-
-
-# Documents.
-
-_PATIENCE = 2.0
-"""Seconds to wait for an answer of the server."""
-
-
-class PostgresDocumentsTransport(PostgresConnection):
-    """Connection of one process to a PostgreSQL server that stores documents."""
-
-    what = "documents"
-    whose = "PostgresDocuments"
-    script = "_documents.sql"
-    last = "callboard_documents_mark_1"  # the last function of the script
-
-    def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
-        super().__init__(url, where, prefix)
-        self._largest = largest
-
-    async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
-        wanted = [[self._shelf(one), one.name, one.marks] for one in documents]
-        found = await self._call("SELECT callboard_documents_read_1(%s, %s)", json.dumps(wanted), self._largest)
-        return [_document_of(one) for one in found]
-
-    async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        said = json.dumps([self._written(swap) for swap in swaps])
-        return list(await self._call("SELECT callboard_documents_write_1(%s)", said))
-
-    async def mark(self, documents: Sequence[Document]) -> None:
-        for one in documents:
-            await self._call("SELECT callboard_documents_mark_1(%s, %s)", self._shelf(one), one.name)
-
-    async def _call(self, step: str, *arguments: object) -> Any:
-        [[found]] = await self._rows(step, *arguments, seconds=_PATIENCE)
-        return found
-
-    def _written(self, swap: Swap) -> dict[str, object]:
-        document, written = swap.document, swap.written
-        return {
-            "shelf": self._shelf(document),
-            "name": document.name,
-            "version": swap.version or None,
-            "body": written.text,
-            "lives": swap.lives or None,
-            "most": written.most,
-        }
-
-    def _shelf(self, document: Document) -> str:
-        return f"{self._prefix}:{document.shelf}"
-
-
-def _document_of(found: list[Any]) -> StoredDocument:
-    now, version, left, text, marks = found
-    return StoredDocument(
-        version="" if version is None else str(version),
-        text=text,
-        left=float("inf") if left is None else left / 1e6,
-        marks=tuple(marks),
-        now=now / 1e6,
     )
 
 

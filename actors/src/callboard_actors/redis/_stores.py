@@ -1,7 +1,6 @@
-"""Stores in Redis that many processes share: `RedisLimits`, `RedisDocuments` and `RedisFleet`."""
+"""Stores in Redis that many processes share: `RedisLimits` and `RedisFleet`."""
 
 from callboard_actors._server._client import ServerStore
-from callboard_actors._server._documents import DocumentStore
 from callboard_actors._server._limits import LimitStore
 from callboard_actors._server.fleet._member import FleetStore
 
@@ -39,26 +38,6 @@ class RedisLimits(_OnRedis, LimitStore):
     """
 
     transport = "RedisLimitsTransport"
-
-
-class RedisDocuments(_OnRedis, DocumentStore):
-    """Store of open circuit breakers and cached results in Redis, for all processes that use the same server.
-
-    For `callboard.middleware.CircuitBreaker(shared=...)` and `Cache(shared=...)`; one object may serve several of them.
-    Only the server's clock counts. Documents are JSON under digests as names: neither arguments nor keys are stored.
-    Anything else that was written under these names is ignored and overwritten.
-
-    Args:
-        url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".
-        prefix: of all keys, to keep applications apart.
-        away: "local" lets each process go on by itself while the server cannot be reached; "refuse" refuses calls.
-        patience: seconds that a call waits for the server before `away` applies.
-        largest: size limit of a document, in bytes; larger results stay in their process.
-
-    Raises the same errors as `RedisLimits`.
-    """
-
-    transport = "RedisDocumentsTransport"
 
 
 class RedisFleet(_OnRedis, FleetStore):

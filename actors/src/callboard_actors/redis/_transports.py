@@ -1,4 +1,4 @@
-"""Connections of one process to Redis, for limits, documents and fleets: scripts execute operations atomically."""
+"""Connections of one process to Redis, for limits and fleets: scripts execute operations atomically."""
 
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,9 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from callboard import StorageError
-from callboard.extend import Document
 from callboard_actors._server._client import AwayError, worded
-from callboard_actors._server._documents import StoredDocument, Swap
 from callboard_actors._server._limits import Answer, Step
 from callboard_actors._server.fleet._client import Address, Common, Owned
 
@@ -226,57 +224,6 @@ def _answer_of(found: list[Any]) -> Answer:
             return Answer(other=found[1])
         case _:
             return Answer()
-
-
-# Documents.
-
-
-class RedisDocumentsTransport(RedisConnection):
-    """Connection of one process to a Redis server that stores documents."""
-
-    what = "documents"
-    script = "_documents.lua"
-
-    def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
-        super().__init__(url, where, prefix)
-        self._largest = largest
-
-    async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
-        return [_document_of(found) for found in await self._run([self._reading(one) for one in documents])]
-
-    async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        return [found == 1 for found in await self._run([self._writing(one) for one in swaps])]
-
-    async def mark(self, documents: Sequence[Document]) -> None:
-        await self._run([[1, self._key(one.shelf, one.name), "mark"] for one in documents])
-
-    def _reading(self, document: Document) -> list[object]:
-        keys = [self._key(document.shelf, name) for name in (document.name, *document.marks)]
-        return [len(keys), *keys, "read", self._largest]
-
-    def _writing(self, swap: Swap) -> list[object]:
-        document, written = swap.document, swap.written
-        stem = self._key(document.shelf, "")
-        keys = [stem + document.name, f"{self._prefix}:counted:{{{document.shelf}}}"]
-        text = [int(written.text is not None), written.text or ""]
-        most = -1 if written.most is None else written.most
-        return [2, *keys, "write", swap.version, *text, swap.lives, most, document.name, stem]
-
-    def _key(self, shelf: str, name: str) -> str:
-        # The braces put all keys of a shelf into one hash slot, as a script in a Redis cluster needs.
-        return f"{self._prefix}:document:{{{shelf}}}:{name}"
-
-
-def _document_of(found: list[Any]) -> StoredDocument:
-    now, version, left, text, marks = found
-    return StoredDocument(
-        version=version,
-        text=text,
-        # PTTL is -1 for no expiry and -2 for no document.
-        left=float("inf") if left < 0 else left / 1000,
-        marks=tuple(map(int, marks)),
-        now=int(now) / 1e6,
-    )
 
 
 # Fleets.

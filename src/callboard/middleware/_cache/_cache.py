@@ -18,18 +18,17 @@ from langchain_core.messages import BaseMessage, ToolCall, ToolMessage, messages
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.cache.base import BaseCache
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
-from callboard._records._documents import SharedDocuments
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, check_type, key_function
 from callboard._util._extras import require
 from callboard._util._identity import ByIdentity
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallboardWarning, CallError
-from callboard.middleware._asking import check_store
 from callboard.middleware._cache._local_results import Flight, Follower, Hit, LocalResults, Turn, raised_again
 from callboard.middleware._cache._stored_results import Begun, StoredResults
 from callboard.tools._errors import is_control_flow
@@ -88,6 +87,8 @@ Calls with equal keys share a result.
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
+_SIZE = 1024
+"""Default of the maximum number of results."""
 _OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
 """Values of `ended` after which an identical call may still succeed: it may have more time, or a free permit."""
 
@@ -117,7 +118,7 @@ class Cache(Middleware):
     running waits for it, and shares its result or error. If that one ends for a reason of its own (cancelled,
     interrupted, rejected, out of budget), the next waiting call runs.
 
-    A result with tokens of `Redact` is reused in its conversation only, and never stored in `shared`.
+    A result with tokens of `Redact` is reused in its conversation only, and never stored in `store`.
 
     A call that a person has answered always runs. Without `key`, calls of a tool that receives more than its
     arguments always run, too: state, store, runtime, config or call id.
@@ -131,20 +132,21 @@ class Cache(Middleware):
             deleting a file twice does no harm, skipping the second deletion may.
         models: whether to reuse replies of models, in place of results of tools.
         ttl: seconds for which a result is kept; `math.inf` for no limit.
-        size: maximum number of results, at least 1; the least recently used is evicted.
+        size: maximum number of results, at least 1, by default 1024; the least recently used is evicted. A `store` has
+            bounds of its own.
         key: a function of the request, or of the request and a `CallContext`. It returns the key of the result, or
             `None` for a call that is not cached. Default: the arguments as canonical JSON. Different tools never
             share results.
-        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. All its processes share results, but not
-            running calls. Tools are identified by name, and only the server's clock counts. Results that JSON would
-            change are not shared.
-        name: name of the cache in the store. Caches with the same name share results; by default all.
+        store: LangGraph cache for the results, such as `SqliteCache(path=...)` of `langgraph.cache.sqlite`. Processes
+            with the same one share results, but not running calls. Tools are identified by name. Results that JSON
+            would change are not stored. The middleware replaces the serializer of the cache: share it with no graph.
         version: version of the tools' behaviour. Results of other versions in the store are ignored.
 
     Raises:
         ValueError: if a number is out of range.
-        ValueError: if both `tools` and `models` are given.
-        TypeError: if `tools` is not a collection of names, or `key` not a plain function.
+        ValueError: if both `tools` and `models` are given, or both `size` and `store`.
+        ValueError: if `store` has a serializer that stores pickles.
+        TypeError: if `tools` is not a collection of names, `key` no plain function, or `store` no LangGraph cache.
         ImportError: if the extra `middleware` is not installed.
     """
 
@@ -163,13 +165,12 @@ class Cache(Middleware):
         *,
         models: bool = False,
         ttl: float = 300.0,
-        size: int = 1024,
+        size: int | None = None,
         key: CacheKey | None = None,
-        shared: SharedDocuments | None = None,
-        name: str | None = None,
+        store: BaseCache[Any] | None = None,
         version: str | int | None = None,
     ) -> None:
-        check_store("Cache", shared, name=name, version=version)
+        _check_store(store, size, version)
         check_type("Cache(models=...)", models, bool, "True")
         if models and tools is not None:
             raise ValueError(
@@ -182,11 +183,12 @@ class Cache(Middleware):
             self.awrap_model_call = self._around_request
         self._tools = tool_names("Cache(tools)", () if models else tools)
         check_seconds("Cache(ttl=...)", ttl, zero=False)
-        check_count("Cache(size=...)", size, least=1)
+        if size is not None:
+            check_count("Cache(size=...)", size, least=1)
         require("Cache(...)", "cachetools", extra="middleware")
         self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
-        self._local: LocalResults[_Key, ToolMessage] = LocalResults(ttl, size)
-        self._stored = None if shared is None else StoredResults(shared, name, version, ttl, size)
+        self._local: LocalResults[_Key, ToolMessage] = LocalResults(ttl, _SIZE if size is None else size)
+        self._stored = None if store is None else StoredResults(store, version, ttl)
         self._is_alone = ToolFacts(takes_only_arguments)
         self._schemas = ToolFacts(convert_to_openai_tool)
         self._warned: set[str] = set()
@@ -201,8 +203,8 @@ class Cache(Middleware):
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
         """Forget results of a tool. Results of running calls are not kept, and later calls do not wait for these calls.
 
-        May be called from any thread. With a shared store, later calls of all processes see the change; those of other
-        processes a round trip later, or when the server is back.
+        May be called from any thread. With a `store`, later calls of all processes see the change; those of other
+        processes a round trip later, or when the store can be used again.
 
         Args:
             tool: name of the tool.
@@ -296,7 +298,7 @@ class Cache(Middleware):
         before = _led.get()
         _led.set((*before, flight))
         try:
-            found = await self._find_stored(flight.key, request)
+            found = await self._find_stored(flight.key)
             if isinstance(found, Hit):
                 note("cache_hit", age=found.age)
                 turn = found.result
@@ -315,38 +317,40 @@ class Cache(Middleware):
             # Nothing below waits, so that a cancelled leader still lands its flight. A flight that is never landed
             # would block all its followers.
             _led.set(before)
-            # With a shared store only the store keeps results: a result kept here, too, would miss invalidations
-            # of other processes.
+            # With a store only the store keeps results: a result kept here, too, would miss invalidations of other
+            # processes.
             keep = self._stored is None and isinstance(turn, ToolMessage) and turn.status == "success"
             self._local.land(flight, turn, keep=keep, key=self._key_to_keep(flight.key, request))
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
-    async def _find_stored(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
+    async def _find_stored(self, key: _Key) -> Hit[ToolMessage] | Begun | None:
         """Return the stored result of a call, or a `Begun` for `_store()` to store it later; `None` to use no store."""
         if self._stored is None or key.thread is not None:
             return None
         if self._key_function is None and not self._is_known_by_its_name(key):
             return None
         # Hashing a long key takes a while, so it runs in a thread.
-        document = await run_if_long(self._threads, key.value, partial(self._stored.document_of, key.tool, key.value))
-        if document is None:
+        address = await run_if_long(self._threads, key.value, partial(self._stored.address_of, key.tool, key.value))
+        if address is None:
             note("cache_skipped", reason="its key cannot be shared")
             return None
-        return await self._stored.find(document, request)
+        return await self._stored.find(address)
 
     async def _store(self, begun: Begun, message: ToolMessage, key: _Key) -> None:
-        """Write the result of a call to the shared store, unless it has no JSON form or belongs to one conversation."""
+        """Write the result of a call to the store, unless it has no JSON form or belongs to one conversation."""
         assert self._stored is not None
         if key.thread is not None:
             note("cache_skipped", reason="is only for its conversation")
             return
-        text = None
         with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
-            text = await shielded(partial(run_if_long, self._threads, message, partial(self._stored.text_of, message)))
+            await shielded(partial(self._write, self._stored, begun, message))
+
+    async def _write(self, stored: StoredResults, begun: Begun, message: ToolMessage) -> None:
+        text = await run_if_long(self._threads, message, partial(stored.text_of, message))
         if text is None:
             note("cache_skipped", reason="cannot be shared")
         else:
-            self._stored.keep(begun, text)
+            await stored.keep(begun, text)
 
     async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Return a deep copy of a cached message, with the id of this call."""
@@ -470,6 +474,22 @@ class Cache(Middleware):
                 CallboardWarning,
                 stacklevel=2,
             )
+
+
+def _check_store(store: object, size: object, version: object) -> None:
+    if store is None:
+        if version is not None:
+            raise ValueError("Cache(version=...) is for results that outlive the process; give it a store: store=...")
+        return
+    if not isinstance(store, BaseCache):
+        raise TypeError(
+            "Cache(store=...) takes a LangGraph cache, such as langgraph.cache.sqlite.SqliteCache(path=...); got "
+            f"{store!r}"
+        )
+    if size is not None:
+        raise ValueError(f"Cache(size={size!r}, store=...): a store has bounds of its own; leave size out")
+    if version is not None and not isinstance(version, (str, int)):
+        raise TypeError(f"Cache(version=...) is a text or a number, got {version!r}")
 
 
 def _canonical(

@@ -1,174 +1,211 @@
-"""Results of calls that many processes share through a document store.
+"""Results of calls in a LangGraph cache, which many processes may share.
 
 Each process runs its calls by itself: a call reads the store before its body, and stores its result after it.
+A cache cannot delete single values of other processes in time: a call that runs there would store its older result
+afterwards. So each result names the *marks* that were valid when its call began: random texts for the whole cache, for
+the tool and for the key. An invalidation replaces a mark, and thereby makes all earlier results useless.
 """
 
+import math
+import re
+import time
 from collections.abc import Hashable
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
+from uuid import uuid4
 
 from langchain_core.messages import ToolMessage
+from langgraph.cache.base import BaseCache, FullKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from callboard._calls._call import note
-from callboard._langgraph._vocabulary import ToolCallRequest
-from callboard._records._documents import Document, Found, SharedDocuments, Written
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._util._canonical import digest
-from callboard.middleware._asking import ask
 from callboard.middleware._cache._local_results import Hit
+from callboard.middleware._cache._text_store import LARGEST, Texts, TextStore
+from callboard.tools._large_values import run_if_long
 
-# JSON form of a result. Other clients may write to the store, so reading validates everything.
-
-
-class _Result(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    marks: list[int]
-    """Invalidation marks of the store when the result was written. If they differ now, the result must not be used."""
-    at: Annotated[float, Field(allow_inf_nan=False)]
-    """Time at which the result was written, by the store's clock."""
-    message: str | None
-    """JSON of the result's message; `None` if the result was invalidated."""
+# Text of a message: a line of JSON and, if the content is a text, this text as it is
 
 
-def result_of(found: Found) -> _Result | None:
-    """Return the result in a document; `None` if the result is absent, damaged or was invalidated later."""
-    if found.text is None:
-        return None
-    try:
-        result = _Result.model_validate_json(found.text)
-    except ValidationError:
-        return None
-    return result if tuple(result.marks) == found.marks else None
+_MOST_PARTS = 20_000
+"""Maximum number of commas and opening brackets in the JSON of a message. Parsing more holds the GIL for too long."""
 
 
 def message_of(text: str) -> ToolMessage | None:
-    """Return the tool message in a JSON text, or `None` if the text is not valid."""
+    """Return the tool message in a text of `text_of`, or `None` if the text is not valid."""
+    fields, has_content, content = text.partition("\n")
+    if sum(map(fields.count, ",[{")) > _MOST_PARTS:
+        return None
     try:
-        return ToolMessage.model_validate_json(text)
+        message = ToolMessage.model_validate_json(fields)
     except Exception:  # LangChain's validators may raise any error for unexpected input
         return None
+    if has_content:
+        message.content = content
+    return message
 
 
-def json_of(message: ToolMessage) -> str | None:
-    """Return a tool message as JSON, without the ids of its call; `None` if JSON cannot express the message exactly."""
-    bare = message.model_copy(update={"tool_call_id": "", "id": None})
+def text_of(message: ToolMessage) -> str | None:
+    """Return a tool message as text, without the ids of its call; `None` if JSON cannot express the message exactly."""
+    content = message.content
+    is_text = isinstance(content, str)
+    # A long text needs no parsing, so its commas do not count.
+    bare = message.model_copy(update={"tool_call_id": "", "id": None, "content": "" if is_text else content})
     try:
-        text = bare.model_dump_json(warnings="error")
+        fields = bare.model_dump_json(warnings="error")
     except (ValueError, RecursionError):  # pydantic's errors for values without a JSON form
         return None
-    same = message_of(text)
-    parts = [bare.content, bare.artifact, bare.additional_kwargs, bare.response_metadata]
-    return text if type(message) is ToolMessage and same == bare and _is_plain(parts) else None
+    parts = [content, bare.artifact, bare.additional_kwargs, bare.response_metadata]
+    if type(message) is not ToolMessage or message_of(fields) != bare or not _is_plain(parts):
+        return None
+    return f"{fields}\n{content}" if is_text else fields
 
 
 def _is_plain(value: object) -> bool:
     """Return whether JSON keeps all types in a value: only exact built-in types occur, and all keys are text."""
     # Comparing values is not enough: an instance of a subclass may equal the plain value that comes back.
-    # An explicit stack needs no recursion for deep data. The bound limits the time; larger results are not shared.
+    # An explicit stack needs no recursion for deep data. The bound limits the time; larger results are not stored.
     values, left = [value], 1_000_000
     while values and left:
-        one, left = values.pop(), left - 1
-        if isinstance(one, dict):
-            values += [*one, *one.values()]
-            if type(one) is not dict or not all(type(key) is str for key in one):
+        item, left = values.pop(), left - 1
+        if isinstance(item, dict):
+            values += [*item, *item.values()]
+            if type(item) is not dict or not all(type(key) is str for key in item):
                 return False
-        elif type(one) is list:
-            values += one
-        elif one is not None and type(one) not in (str, int, float, bool):
+        elif type(item) is list:
+            values += item
+        elif item is not None and type(item) not in (str, int, float, bool):
             return False
     return not values
 
 
 # Results
 
-_ALL = "all"
-"""Name of a mark in the store. Setting the mark makes all earlier results of a cache invalid."""
-_LONGEST_CALL = 3600.0
-"""Seconds for which the store remembers that one result was invalidated; running calls should end in this time."""
+
+class _Header(BaseModel):
+    """First line of a stored result; the text of the message follows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    marks: list[str]
+    """Marks that were valid when the call began; if they differ now, the result must not be used."""
+    at: Annotated[float, Field(allow_inf_nan=False)]
+    """Time at which the result was written, by the clock of the process that wrote it, in seconds since 1970."""
+
+
+_LONGEST_HEADER = 200
+_LONGEST_CALL = 3600
+"""Seconds for which the mark of one invalidated result outlives all results; running calls should end in this time."""
+_FOREVER = 1e9
+"""Time to live in seconds above which results do not expire in a store."""
+_MARK = re.compile("[0-9a-f]{32}")
+
+
+class Address(NamedTuple):
+    """Keys of a result in the store, and of the marks of its cache, its tool and its own key."""
+
+    result: FullKey
+    marks: tuple[FullKey, FullKey, FullKey]
 
 
 class Begun(NamedTuple):
-    """Call that runs because the store had no result: its document, and the state of this document before the call."""
+    """Call that runs because the store had no result: its address, and the marks that were valid when it began."""
 
-    document: Document
-    found: Found
+    address: Address
+    marks: list[str]
 
 
 class StoredResults:
-    """Results of calls in a document store; used from any thread and event loop."""
+    """Results of calls in a LangGraph cache; used from any thread and event loop."""
 
-    def __init__(self, store: SharedDocuments, name: object, version: object, ttl: float, size: int) -> None:
-        self._store = store
-        self._shelf = f"results-{digest([name, version])[:32]}"
+    def __init__(self, cache: BaseCache[Any], version: object, ttl: float) -> None:
+        self._store = TextStore(cache)
+        self._namespace = ("callboard", digest(version)[:32])
         self._ttl = ttl
-        self._size = size
+        # In whole seconds, for the store; `age` is compared with `ttl` itself. A store would overflow in year 10,000.
+        self._lifetime = None if ttl > _FOREVER else math.ceil(ttl)
+        self._threads = WorkerThreads("Cache")
 
-    async def find(self, document: Document, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return a call's stored result, or a `Begun` to pass to `keep()` later; `None` if the store is unreachable."""
-        done = await ask(self._store, document, _look, request)
-        if done is None:
+    async def find(self, address: Address) -> Hit[ToolMessage] | Begun | None:
+        """Return a call's stored result, or a `Begun` to pass to `keep()` later; `None` if the store cannot be used."""
+        texts = await self._store.read([address.result, *address.marks])
+        if texts is None:
             note("cache_skipped", reason="the store is away")
             return None
-        return Begun(document, done.value) if isinstance(done.value, Found) else done.value
+        marks = [_mark_in(texts, key) for key in address.marks]
+        # Before the body: a mark that is written later could replace that of an invalidation in between. The mark of
+        # a key exists only after an invalidation of this key.
+        new = {key: uuid4().hex for key, mark in zip(address.marks[:2], marks[:2], strict=True) if not mark}
+        if new:
+            if not await self._store.write({key: (mark, None) for key, mark in new.items()}):
+                note("cache_skipped", reason="the store is away")
+                return None
+            marks = [new.get(key, mark) for key, mark in zip(address.marks, marks, strict=True)]
+        text = texts.get(address.result)
+        hit = None
+        if text is not None:
+            hit = await run_if_long(self._threads, text, partial(self._hit, text, marks))
+        return hit or Begun(address, marks)
+
+    def _hit(self, text: str, marks: list[str]) -> Hit[ToolMessage] | None:
+        """Return the result in a stored text; `None` if the text is damaged, outdated or was invalidated."""
+        # Other programs may write to the store, so reading validates everything.
+        line, _, message_text = text.partition("\n")
+        if len(line) > _LONGEST_HEADER:
+            return None
+        try:
+            header = _Header.model_validate_json(line)
+        except ValidationError:
+            return None
+        age = max(0.0, time.time() - header.at)
+        message = message_of(message_text) if header.marks == marks and age < self._ttl else None
+        return None if message is None else Hit(message, age)
 
     def text_of(self, message: ToolMessage) -> str | None:
-        """Return a message as JSON for the store; `None` if JSON changes the message, or is too large for the store."""
-        text = json_of(message)
-        if text is None:
+        """Return a message as text for the store; `None` if JSON changes the message, or is too large for the store."""
+        text = text_of(message)
+        try:
+            return text if text is not None and len(text.encode()) <= LARGEST - _LONGEST_HEADER else None
+        except UnicodeEncodeError:  # a lone surrogate
             return None
-        # Checked with the longest possible marks and time, which are known only when the result is written.
-        document = _Result(marks=[2**53] * 2, at=1e12, message=text).model_dump_json()
-        return text if len(document.encode()) <= self._store.largest else None
 
-    def keep(self, begun: Begun, text: str) -> None:
-        """Store the result of a call as JSON (`text`), unless it was invalidated while the call ran; never wait."""
-        self._store.change(begun.document, partial(self._kept, begun.found, text))
+    async def keep(self, begun: Begun, text: str) -> None:
+        """Store the result of a call as `text`; it is useless if it was invalidated while the call ran."""
+        header = _Header(marks=begun.marks, at=time.time())
+        if not await self._store.write({begun.address.result: (f"{header.model_dump_json()}\n{text}", self._lifetime)}):
+            note("cache_skipped", reason="the store is away")
 
-    def document_of(self, tool: str, value: Hashable) -> Document | None:
-        """Return the document for a call's result; `None` if the key has no JSON form and so cannot be shared."""
+    def address_of(self, tool: str, value: Hashable) -> Address | None:
+        """Return the keys for a call's result; `None` if the cache's key has no JSON form, and so cannot be shared."""
         try:
             name = digest([tool, value])
         except ValueError:
             return None
-        return Document(self._shelf, name, (_ALL, _mark_of(tool)))
+        marks = (self._key("all"), self._key(f"tool-{digest(tool)}"), self._key(f"mark-{name}"))
+        return Address(self._key(f"result-{name}"), marks)
 
     def forget(self, tool: str | None, value: Hashable = None) -> None:
         """Make results invalid for all processes, also the results of calls that run now; never wait."""
         if tool is None:
-            self._store.mark(self._shelf, _ALL)
-        elif value is None:
-            self._store.mark(self._shelf, _mark_of(tool))
-        elif (document := self.document_of(tool, value)) is not None:
-            self._store.change(document, _forgotten)
+            self._store.write_later(self._key("all"), uuid4().hex, None)
+            return
+        address = None if value is None else self.address_of(tool, value)
+        if value is not None and address is None:
+            return
+        if address is not None and self._store.has_room:
+            lifetime = self._lifetime
+            self._store.write_later(
+                address.marks[2], uuid4().hex, None if lifetime is None else lifetime + _LONGEST_CALL
+            )
+        else:  # of too many invalidations during an outage of the store, one for the whole tool is kept
+            self._store.write_later(self._key(f"tool-{digest(tool)}"), uuid4().hex, None)
 
-    def _kept(self, began: Found, text: str, found: Found) -> tuple[Written | None, None]:
-        # Invalidated since the call began, or stored by another call meanwhile: this result may be older.
-        known = result_of(found)
-        if found.marks != began.marks or (known is not None and began.now < known.at <= found.now):
-            return None, None
-        result = _Result(marks=list(found.marks), at=found.now, message=text)
-        return Written(text=result.model_dump_json(), lives=self._ttl, most=self._size), None
-
-
-# Rules. They run in a thread of the store, and again after each conflict with another process. So they must neither
-# wait nor have side effects.
+    def _key(self, name: str) -> FullKey:
+        return self._namespace, name
 
 
-def _look(found: Found) -> tuple[None, Hit[ToolMessage] | Found]:
-    known = result_of(found)
-    message = None if known is None or known.message is None else message_of(known.message)
-    if known is None or message is None:
-        return None, found
-    return None, Hit(message, max(0.0, found.now - known.at))
-
-
-def _forgotten(found: Found) -> tuple[Written, None]:
-    """Return a document without a message, to be written in place of an invalid result."""
-    # If the document was deleted instead, a running call could store its older result.
-    result = _Result(marks=list(found.marks), at=found.now, message=None)
-    return Written(text=result.model_dump_json(), lives=_LONGEST_CALL), None
-
-
-def _mark_of(tool: str) -> str:
-    return f"tool-{digest(tool)[:32]}"
+def _mark_in(texts: Texts, key: FullKey) -> str:
+    """Return the mark of a key; "" if the store has none, or something else in its place."""
+    mark = texts.get(key, "")
+    return mark if _MARK.fullmatch(mark) else ""

@@ -1,0 +1,208 @@
+"""Access to a LangGraph cache as a store of short texts, within bounds of time and size.
+
+The store is on the other side of a boundary: it may be slow, full or gone, and other programs may have written to it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import fail_after
+from langgraph.cache.base import BaseCache, FullKey
+from langgraph.cache.memory import InMemoryCache
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from callboard._calls._thread_pool import WorkerThreads
+from callboard._loops._current import common_time
+from callboard._loops._deadline import remaining
+from callboard.exceptions import StorageError
+
+T = TypeVar("T")
+
+_log = logging.getLogger("callboard")
+
+LARGEST = 1024 * 1024
+"""Maximum size of a text in a store, in bytes. Parsing a larger one could block the event loop: it holds the GIL."""
+_PATIENCE = 1.0
+"""Maximum seconds for one read or write of a call."""
+_PAUSE = 5.0
+"""Seconds after a failure during which calls do not use the store: only the first one of an outage waits for it."""
+_MOST_UNWRITTEN = 400
+"""Maximum number of texts that wait for the store; SQLite before 3.32 takes 999 parameters, two for each key."""
+
+Texts = dict[FullKey, str]
+
+
+class TextSerializer:
+    """Serializer of a LangGraph cache that stores texts as bytes, and reads nothing else.
+
+    LangGraph's own serializer imports and calls whatever the stored bytes name. `inner` gets bytes only, so it makes no
+    objects, and one that encrypts still does: what it has not written itself is not passed to it.
+
+    Args:
+        inner: the serializer that the cache had.
+
+    Raises:
+        ValueError: if `inner` stores pickles.
+    """
+
+    def __init__(self, inner: SerializerProtocol) -> None:
+        self._inner = inner
+        self._kind = inner.dumps_typed(b"")[0]
+        if "pickle" in self._kind:
+            raise ValueError(
+                f"Cache(store=...): reading a pickle runs the code in it, and the cache has the serializer {inner!r}. "
+                "Make the cache without serde=..."
+            )
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        if not isinstance(obj, str):
+            raise TypeError(
+                f"this LangGraph cache is the store of a callboard.middleware.Cache and takes texts, got {obj!r}. Give "
+                "the graph a cache object of its own"
+            )
+        return self._inner.dumps_typed(obj.encode())
+
+    def loads_typed(self, data: tuple[str, bytes]) -> str | None:
+        """Return the text in stored data; `None` for data that no `TextSerializer` has written."""
+        kind, stored = data
+        if kind != self._kind or len(stored) > 2 * LARGEST:  # encrypted bytes are longer than the text
+            return None
+        try:
+            return bytes(self._inner.loads_typed(data)).decode()
+        except Exception:  # damaged, or encrypted with another key
+            return None
+
+
+class TextStore:
+    """LangGraph cache as a store of texts; used from any thread and event loop.
+
+    Only the sync methods of the cache are called, in worker threads: they work on every event loop, and of LangGraph's
+    caches `RedisCache` blocks in its async methods.
+    """
+
+    def __init__(self, cache: BaseCache[Any]) -> None:
+        if not isinstance(cache.serde, TextSerializer):
+            cache.serde = TextSerializer(cache.serde)
+        self._cache: BaseCache[str] = cache
+        self._is_in_memory = type(cache) is InMemoryCache
+        self._threads = WorkerThreads("the store of a Cache", 16)
+        self._away_until: float | None = None
+        """Time until which calls do not use the store; `None` if its last use succeeded."""
+        # Texts that must reach the store, and whether a thread writes them. Guarded by the lock.
+        self._unwritten: dict[FullKey, tuple[str, int | None]] = {}
+        self._is_writing = False
+        self._lock = threading.Lock()
+
+    async def read(self, keys: Sequence[FullKey]) -> Texts | None:
+        """Return the stored texts of keys; `None` if the store cannot be used now."""
+        texts = await self._use(partial(self._texts_of, keys))
+        if texts is None:
+            return None
+        with self._lock:
+            texts.update({key: self._unwritten[key][0] for key in keys if key in self._unwritten})
+            is_behind = bool(self._unwritten)
+        if is_behind:
+            self._write_soon()
+        return texts
+
+    async def write(self, texts: Mapping[FullKey, tuple[str, int | None]]) -> bool:
+        """Store texts, each with its time to live in seconds; return whether the store took them."""
+        return await self._use(partial(self._write, texts)) is not None
+
+    @property
+    def has_room(self) -> bool:
+        """`True` if `write_later` may be called with further keys."""
+        return len(self._unwritten) < _MOST_UNWRITTEN
+
+    def write_later(self, key: FullKey, text: str, ttl: int | None) -> None:
+        """Store a text without waiting, from any thread; `read` returns it already.
+
+        If the store cannot be used, a later `read` of any key tries again.
+        """
+        with self._lock:
+            self._unwritten[key] = text, ttl
+        self._write_soon()
+
+    async def _use(self, work: Callable[[], T]) -> T | None:
+        """Return the result of `work`, which uses the cache; `None` if it fails, takes too long or must not be used."""
+        if self._away_until is not None:
+            if common_time() < self._away_until:
+                return None
+            self._away_until = common_time() + _PAUSE  # one call tries, the others go on without the store
+        # At most half of the call's time: a slow store must not turn a finished result into a timeout.
+        patience = min(_PATIENCE, remaining() / 2)
+        try:
+            with fail_after(patience):
+                result = work() if self._is_in_memory else await self._threads.run(work)
+        except NotImplementedError as error:
+            raise StorageError(
+                f"The cache of type {type(self._cache).__name__} in Cache(store=...)",
+                "does not implement the sync methods get() and set(), which run in worker threads on every event loop.",
+            ) from error
+        except Exception as error:
+            if not isinstance(error, TimeoutError) or patience == _PATIENCE:
+                self._note_away(error)
+            return None
+        if self._away_until is not None:
+            self._away_until = None
+            _log.warning("the store of a Cache, of type %s, works again", type(self._cache).__name__)
+        return result
+
+    def _note_away(self, error: Exception) -> None:
+        if self._away_until is None:
+            _log.warning(
+                "the store of a Cache, of type %s, cannot be used (%s); calls run without it until it can",
+                type(self._cache).__name__,
+                str(error) or type(error).__name__,
+            )
+        self._away_until = common_time() + _PAUSE
+
+    def _texts_of(self, keys: Sequence[FullKey]) -> Texts:
+        values = self._cache.get(keys)
+        # A cache of the user may return anything.
+        return {key: text for key in keys if type(text := values.get(key)) is str and len(text) <= LARGEST}
+
+    def _write(self, texts: Mapping[FullKey, tuple[str, int | None]]) -> bool:
+        self._cache.set(texts)
+        return True
+
+    def _write_soon(self) -> None:
+        if self._is_in_memory:
+            self._write_unwritten()
+            return
+        with self._lock:
+            # A single writer: a second one could overwrite a newer text of a key by an older one.
+            if self._is_writing:
+                return
+            self._is_writing = True
+        # A daemon: a cache that hangs must not keep the process alive.
+        threading.Thread(target=self._write_in_thread, name="callboard cache", daemon=True).start()
+
+    def _write_in_thread(self) -> None:
+        try:
+            self._write_unwritten()
+        except Exception as error:  # the texts stay, and the next `read` tries again
+            self._is_writing = False
+            _log.warning("the store of a Cache, of type %s, refused a change (%s)", type(self._cache).__name__, error)
+
+    def _write_unwritten(self) -> None:
+        """Write the waiting texts until the store has all of them, or loses them."""
+        while True:
+            with self._lock:
+                texts = dict(self._unwritten)
+                if not texts:
+                    self._is_writing = False
+                    return
+            self._cache.set(texts)
+            # Read again, because LangGraph's `RedisCache` hides an error of the server.
+            stored = self._texts_of([*texts])
+            with self._lock:
+                written = [key for key, (text, _) in texts.items() if stored.get(key) == text]
+                for key in written:
+                    if self._unwritten[key] == texts[key]:
+                        del self._unwritten[key]
+            if not written:
+                raise StorageError("The cache", "does not return what it was given")
