@@ -4,6 +4,7 @@ Some of the named tests are in this file.
 """
 
 import ast
+import importlib.util
 import inspect
 import os
 import re
@@ -115,6 +116,16 @@ def test_each_cell_has_tests() -> None:
     assert [len(names) for names in named] == [1] * len(PARTIES) * 4
     assert sorted(name for names in named for name in names) == sorted(notes())
     assert all(notes().values())
+
+
+def test_each_party_has_an_owner() -> None:
+    """A bound without a module that keeps it is nobody's to repair."""
+    table = PAGE.partition("| party | its bounds are kept by |\n")[2].partition("\n\n")[0]
+    owners = {row.split(" | ")[0].strip("| "): re.findall(r"`([\w.]+)`", row) for row in table.splitlines()[1:]}
+
+    assert tuple(owners) == PARTIES
+    assert all(owners.values())
+    assert [room for rooms in owners.values() for room in rooms if importlib.util.find_spec(room) is None] == []
 
 
 def test_the_tests_of_every_cell_are_there() -> None:
