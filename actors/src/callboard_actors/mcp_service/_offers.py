@@ -26,7 +26,7 @@ from callboard import Agent, CallContext, CallsInterrupted, ToolCallWithContext,
 from callboard.extend import ToolActor, actor_behind
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._questions import Begun, NeedsAnswers, Tell, asked
+from callboard_actors.mcp_service._questions import Begun, NeedsAnswers, Tell, form_questions
 from callboard_actors.mcp_service._results import failed, result_of, result_type
 
 # Tools with a state per conversation: handlers of actors with a key that depends on the thread.
@@ -59,7 +59,7 @@ _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorld
 """Annotations of the protocol that are taken from a tool's metadata."""
 
 
-def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
+def tool_entry(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
     """Return the entry for a tool in the protocol's list of tools."""
     # `title` and the hints of the protocol (`readOnlyHint`, ...) come from the tool's `metadata`.
     function = convert_to_openai_tool(tool)["function"]
@@ -137,7 +137,9 @@ class NodeOffer:
     def tools(self) -> list[types.Tool]:
         """Return the protocol's list of the tools that the node offers now."""
         tools = [(tool, self._results[tool.name]) for tool in self.supervised.offered_tools()]
-        return [listed(tool, found.schema if found and self._promises_schemas else None) for tool, found in tools]
+        return [
+            tool_entry(tool, result.schema if result and self._promises_schemas else None) for tool, result in tools
+        ]
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller, state: Mapping[str, Any] | None) -> Begun:
         """Prepare a client's call of a tool, without starting it; return `None` for an unknown tool.
@@ -149,10 +151,12 @@ class NodeOffer:
         # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
         if caller.thread_id is None and depends_on_thread(self.supervised.tools_by_name[name], arguments):
             return failed(_NO_CONVERSATION.format(name))
-        told = partial(result_of, structured=self._results[name] is not None, of_server=name in self._of_servers)
+        convert_result = partial(
+            result_of, structured=self._results[name] is not None, of_server=name in self._of_servers
+        )
         state = state or {"id": caller.call_name or uuid4().hex, "config": _config(caller), "ledger": {}}
         call: ToolCall = {"name": name, "args": arguments, "id": state["id"], "type": "tool_call"}
-        return NodeCall(self.supervised, call, state["config"], told, state["ledger"])
+        return NodeCall(self.supervised, call, state["config"], convert_result, state["ledger"])
 
 
 _NO_CONVERSATION: Final = (
@@ -178,22 +182,22 @@ class NodeCall:
     node: ToolNode
     call: ToolCall
     config: RunnableConfig
-    told: Callable[[object], types.CallToolResult]
+    convert_result: Callable[[object], types.CallToolResult]
     ledger: dict[str, Any]
     """Results, answers and open questions of this call, which the node keeps here while the call waits for a person."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run the call, or resume it with answers; return its result, or new questions to the client's user."""
         # An empty state, for injected state arguments that have defaults.
-        given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self.call, state={})
+        node_input = ToolCallWithContext(__type="tool_call_with_context", tool_call=self.call, state={})
         runtime: Runtime[Any] = Runtime(stream_writer=tell)
         try:
             outcome = await self.node.ainvoke(
-                given, self.config, ledger=self.ledger, resume=answers or None, runtime=runtime
+                node_input, self.config, ledger=self.ledger, resume=answers or None, runtime=runtime
             )
         except CallsInterrupted as waiting:
-            return NeedsAnswers(asked(waiting.interrupts))
-        return self.told(outcome)
+            return NeedsAnswers(form_questions(waiting.interrupts))
+        return self.convert_result(outcome)
 
     async def forget(self) -> None:
         """Do nothing: all state of the call is in this object."""
@@ -291,10 +295,10 @@ class AgentCall:
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run the agent until it has a result, or questions to the client's user; return result or questions."""
         message = {"messages": [("user", self._arguments["message"])]}
-        given: object = Command(resume=dict(answers)) if answers else message
+        agent_input: object = Command(resume=dict(answers)) if answers else message
         config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
         state: Mapping[str, Any] = {}
-        stream = self._agent.astream(given, config, stream_mode=["updates", "custom", "values"])
+        stream = self._agent.astream(agent_input, config, stream_mode=["updates", "custom", "values"])
         async with aclosing(stream) as chunks:
             async for mode, chunk in chunks:
                 if mode == "values":
@@ -302,11 +306,11 @@ class AgentCall:
                 elif (progress := _step(chunk) if mode == "updates" else _said(chunk)) is not None:
                     tell({"type": "progress", "message": progress})
         if questions := state.get(_INTERRUPT):
-            return NeedsAnswers(asked(questions))
+            return NeedsAnswers(form_questions(questions))
         await self.forget()
         text = _answer_in(state.get("messages", ()))
-        told = {"answer": text, "thread_id": self._name} if self._keeps else {"answer": text}
-        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
+        answer = {"answer": text, "thread_id": self._name} if self._keeps else {"answer": text}
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=answer)
 
     @property
     def state(self) -> Mapping[str, Any] | None:

@@ -45,28 +45,28 @@ class FormQuestion:
 
     question: Interrupt
     approval: Approval | None
-    passed_on: types.ElicitRequest | None = None
+    forwarded: types.ElicitRequest | None = None
 
     @property
     def forms(self) -> list[types.ElicitRequest]:
         """Forms that the client shows to its user."""
-        if self.passed_on is not None:
-            return [self.passed_on]
+        if self.forwarded is not None:
+            return [self.forwarded]
         if self.approval is None:
             return [_form(_as_text(self.question.value), _free_schema(self.question))]
-        return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
+        return [_form(_describe(action), _schema_for(action)) for action in self.approval.actions]
 
-    def answer(self, filled: Sequence[types.ElicitResult]) -> object:
+    def answer(self, results: Sequence[types.ElicitResult]) -> object:
         """Convert the filled-in forms to the value with which the interrupted run is resumed."""
-        if self.passed_on is not None:
-            return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))
+        if self.forwarded is not None:
+            return McpAnswer(action=results[0].action, content=cast("dict[str, Any] | None", results[0].content))
         if self.approval is None:
-            return _free_answer(self.question, filled[0])
-        decided = [_decided(action, one) for action, one in zip(self.approval.actions, filled, strict=True)]
-        return self.approval.encode(decided)
+            return _read_free_answer(self.question, results[0])
+        actions = zip(self.approval.actions, results, strict=True)
+        return self.approval.encode([_read_decision(action, result) for action, result in actions])
 
 
-def asked(questions: Sequence[Interrupt]) -> list[FormQuestion]:
+def form_questions(questions: Sequence[Interrupt]) -> list[FormQuestion]:
     """Return a `FormQuestion` for each interrupt of a run."""
     return [FormQuestion(question, approval_in(question.value), request_in(question.value)) for question in questions]
 
@@ -88,7 +88,7 @@ def _as_text(value: object) -> str:
 # Approvals
 
 
-def _described(action: Action) -> str:
+def _describe(action: Action) -> str:
     """Return the text that asks for approval of an action, with all its arguments."""
     # A person must see everything that they approve.
     description = action.description or ""
@@ -114,11 +114,11 @@ def _schema_for(action: Action) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": ["decision"]}
 
 
-def _decided(action: Action, filled: types.ElicitResult) -> Answer:
+def _read_decision(action: Action, result: types.ElicitResult) -> Answer:
     """Return the user's decision about an action, read from its form: the type of the answer, and its arguments."""
     # A form that was not filled in means `ignore`.
-    content = filled.content or {}
-    if filled.action != "accept":
+    content = result.content or {}
+    if result.action != "accept":
         if "ignore" not in action.allowed:
             raise DeclinedError
         return "ignore", None
@@ -164,8 +164,8 @@ def _free_schema(question: Interrupt) -> dict[str, Any]:
 
 
 def _own_schema(question: Interrupt) -> Mapping[str, Any]:
-    found: object = getattr(question, "response_schema", None)
-    return found if isinstance(found, Mapping) else {}
+    schema: object = getattr(question, "response_schema", None)
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def _is_flat(schema: Mapping[str, Any]) -> bool:
@@ -174,14 +174,14 @@ def _is_flat(schema: Mapping[str, Any]) -> bool:
     return (
         schema.get("type") == "object"
         and bool(properties)
-        and all(isinstance(one, Mapping) and one.get("type") in _PRIMITIVE for one in (properties or {}).values())
+        and all(isinstance(field, Mapping) and field.get("type") in _PRIMITIVE for field in (properties or {}).values())
     )
 
 
-def _free_answer(question: Interrupt, filled: types.ElicitResult) -> object:
-    if filled.action != "accept":
+def _read_free_answer(question: Interrupt, result: types.ElicitResult) -> object:
+    if result.action != "accept":
         raise DeclinedError
-    content = filled.content or {}
+    content = result.content or {}
     schema = _own_schema(question)
     if _is_flat(schema):
         return content
@@ -234,7 +234,7 @@ Begun = ServedCall | types.CallToolResult | None
 # The dialogue.
 
 Outcome = types.CallToolResult | NeedsAnswers
-Filled = Mapping[str, types.ElicitResult]
+FormResults = Mapping[str, types.ElicitResult]
 """Filled-in forms: the client's result for each form, by the key of the form."""
 
 MOST_COMPLAINTS: Final = 3
@@ -245,15 +245,21 @@ _DECLINED: Final = "The call was not run to its end: the user has not answered w
 
 def forms(asking: NeedsAnswers) -> dict[str, types.ElicitRequest]:
     """Return the forms for all questions of a call, each under a unique key."""
-    found = {_key(n, place): form for n, one in enumerate(asking.questions) for place, form in enumerate(one.forms)}
-    return {key: with_complaint(form, asking.complaint) for key, form in found.items()} if asking.complaint else found
+    form_by_key = {
+        _key(number, position): form
+        for number, question in enumerate(asking.questions)
+        for position, form in enumerate(question.forms)
+    }
+    if not asking.complaint:
+        return form_by_key
+    return {key: with_complaint(form, asking.complaint) for key, form in form_by_key.items()}
 
 
-def _key(question: int, place: int) -> str:
-    return f"{question}.{place}"
+def _key(question: int, form: int) -> str:
+    return f"{question}.{form}"
 
 
-_LEFT: Final = types.ElicitResult(action="cancel")
+_NOT_RETURNED: Final = types.ElicitResult(action="cancel")
 """Result that is used for each form that the client did not send back."""
 
 
@@ -269,14 +275,16 @@ class Dialogue:
         try:
             return await self.work.go_on({}, tell)
         except ERRORS_OF_CALLS as error:
-            return await self._failed(error)
+            return await self._give_up_for(error)
 
-    async def fill_in(self, asking: NeedsAnswers, filled: Filled, tell: Tell) -> Outcome:
+    async def fill_in(self, asking: NeedsAnswers, results: FormResults, tell: Tell) -> Outcome:
         """Continue the call with the filled-in forms; return its result, or further questions to the client's user."""
         try:
             answers = {
-                one.question.id: one.answer([filled.get(_key(n, place), _LEFT) for place in range(len(one.forms))])
-                for n, one in enumerate(asking.questions)
+                question.question.id: question.answer(
+                    [results.get(_key(number, form), _NOT_RETURNED) for form in range(len(question.forms))]
+                )
+                for number, question in enumerate(asking.questions)
             }
         except DeclinedError:
             return await self.give_up(_DECLINED)
@@ -287,9 +295,9 @@ class Dialogue:
         except ValidationError as error:  # an invalid answer: the question stays open
             return await self._complain(NeedsAnswers(asking.questions, str(error)))
         except ERRORS_OF_CALLS as error:
-            return await self._failed(error)
+            return await self._give_up_for(error)
 
-    async def _failed(self, error: BaseException) -> types.CallToolResult:
+    async def _give_up_for(self, error: BaseException) -> types.CallToolResult:
         await self.work.forget()
         return failed_with(error)
 
@@ -326,12 +334,12 @@ class DialogueState:
     @property
     def asking(self) -> NeedsAnswers:
         """Questions that the client has been asked."""
-        return NeedsAnswers(asked(self.questions), self.complaint)
+        return NeedsAnswers(form_questions(self.questions), self.complaint)
 
 
 def dump_dialogue(dialogue: Dialogue, call: Mapping[str, Any], asking: NeedsAnswers) -> str:
     """Return a dialogue that waits for answers as text. It may be confidential, so the SDK encrypts it."""
-    questions = [one.question for one in asking.questions]
+    questions = [question.question for question in asking.questions]
     fields = (secrets.token_urlsafe(16), call, questions, asking.complaint, dialogue.complaints)
     _, data = _SERIALIZER.dumps_typed(fields)
     return base64.b64encode(data).decode()

@@ -25,7 +25,7 @@ from callboard_actors.mcp_service._offers import AgentOffer, NodeOffer
 from callboard_actors.mcp_service._questions import (
     Dialogue,
     DialogueState,
-    Filled,
+    FormResults,
     NeedsAnswers,
     Outcome,
     ServedCall,
@@ -49,7 +49,7 @@ def block_of(served: object) -> Block | None:
     if inspect.isfunction(served) and inspect.isasyncgenfunction(inspect.unwrap(served)):
         return cast("Block", served)
     listed: list[object] = list(cast("Sequence[object]", served)) if isinstance(served, (list, tuple)) else [served]
-    closed = [one for one in listed if isinstance(one, McpServer) and not one.is_open]
+    closed = [server for server in listed if isinstance(server, McpServer) and not server.is_open]
     return (lambda: _with_open(closed, listed)) if closed else None
 
 
@@ -75,6 +75,7 @@ _NO_CHECKPOINTER: Final = (
     "The call was not run to its end: a person has to be asked, and the agent has no checkpointer that keeps the run "
     "until the answer. Give the agent one, or use a client of MCP 2025-11-25, which is asked during the call."
 )
+_NOT_STORABLE: Final = "The call was not run to its end: its question has a value that cannot be stored."
 _ANSWER_TIME: Final = 3600.0
 """Maximum seconds in which a client of 2026-07-28 may answer a question."""
 _CLOSING: Final = "The call was not run to its end: it waited for a person, and the server is shutting down."
@@ -147,11 +148,11 @@ class Service:
         """Open the object that has the served tools, such as a client of an MCP server, for the `async with` block."""
         self._is_closing = False
         async with AsyncExitStack() as stack:
-            found, offer = cast("Any", self._served), self._own_offer
+            served, offer = cast("Any", self._served), self._own_offer
             while offer is None:
-                block = cast("Block", block_of(found))
-                found = await stack.enter_async_context(block())
-                offer = self._offer_of(found)
+                block = cast("Block", block_of(served))
+                served = await stack.enter_async_context(block())
+                offer = self._offer_of(served)
             await stack.enter_async_context(offer.opens)
             self._offer = offer
             try:
@@ -193,22 +194,22 @@ class Service:
         # Questions are returned since 2026-07-28; older clients are asked during the call. Raise MCPError for an
         # unknown tool.
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        earlier = self._take(params.request_state) if is_modern and params.request_state is not None else None
-        work = self._work(caller_of(context), params, None if earlier is None else earlier.call)
+        saved = self._take(params.request_state) if is_modern and params.request_state is not None else None
+        work = self._work(caller_of(context), params, None if saved is None else saved.call)
         if isinstance(work, types.CallToolResult):
             return work
-        dialogue = Dialogue(work, 0 if earlier is None else earlier.complaints)
+        dialogue = Dialogue(work, 0 if saved is None else saved.complaints)
         try:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
             async with progress_sender(context.session.report_progress) as tell:
-                if earlier is None:
+                if saved is None:
                     outcome = await dialogue.begin(tell)
                 else:
-                    given = (params.input_responses or {}).items()
-                    filled = {key: one for key, one in given if isinstance(one, types.ElicitResult)}
-                    outcome = await dialogue.fill_in(earlier.asking, filled, tell)
+                    responses = (params.input_responses or {}).items()
+                    results = {key: result for key, result in responses if isinstance(result, types.ElicitResult)}
+                    outcome = await dialogue.fill_in(saved.asking, results, tell)
                 while isinstance(outcome, NeedsAnswers) and not is_modern:
-                    outcome = await self._asked_meanwhile(context, dialogue, outcome, tell)
+                    outcome = await self._ask_during_call(context, dialogue, outcome, tell)
         except BaseException:
             with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
                 await work.forget()
@@ -221,7 +222,10 @@ class Service:
             return await dialogue.give_up(_CLOSING)
         if work.state is None:
             return await dialogue.give_up(_NO_CHECKPOINTER)
-        state = dump_dialogue(dialogue, work.state, outcome)
+        try:
+            state = dump_dialogue(dialogue, work.state, outcome)
+        except TypeError as error:
+            return await dialogue.give_up(f"{_NOT_STORABLE} {error}")
         return types.InputRequiredResult(input_requests={**forms(outcome)}, request_state=state)
 
     def _work(
@@ -237,22 +241,22 @@ class Service:
 
     # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
 
-    async def _asked_meanwhile(self, context: Context, dialogue: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
+    async def _ask_during_call(self, context: Context, dialogue: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
         if not _can_ask(context) or not context.session.can_send_request:
             return await dialogue.give_up(_CANNOT_ASK)
-        filled = await self._filled(context, asking)
-        if isinstance(filled, str):
-            return await dialogue.give_up(filled)
-        return await dialogue.fill_in(asking, filled, tell)
+        results = await self._elicit_all(context, asking)
+        if isinstance(results, str):
+            return await dialogue.give_up(results)
+        return await dialogue.fill_in(asking, results, tell)
 
-    async def _filled(self, context: Context, asking: NeedsAnswers) -> Filled | str:
+    async def _elicit_all(self, context: Context, asking: NeedsAnswers) -> FormResults | str:
         """Ask the user during the call; return the filled-in forms, or an error text if the user could not be asked."""
         with anyio.CancelScope() as scope:
             self._asking.add(scope)
             if self._is_closing:  # `drain()` has cancelled the scopes that it found, and knows nothing of this one
                 scope.cancel()
             try:
-                return {key: await _elicited(context, form) for key, form in forms(asking).items()}
+                return {key: await _elicit(context, form) for key, form in forms(asking).items()}
             except (MCPError, ValidationError) as error:
                 return f"{_CANNOT_ASK} It says: {error}"
             finally:
@@ -276,21 +280,21 @@ _NAME: Final = "callboard"
 
 
 def _tools_of(served: object) -> list[Any]:
-    found = served if isinstance(served, (list, tuple)) else [served]
-    return [_tool(one) for one in cast("Sequence[object]", found)]
+    tools = served if isinstance(served, (list, tuple)) else [served]
+    return [_tool(tool) for tool in cast("Sequence[object]", tools)]
 
 
-def _tool(one: object) -> object:
+def _tool(served: object) -> object:
     """Convert a served object to a form that `ToolNode` accepts; raise TypeError for an unsupported type."""
     # Actors and MCP servers are returned unchanged. Tools and functions become tools with JSON results.
-    if isinstance(one, (Actor, ChildSpec, McpServer)):
-        return one
-    if isinstance(one, BaseTool):
-        return with_json_results(one)
-    if callable(one) and not isinstance(one, type):
-        return with_json_results(as_tool(one))
+    if isinstance(served, (Actor, ChildSpec, McpServer)):
+        return served
+    if isinstance(served, BaseTool):
+        return with_json_results(served)
+    if callable(served) and not isinstance(served, type):
+        return with_json_results(as_tool(served))
     raise TypeError(
-        f"an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions; got {one!r:.200}"
+        f"an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions; got {served!r:.200}"
     )
 
 
@@ -307,6 +311,6 @@ def _can_ask(context: Context) -> bool:
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
-async def _elicited(context: Context, form: types.ElicitRequest) -> types.ElicitResult:
+async def _elicit(context: Context, form: types.ElicitRequest) -> types.ElicitResult:
     metadata = ServerMessageMetadata(related_request_id=context.request_id)
     return await context.session.send_request(form, types.ElicitResult, metadata=metadata)
