@@ -5,38 +5,39 @@ python data_agent.py --model openai:gpt-5.1 "Do sales grow?"    a real model
 python data_agent.py --record runs/data.jsonl                   also records the run, for a test that replays it
 callboard run data_agent:agent "Do sales grow?" --live          the same agent, watched live; $MODEL names a model
 
-The database is a SQLite file that is opened for reading, and Python computes in a confined process. The application
-sets the parameter `:shop` of each statement, whatever the model writes. Long results are cut, and the model reads the
-rest with `read_output`. The chart is a file, drawn from the rows of the last query and not from the model's copy of
-them; if the query left out rows, there is no chart.
+The tool of `database.py` reads a SQLite file, and Python computes, both in confined processes. The application sets
+the parameter `:shop` of each statement, whatever the model writes. Long results are cut, and the model reads the rest
+with `read_output`. The chart is a file, drawn from the rows of the last query and not from the model's copy of them; if
+the query left out rows, there is no chart.
 """
 
 import argparse
+import json
 import os
 import re
 import sqlite3
 import tempfile
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
+from database import policy_of, read_sqlite
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool, ToolException, tool
 
-from callboard import Agent, CallPolicy, InjectedState, ToolNode, create_react_agent
+from callboard import Agent, CallPolicy, InjectedState, ToolCallRequest, ToolNode, create_react_agent
 from callboard.middleware import OutputBudget
 from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
+from callboard_actors.process import Confine
 from callboard_actors.python import Python, python_tool
-from callboard_actors.sql import SqlDatabase
 
 FOLDER = Path(os.environ.get("DATA", "."))
 SHOP = "Oslo"
-MAX_ROWS = 30
-PROMPT = """You answer questions about the orders of a shop. Begin with the schema.
+PROMPT = """You answer questions about the orders of a shop. Begin with the tables in sqlite_schema.
 Each statement compares the column `shop` with the parameter :shop, whose value is set for you.
 Compute with Python. Draw a chart of a result if it helps."""
 QUESTION = "Do our sales grow?"
@@ -47,15 +48,13 @@ QUESTION = "Do our sales grow?"
 
 def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER) -> Agent:
     """Return the agent of a folder with the file `orders.db`; its charts are written there."""
+    database = folder / "orders.db"
+    confine = Confine(read=[database], environment={"DATABASE": str(database)})  # not the folder, with other files
     node = ToolNode(
-        [
-            SqlDatabase(f"sqlite:///{folder / 'orders.db'}", timeout=5.0, max_rows=MAX_ROWS),
-            python_tool(Python(timeout=10.0, max_output=2_000)),
-            chart_tool(folder),
-        ],
-        middleware=[OutputBudget(600)],
-        handle_tool_errors=(ToolException,),
-        policies={"query": CallPolicy(timeout=10.0, idempotent=True), "run_python": CallPolicy(timeout=30.0)},
+        [read_sqlite, python_tool(Python(timeout=10.0, max_output=2_000)), chart_tool(folder)],
+        middleware=[OutputBudget(1_000), keep_rows],
+        handle_tool_errors=True,  # no statement of a model may end the run
+        policies={"read_sqlite": policy_of(confine), "run_python": CallPolicy(timeout=30.0)},
     )
     model = model or os.environ.get("MODEL") or script()
     return create_react_agent(model, node, prompt=PROMPT, post_model_hook=set_shop, name="data", budget=300.0)
@@ -69,11 +68,20 @@ def set_shop(state: dict[str, Any]) -> dict[str, Any]:
     """
     reply = state["messages"][-1].model_copy(deep=True)
     for call in reply.tool_calls:
-        if call["name"] == "query":
+        if call["name"] == "read_sqlite":
             given = call["args"].get("parameters") or {}
             if isinstance(given, dict):  # any other value is refused with the arguments
                 call["args"]["parameters"] = {**given, "shop": SHOP}
     return {"messages": [reply]}
+
+
+async def keep_rows(request: ToolCallRequest, call_next: Any) -> Any:
+    """Keep the rows of a query in its message, beside the text, of which the model reads only a part."""
+    message = await call_next(request)
+    if request.tool_call["name"] == "read_sqlite":
+        with suppress(ValueError):  # the text of an error
+            message.artifact = json.loads(message.text)
+    return message
 
 
 def chart_tool(folder: Path) -> BaseTool:
@@ -96,13 +104,17 @@ def chart_tool(folder: Path) -> BaseTool:
 
 def last_rows(messages: list[BaseMessage]) -> list[dict[str, Any]]:
     """Return the rows of the last query in a conversation; raise an error for the model if the rows are incomplete."""
-    results = [one for one in messages if isinstance(one, ToolMessage) and one.name == "query" and one.artifact]
-    if not results:
-        raise ToolException("There is no result to draw; call query first.")
-    found = results[-1].artifact
-    if found["more"]:
-        raise ToolException(f"The last query had more than its {len(found['rows'])} rows; group them by a column.")
-    return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+    tables = [message.artifact for message in messages if isinstance(message, ToolMessage) and is_table(message)]
+    if not tables:
+        raise ToolException("There is no result to draw; call read_sqlite first.")
+    table = tables[-1]
+    if table["has_more"]:
+        raise ToolException(f"The last query had more than its {len(table['rows'])} rows; group them by a column.")
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+def is_table(message: ToolMessage) -> bool:
+    return message.name == "read_sqlite" and message.artifact is not None
 
 
 def svg(title: str, bars: list[tuple[str, float]]) -> str:
@@ -149,9 +161,8 @@ def script() -> ScriptedModel:
     """Return a scripted model: it reads the rows of its query from the conversation, as a real model does."""
 
     def compute(messages: list[BaseMessage]) -> Any:
-        months = next(one for one in reversed(messages) if isinstance(one, ToolMessage) and "month" in one.text)
-        rows = [line.split(" | ") for line in months.text.splitlines()[1:-1]]
-        code = f"rows = {[(month, float(sales)) for month, sales in rows]}\n{TREND}"
+        months = next(message for message in reversed(messages) if '"month"' in message.text)
+        code = f"rows = {json.loads(months.text)['rows']}\n{TREND}"
         chart = {"title": "Sales by month", "label": "month", "value": "sales"}
         return calls(("run_python", {"code": code}), ("bar_chart", chart))
 
@@ -162,9 +173,9 @@ def script() -> ScriptedModel:
     every = {"statement": "SELECT day, tea, grams FROM orders WHERE shop = :shop", "parameters": {"shop": "Bergen"}}
     return ScriptedModel(
         [
-            calls("schema"),
-            calls(("query", every), ("query", {"statement": BY_MONTH.replace("price", "prize")})),
-            calls(("query", {"statement": BY_MONTH})),
+            calls(("read_sqlite", {"statement": "SELECT sql FROM sqlite_schema"})),
+            calls(("read_sqlite", every), ("read_sqlite", {"statement": BY_MONTH.replace("price", "prize")})),
+            calls(("read_sqlite", {"statement": BY_MONTH})),
             compute,
             conclude,
         ]
@@ -178,12 +189,12 @@ def story(folder: Path, backend: str) -> None:
     told = [message.text for message in state["messages"] if message.type == "tool"]
     print(*told, state["messages"][-1].text, sep="\n\n")
     schema, every, wrong, months, trend, chart = told
-    assert schema.startswith("orders(day TEXT, shop TEXT")
+    assert "CREATE TABLE orders (day TEXT, shop TEXT" in schema
     assert "Assam" in every
     assert "Ceylon" not in every
     assert "characters left out" in every
-    assert wrong == "no such column: prize; did you mean price?"
-    assert months.startswith("month | sales\n2026-01 | ")
+    assert "no such column: prize" in wrong
+    assert json.loads(months)["rows"][0][0] == "2026-01"
     assert trend.strip() == "1.20 a month, 6 % of the mean"
     assert chart == "sales-by-month.svg: 12 bars."
     assert (folder / "sales-by-month.svg").read_text().count("<rect") == 12

@@ -1,82 +1,73 @@
-"""An agent that queries a shop's database, and changes it with the approval of the owner.
+"""A tool that reads SQLite, and one that reads PostgreSQL: a model's statements run in confined worker processes.
 
-One statement is wrong, and its error suggests the right name. Another statement never ends, and SQLite ends it. The
-change waits for the owner's approval, and is made once.
+`python database.py` reads a SQLite file. The page docs/how-to/ask-a-database.md tells what bounds a statement.
 """
 
+import json
+import os
 import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import anyio
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 
-from callboard import create_react_agent
-from callboard.middleware import RequireApproval
-from callboard.testing import ScriptedModel, calls
-from callboard_actors.sql import WritableSqlDatabase
+from callboard import CallPolicy, ToolNode
+from callboard.testing import tool_call
+from callboard_actors.process import Confine, Processes
 
-SHOP = """
-CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT NOT NULL, price NUMERIC NOT NULL);
-INSERT INTO item VALUES (1, 'tea', 2.5), (2, 'ham', 4), (3, 'salt', 0.8);
-"""
-ENDLESS = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+MAX_ROWS, MAX_BYTES = 100, 20_000
+READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
 
-def script() -> ScriptedModel:
-    raised = {
-        "statement": "UPDATE item SET price = price * :by WHERE price > :over",
-        "parameters": {"by": 2, "over": 3},
-    }
-    return ScriptedModel(
-        [
-            calls(("schema", {})),
-            calls(
-                ("query", {"statement": "SELECT name FROM item WHERE prise > 3"}),
-                ("query", {"statement": "SELECT name FROM item WHERE price > :over", "parameters": {"over": 3}}),
-                ("query", {"statement": ENDLESS}),
-                ("query", {"statement": "DELETE FROM item"}),
-            ),
-            calls(("execute", raised)),
-            calls(("query", {"statement": "SELECT name, price FROM item ORDER BY price"})),
-            "Done.",
-        ]
-    )
+def read_sqlite(statement: str, parameters: dict[str, Any] | None = None) -> str:
+    """Read the database by one SELECT, with values for its :names. `SELECT sql FROM sqlite_schema` lists the tables."""
+    with closing(sqlite3.connect(f"file:{quote(os.environ['DATABASE'])}?mode=ro", uri=True)) as connection:
+        connection.text_factory = lambda text: text.decode(errors="replace")
+        connection.executescript("PRAGMA query_only = on; PRAGMA temp_store = memory")
+        connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY)
+        return first_rows(connection, statement, parameters or {})
 
 
-async def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "shop.db"
-        with closing(sqlite3.connect(path)) as connection:
-            connection.executescript(SHOP)
-        agent = create_react_agent(
-            script(),
-            [WritableSqlDatabase(f"sqlite:///{path}", timeout=0.5)],
-            middleware=[RequireApproval(["execute"])],
-            checkpointer=InMemorySaver(),
-        )
-        config: RunnableConfig = {"configurable": {"thread_id": "shop"}}
-        async with agent:
-            asked = await agent.ainvoke({"messages": [("user", "Double the price of what costs more than 3.")]}, config)
-            [question] = asked["__interrupt__"]
-            print("May this run?", question.value[0]["action_request"]["args"], end="\n\n")
-            run = await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), config)
+def read_postgres(statement: str, parameters: dict[str, Any] | None = None) -> str:
+    """Read the database by one SELECT, with values for its %(names)s. information_schema.columns lists the tables."""
+    import psycopg
 
-        told = [message.text for message in run["messages"] if message.type == "tool"]
-        print(*told, sep="\n\n")
-        schema, wrong, dear, endless, refused, changed, prices = told
-        assert schema == "item(id INTEGER key, name TEXT, price NUMERIC), 3 rows"
-        assert wrong == "no such column: prise; did you mean price?"
-        assert dear == "name\nham\n(1 row)"
-        assert endless.startswith("It was stopped after 0.5 s.")
-        assert "readonly" in refused
-        assert changed == "1 row changed."
-        assert prices.splitlines()[1:4] == ["salt | 0.8", "tea | 2.5", "ham | 8"]
+    settings = "-c default_transaction_read_only=on -c statement_timeout=5s -c client_connection_check_interval=1s"
+    with closing(psycopg.connect(os.environ["DATABASE"], options=settings)) as connection:  # closing rolls back
+        if connection.info.parameter_status("is_superuser") == "on":
+            raise PermissionError("the role in $DATABASE is a superuser; use one that has SELECT only")
+        return first_rows(connection.cursor("statement"), statement, parameters)  # DECLARE takes one SELECT only
+
+
+def first_rows(reader: Any, statement: str, parameters: dict[str, Any] | None) -> str:
+    try:
+        cursor = reader.execute(statement, parameters)
+        rows, columns = cursor.fetchmany(MAX_ROWS + 1), [name for name, *_ in cursor.description]
+    except Exception as error:
+        raise ValueError(str(error)) from None  # the model reads it, with `handle_tool_errors=True`
+    table = {"columns": columns, "rows": rows[:MAX_ROWS], "has_more": len(rows) > MAX_ROWS}
+    if len(text := json.dumps(table, default=str, ensure_ascii=False)) > MAX_BYTES:
+        raise ValueError(f"the result has more than {MAX_BYTES} characters: select fewer columns, or parts of texts")
+    return text
+
+
+def policy_of(confine: Confine, timeout: float = 10.0) -> CallPolicy:
+    """Return the policy of a tool that reads a database; the end of the call ends its worker process."""
+    return CallPolicy(runs_in=Processes(confine=confine, memory=1024**3), timeout=timeout, idempotent=True)
+
+
+async def main(file: Path) -> None:
+    policy = policy_of(Confine(read=[file.parent], environment={"DATABASE": str(file)}))
+    async with ToolNode([read_sqlite], policies={"read_sqlite": policy}, handle_tool_errors=True) as node:
+        for statement in ("SELECT name, price FROM item", "DELETE FROM item", "SELECT nam FROM item"):
+            print((await node.ainvoke([tool_call("read_sqlite", "1", statement=statement)]))["messages"][0].content)
 
 
 if __name__ == "__main__":
-    anyio.run(main)
-    anyio.run(main, backend="trio")
+    with tempfile.TemporaryDirectory() as folder:
+        with closing(sqlite3.connect(Path(folder, "shop.db"))) as shop:
+            shop.executescript("CREATE TABLE item (name TEXT, price NUMERIC); INSERT INTO item VALUES ('tea', 2.5)")
+        anyio.run(main, Path(folder, "shop.db"))

@@ -19,11 +19,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 
+from database import policy_of, read_sqlite
+
 from callboard import Agent, CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls
 from callboard_actors.http import HttpTools
 from callboard_actors.mcp import McpServer
-from callboard_actors.sql import SqlDatabase
+from callboard_actors.process import Confine
 
 CALLBOARD = str(Path(sys.executable).with_name("callboard"))
 HERE = Path(__file__).parent
@@ -58,12 +60,11 @@ async def desk() -> AsyncGenerator[Agent]:
     """Yield the agent, with its MCP server running."""
     command = [CALLBOARD, "mcp", "research_desk:FILES", "--app-dir", str(HERE)]
     async with McpServer(command, env={"DESK": str(FOLDER)}, name="files", prefix="files_") as files:
+        read_only = CallPolicy(timeout=20, idempotent=True)  # such calls run again after a crash
+        confine = Confine(read=[FOLDER / "stock"], environment={"DATABASE": str(FOLDER / "stock" / "stock.db")})
         node = ToolNode(
-            [HttpTools(allow=["127.0.0.1"]), SqlDatabase(f"sqlite:///{FOLDER / 'stock.db'}"), files],
-            policies={
-                name: CallPolicy(timeout=20, idempotent=True)  # read-only: they run again after a crash
-                for name in ("fetch", "query", "files_read_note")
-            },
+            [HttpTools(allow=["127.0.0.1"]), read_sqlite, files],
+            policies={"fetch": read_only, "read_sqlite": policy_of(confine), "files_read_note": read_only},
         )
         yield create_react_agent(script(), node)
 
@@ -74,7 +75,7 @@ def script() -> ScriptedModel:
 
     def answer(messages: list) -> str:
         said = "\n".join(message.text for message in messages if message.type == "tool")
-        for fact in ("Tea at five", "Assam | 40", "Never without milk", "Three guests"):
+        for fact in ("Tea at five", '"Assam", 40', "Never without milk", "Three guests"):
             assert fact in said, said
         return "Yes: Assam is short, tea is at five, and never without milk."
 
@@ -83,7 +84,7 @@ def script() -> ScriptedModel:
             return answer(messages)
         return calls(
             ("fetch", {"url": f"{SITE}/today"}),
-            ("query", {"statement": question, "parameters": {"least": 100}}),
+            ("read_sqlite", {"statement": question, "parameters": {"least": 100}}),
             ("files_read_note", {"name": "milk.txt"}),
             ("fetch", {"url": f"{SITE}/guests"}),
         )
@@ -128,7 +129,8 @@ class Page(BaseHTTPRequestHandler):
 def furnish(folder: Path) -> None:
     (folder / "notes").mkdir()
     (folder / "notes" / "milk.txt").write_text("Never without milk.")
-    with closing(sqlite3.connect(folder / "stock.db")) as stock, stock:
+    (folder / "stock").mkdir()  # the worker process reads the whole folder of its database
+    with closing(sqlite3.connect(folder / "stock" / "stock.db")) as stock, stock:
         stock.execute("create table stock (name text, grams integer)")
         stock.executemany("insert into stock values (?, ?)", [("Assam", 40), ("Ceylon", 900)])
 

@@ -24,14 +24,14 @@ from callboard.testing import Backend, backend, backend_names
 from tests.sampling import sample_of
 
 MAIN_BACKENDS = ("asyncio", "trio")
-WITHOUT_LOOP_VARIANTS = {"drain", "server", "http", "mcp_service", "mcp", "sql"}
+WITHOUT_LOOP_VARIANTS = {"drain", "server", "http", "mcp_service", "mcp"}
 """Packages that run on asyncio and on trio only, because their clients of a server use a thread with its own loop."""
 BOUNDED_ON_VIRTUAL_CLOCKS = {"actors", "agent", "calls", "loops", "middleware", "promises"}
 """Packages whose tests on virtual clocks are ended when they hang.
 
 Elsewhere threads work while the clock stands, and a deadline could make it jump; pytest-timeout ends such a test.
 """
-TAKE_TURNS = {"http", "mcp", "mcp_service", "process", "python", "server", "shell", "sql"}
+TAKE_TURNS = {"http", "mcp", "mcp_service", "process", "python", "server", "shell"}
 """Packages whose async tests start processes and servers, which takes most of the suite's time.
 
 Such a test runs on one backend, and the next one of its file on the other. The marker `backends` with both names keeps
@@ -46,7 +46,7 @@ VARIANTS = 2
 
 Of a test with more, only the first runs on asyncio and the last on trio; CI runs all.
 """
-CROSSED = {"agent", "server", "mcp", "mcp_service", "http", "sql"}
+CROSSED = {"agent", "server", "mcp", "mcp_service", "http"}
 """Packages in which already two variants of an async test are too many.
 
 What varies, such as the server, the database or the version of a protocol, does not depend on the backend there.

@@ -220,7 +220,7 @@ PUBLIC = {
     "callboard.testing",
     "callboard.threads",
 }
-PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "mcp", "process", "python", "shell", "sql")}
+PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "mcp", "process", "python", "shell")}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

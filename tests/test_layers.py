@@ -27,7 +27,7 @@ LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for na
 ACTOR_LAYERS = {
     0: ["_util"],
     1: ["_engine", "_server"],
-    2: ["process", "ray", "redis", "postgres", "http", "sql", "shell", "python", "mcp"],
+    2: ["process", "ray", "redis", "postgres", "http", "shell", "python", "mcp"],
     3: ["mcp_service"],
 }
 ACTOR_LAYER_OF = {f"callboard_actors.{name}": layer for layer, names in ACTOR_LAYERS.items() for name in names}

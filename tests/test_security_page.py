@@ -26,7 +26,6 @@ import callboard_actors.process
 import callboard_actors.python
 import callboard_actors.redis
 import callboard_actors.shell
-import callboard_actors.sql
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.mcp_service._command import mcp
@@ -69,7 +68,6 @@ MODULES = (
     callboard_actors.python,
     callboard_actors.redis,
     callboard_actors.shell,
-    callboard_actors.sql,
 )
 
 

@@ -83,7 +83,7 @@ def test_sql_python_and_a_chart_are_replayed(replay: Replays, tmp_path: Path) ->
 @recorded("data_agent_without_groups")
 def test_the_database_and_the_chart_return_what_was_recorded(replay: Replays, tmp_path: Path) -> None:
     """Their results depend on nothing but the file, so that they are compared, too."""
-    replay(data_agent(tmp_path), real=["query", "bar_chart"], results=True)
+    replay(data_agent(tmp_path), real=["read_sqlite", "bar_chart"], results=True)
 
     assert (tmp_path / "sales.svg").exists()
 
@@ -131,19 +131,26 @@ def test_a_lost_filter_of_a_query_is_found(replay: Replays, tmp_path: Path, monk
 
     told = differences(replay, data_agent(tmp_path))
 
-    assert "run 1 of 'data', after model request 2:\n  expected  call_2 query(" in told
+    assert "run 1 of 'data', after model request 2:\n  expected  call_2 read_sqlite(" in told
     assert '  argument  parameters: {"shop": "Oslo"} -> {"shop": "Bergen"}' in told
 
 
 @recorded("data_agent")
 def test_a_truncated_result_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database runs for real, and returns fewer rows than a year has months; the chart must not be half a year."""
-    monkeypatch.setattr(example("data_agent"), "MAX_ROWS", 6)
+    """The database runs for real, and half of a year's rows are dropped; the chart must not be half a year."""
+    app = example("data_agent")
+    keep_rows = app.keep_rows
 
-    told = differences(replay, data_agent(tmp_path), real=["query", "bar_chart"], results=True)
+    async def keep_six_rows(request: ToolCallRequest, call_next: Any) -> Any:
+        message = await keep_rows(request, call_next)
+        if message.artifact is not None:
+            message.artifact = {**message.artifact, "rows": message.artifact["rows"][:6], "has_more": True}
+        return message
 
-    assert "run 1 of 'data', after model request 3, result of call_4 query:" in told
-    assert "(The first 6 rows; there are more." in told
+    monkeypatch.setattr(app, "keep_rows", keep_six_rows)
+
+    told = differences(replay, data_agent(tmp_path), real=["read_sqlite", "bar_chart"], results=True)
+
     assert "run 1 of 'data', after model request 4:" in told
     assert 'bar_chart(title="Sales by month", label="month", value="sales"): ok\n  got ' in told
     assert "  message   " in told

@@ -14,20 +14,18 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import httpx2
-import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from callboard import CallsInterrupted, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls
 from tests.doc_fragments import _bodies
 from tests.doc_fragments._hosts import own_address, resolve
-from tests.doc_fragments._surroundings import AsyncSteps, Fragments, World
+from tests.doc_fragments._surroundings import ROOT, AsyncSteps, Fragments, World
 from tests.doc_fragments._web import public_web
 from tests.mcp import _npm
 from tests.mcp_service._clients import text_in
 from tests.server._servers import running_redis
-from tests.sql._shop import names_in, new_shop
 
 FRAGMENTS = Fragments()
 fragment = FRAGMENTS.of
@@ -107,36 +105,28 @@ async def commands(world: World) -> AsyncSteps:
         assert "Refused" in await said(node, "run", command="rm a.txt")
 
 
-@fragment(README, "SqlDatabase(")
-@fragment(REFERENCE, "ToolNode([SqlDatabase(")
-async def database(world: World) -> AsyncSteps:
-    new_shop(world.folder)
+DATABASE = "docs/how-to/ask-a-database.md"
+
+
+def recipes(world: World) -> None:
+    """Put the examples in the path, from which a reader copies them."""
+    world.patch.syspath_prepend(ROOT / "examples")
+
+
+@fragment(DATABASE, "read_sqlite", exhaustive=True)
+async def file_with_a_database(world: World) -> AsyncSteps:
+    recipes(world)
+    names = yield {}
+    assert names["rows"].status == "success"
+
+
+@fragment(DATABASE, "read_postgres", exhaustive=True)
+async def server_with_a_database(world: World) -> AsyncSteps:
+    recipes(world)
+    world.patch.setenv("DATABASE_URL", "postgresql://reader:secret@127.0.0.1:1/shop")
     names = yield {}
     async with names["node"] as node:
-        assert {"schema", "describe", "query"} == set(node.tools_by_name)
-        assert "tea" in await said(node, "query", statement="select name from item")
-
-
-@fragment(REFERENCE, "db.query(")
-async def database_of_a_program(world: World) -> AsyncSteps:
-    new_shop(world.folder)
-    names = yield {}
-    assert [*names["rows"]] == [{"name": "salt"}]
-
-
-@fragment(REFERENCE, "WritableSqlDatabase(")
-async def writable_database(world: World) -> AsyncSteps:
-    """Nothing is written before a person has approved the statement."""
-    url = new_shop(world.folder)
-    call = tool_call("execute", "1", statement="delete from item where name = 'ham'")
-    names = yield {}
-    async with names["node"] as node:
-        with pytest.raises(CallsInterrupted) as caught:
-            await node.ainvoke([call])
-        assert names_in(url) == ["tea", "ham", "salt"]
-        [question] = caught.value.interrupts
-        await node.ainvoke([call], ledger=caught.value.ledger, resume={question.id: {"type": "accept"}})
-    assert names_in(url) == ["tea", "salt"]
+        assert "connection to server at" in await said(node, "read_postgres", statement="SELECT 1")
 
 
 NUMPY = "numpy is a small module: it is no dependency of callboard"

@@ -1,23 +1,6 @@
-"""Statements that must be refused, as data: the attack, and the error that a model may read."""
+"""Hostile statements of a model, by the name of the attack."""
 
-from collections.abc import Mapping
-
-from callboard_actors.sql import SqlDatabase, SqlError
-
-from ._shop import ENDLESS
-
-
-async def got_through(db: SqlDatabase, attacks: Mapping[str, str], folder: str = "") -> list[str]:
-    """Return the names of the attacks that were not refused with an error for the model."""
-    found: list[str] = []
-    for name, statement in attacks.items():
-        try:
-            await db.query(statement.replace("{folder}", folder))
-        except SqlError:
-            continue
-        found.append(name)
-    return found
-
+from ._shop import DOUBLED, ENDLESS
 
 READ_ONLY_SQLITE = {
     "a deletion": "DELETE FROM item",
@@ -61,6 +44,20 @@ ENDLESS_SQLITE = {
     "a join of everything with itself": "SELECT count(*) FROM ({0}) a, ({0}) b".format(ENDLESS.format("x")),
     "an endless list that is empty": f"SELECT * FROM ({ENDLESS.format('x')}) WHERE x < 0",
     "texts that grow": "WITH RECURSIVE n (x) AS (SELECT 'a' UNION ALL SELECT x || 'a' FROM n) SELECT max(x) FROM n",
+}
+
+_TEXT = "replace(hex(zeroblob({})), '0', 'a')"
+
+UNINTERRUPTIBLE_SQLITE = {
+    "one step, which looks up after minutes": (
+        f"SELECT length(trim({_TEXT.format(190_000)}, replace(hex(zeroblob(16000)), '0', 'b') || 'a'))"
+    ),
+    "a thousand slow steps": (
+        "WITH t (h, n) AS MATERIALIZED (SELECT hex(zeroblob(130000)), hex(zeroblob(60000)) || '1') "
+        f"SELECT {' + '.join(['instr(h, n)'] * 900)} FROM t"
+    ),
+    "a width of billions": "SELECT printf('%.*c', 2147483647, 'x')",
+    "a statement that doubles as it is read": DOUBLED,
 }
 
 LARGE_SQLITE = {

@@ -1,20 +1,12 @@
-"""Databases for the tests: SQLite files, and a PostgreSQL server if one is installed."""
+"""A PostgreSQL server for the recipe that reads databases, if one is installed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.agent._postgres import Server, running_postgres
 
 from ._server import Shop, new_role, new_template
-from ._shop import new_shop
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    """Return the URL of a shop in SQLite."""
-    return new_shop(tmp_path)
 
 
 @pytest.fixture(scope="session")

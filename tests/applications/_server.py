@@ -1,4 +1,4 @@
-"""Shop database on a PostgreSQL server, and the role that queries it."""
+"""Shop database on a PostgreSQL server, and the role that reads it."""
 
 from typing import Any
 
@@ -7,21 +7,19 @@ from tests.agent._postgres import Server
 from ._shop import SHOP
 
 PASSWORD = "s3cret/p@ss"
+CONNECTIONS = 4
 
 
 def new_role(server: Server) -> None:
-    """Create the role, which may only log in."""
-    server.sql(f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'")
+    """Create the role as the page does."""
+    server.sql(f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}' NOSUPERUSER NOINHERIT CONNECTION LIMIT {CONNECTIONS}")
 
 
 def new_template(server: Server) -> None:
     """Create the shop, whose tables belong to the administrator, as a template of databases."""
     server.sql("CREATE DATABASE shop")
-    server.sql(
-        f"{SHOP}GRANT USAGE, CREATE ON SCHEMA public TO reader;"
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader",
-        server.url("shop"),
-    )
+    grants = "GRANT USAGE ON SCHEMA public TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader"
+    server.sql(f"{SHOP}{grants}", server.url("shop"))
 
 
 class Shop:
@@ -42,19 +40,8 @@ class Shop:
 
     def running(self) -> int:
         """Return how many statements of the role run at this moment."""
-        return self._count("state = 'active'")
-
-    def sleeping(self) -> int:
-        """Return how many of the role's statements are sleeping."""
-        return self._count("wait_event = 'PgSleep'")
-
-    def connected(self) -> int:
-        """Return how many connections the role has."""
-        return self._count("true")
-
-    def _count(self, which: str) -> int:
-        found = self.sql(f"SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND {which}")
-        return int(found[0][0])
+        [(count,)] = self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'")
+        return int(count)
 
     def drop(self) -> None:
         self._server.drop(self.admin_url)
