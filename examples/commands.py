@@ -1,69 +1,64 @@
-"""An agent that repairs a program: it runs the tests, reads the failure, fixes the program, and runs the tests again.
+"""A tool that runs one command: a program from a list, without a shell, in a confined worker process.
 
-Meanwhile a server runs as a background job. One command never ends, and is killed with all processes that it started;
-the other commands are not affected. When the agent has ended, no process is left.
+`python commands.py` runs some. The page docs/how-to/run-commands.md tells what a command can do, and what bounds it.
 """
 
 import os
-import sys
+import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 
-from callboard import child, create_react_agent
-from callboard.testing import ScriptedModel, calls
-from callboard_actors.shell import Shell
+from callboard import CallPolicy, ToolNode
+from callboard.testing import tool_call
+from callboard_actors.process import Confine, Processes
 
-PROGRAM = "def double(n):\n    return n + n + 1\n\n\nassert double(2) == 4, double(2)\nprint('all is well')\n"
-SERVER = f"{sys.executable} -u -m http.server --bind 127.0.0.1 0"
-
-
-def script() -> ScriptedModel:
-    return ScriptedModel(
-        [
-            calls(("start_job", {"command": SERVER})),
-            calls(
-                ("run", {"command": f"{sys.executable} program.py"}),
-                ("run", {"command": "echo $$ > pid; (sleep 600 &) ; sleep 600", "timeout": 0.5}),
-            ),
-            calls(("run", {"command": "sed -i 's/ + 1$//' program.py"})),
-            calls(("run", {"command": f"{sys.executable} program.py"})),
-            calls(("jobs", {})),
-            "Done.",
-        ]
-    )
+MAX_OUTPUT = 20_000
+"""Bytes of output that are kept: half of them from its beginning, half from its end."""
 
 
-async def main() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "program.py").write_text(PROGRAM)
-        shell = Shell(folder, unrestricted=True, grace=0.5)  # all commands are from this program, none from a model
-        async with create_react_agent(script(), [child(shell)]) as agent:
-            run = await agent.ainvoke({"messages": [("user", "Please mend program.py.")]})
-        told = [message.text for message in run["messages"] if message.type == "tool"]
-        print(*told, sep="\n\n")
-
-        started, wrong, late, mended, well, jobs = told
-        assert started.startswith("Job 1 is started.")
-        assert wrong.startswith("Exit code 1 after ")
-        assert "AssertionError: 5" in wrong
-        assert late.startswith("Ended by its timeout of 0.5 s.")
-        assert mended.startswith("Exit code 0 after ")
-        assert well.endswith("\nall is well\n")
-        assert ": running for " in jobs
-        assert not is_there(int((folder / "pid").read_text()))
-
-
-def is_there(pid: int) -> bool:
+def run_command(program: str, arguments: list[str]) -> str:
+    """Run an allowed program with its arguments in the project. No shell: pipes, variables and wildcards do nothing."""
+    allowed = os.environ["PROGRAMS"].split()
+    if program not in allowed:
+        raise ValueError(f"{program[:80]!r} is not allowed; allowed are {', '.join(allowed)}")
+    os.chdir(os.environ["PROJECT"])  # this worker serves one call
+    kept, size = bytearray(), 0
+    nothing, both = subprocess.DEVNULL, subprocess.STDOUT
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        with subprocess.Popen([program, *arguments], stdin=nothing, stdout=subprocess.PIPE, stderr=both) as process:
+            assert process.stdout is not None
+            while chunk := os.read(process.stdout.fileno(), 65536):
+                kept, size = kept + chunk, size + len(chunk)
+                del kept[MAX_OUTPUT // 2 : -MAX_OUTPUT // 2]
+    except Exception as error:  # such as an argument with a null byte, or a program that writes to its parent's pipes
+        raise ValueError(f"{program} was not started: {error}") from None
+    left_out = size - len(kept)
+    parts = [kept[: MAX_OUTPUT // 2], f"\n[{left_out} bytes left out]\n".encode(), kept[MAX_OUTPUT // 2 :]]
+    output = b"".join(parts if left_out else [kept]).decode(errors="replace")
+    return f"Exit code {process.returncode}.\n{output}"
+
+
+def policy_of(
+    folder: Path, programs: Sequence[str], *, read: Sequence[str] = (), path: str = os.defpath, timeout: float = 60.0
+) -> CallPolicy:
+    """Return the policy of the tool: what commands read and write, and the time after which their worker is killed."""
+    environment = {"PROJECT": str(folder), "PROGRAMS": " ".join(programs), "PATH": path, "TERM": "dumb"}
+    confine = Confine(read=["/usr", "/bin", *read], write=[folder], processes=True, environment=environment)
+    return CallPolicy(runs_in=Processes(confine=confine, memory=4 * 1024**3), timeout=timeout)
+
+
+async def main(folder: Path) -> None:
+    (folder / "notes.txt").write_text("tea\nham\n")
+    policies = {"run_command": policy_of(folder, ["ls", "grep"])}
+    async with ToolNode([run_command], policies=policies, handle_tool_errors=True) as node:
+        for program, *arguments in (["grep", "-n", "ham", "notes.txt"], ["ls", "/home"], ["rm", "notes.txt"]):
+            call = tool_call("run_command", "1", program=program, arguments=arguments)
+            print((await node.ainvoke([call]))["messages"][0].content)
 
 
 if __name__ == "__main__":
-    anyio.run(main)
-    anyio.run(main, backend="trio")
+    with tempfile.TemporaryDirectory() as name:
+        anyio.run(main, Path(name))
