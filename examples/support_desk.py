@@ -1,10 +1,10 @@
 """An application: a support agent with one actor per customer, on several processes.
 
-python support_desk.py [--url URL]        runs the example: two processes share the customers, and one is killed
+python support_desk.py --url URL          runs the example: two processes share the customers, and one is killed
 python support_desk.py work --url URL     a process of the desk; --help lists its options
 
-A URL is redis://localhost:6379/0 or postgresql://user:password@host/database. Without one, the example starts
-redis-server if it is installed, or else runs in one process. The processes need the same $CALLBOARD_FLEET_SECRET.
+A URL is postgresql://user:password@host/database. Without one, the example runs in one process. The processes need the
+same $CALLBOARD_FLEET_SECRET.
 """
 
 import argparse
@@ -13,13 +13,11 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +93,9 @@ def agent_for(
 def fleet_at(url: str | None, lease: float) -> Fleet | None:
     if url is None:
         return None
-    if url.startswith("postgresql:"):
-        from callboard_actors.postgres import PostgresFleet
+    from callboard_actors.postgres import PostgresFleet
 
-        return PostgresFleet(url, lease=lease)
-    from callboard_actors.redis import RedisFleet
-
-    return RedisFleet(url, lease=lease)
+    return PostgresFleet(url, lease=lease)
 
 
 def script() -> ScriptedModel:
@@ -207,26 +201,11 @@ class Worker:
         return self.process.returncode
 
 
-@contextmanager
-def redis(folder: Path) -> Iterator[str | None]:
-    """Start a Redis server for the example, and yield its URL; `None` if it is not installed."""
-    if (program := shutil.which("redis-server")) is None:
-        yield None
-        return
-    place = folder / "redis"
-    command = [program, "--port", "0", "--unixsocket", str(place), "--save", "", "--dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        while not place.exists():
-            time.sleep(0.01)
-        yield f"unix://{place}"
-        process.terminate()
-
-
 def story(folder: Path, url: str | None) -> None:
     os.environ.setdefault("CALLBOARD_FLEET_SECRET", secrets.token_hex(16))
     options = ["--db", f"sqlite:///{folder / 'support.db'}"]
     if url is None:
-        print("without Redis or PostgreSQL, there is one process")
+        print("without PostgreSQL, there is one process")
         first = second = Worker("A", *options)
     else:
         options += ["--url", url, "--lease", "1"]
@@ -253,10 +232,10 @@ def main() -> None:
             anyio.run(work, options, backend=options.backend)
         return
     parser = argparse.ArgumentParser(description="A support desk on several processes")
-    parser.add_argument("--url", help="Redis or PostgreSQL")
+    parser.add_argument("--url", help="PostgreSQL, by which two processes share the customers")
     url = parser.parse_args().url
-    with tempfile.TemporaryDirectory() as name, nullcontext(url) if url else redis(Path(name)) as server:
-        story(Path(name), server)
+    with tempfile.TemporaryDirectory() as name:
+        story(Path(name), url)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,6 @@ except ImportError as error:
     ("package", "cls", "arguments"),
     [
         ("redis", "RedisLimits", "'redis://localhost'"),
-        ("redis", "RedisFleet", "'redis://localhost', secret='s' * 32"),
         ("psycopg", "PostgresLimits", "'postgresql://localhost/db'"),
         ("psycopg", "PostgresFleet", "'postgresql://localhost/db', secret='s' * 32"),
     ],

@@ -17,7 +17,6 @@ import pytest
 from callboard import ToolNode, create_react_agent, keyed
 from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
 from callboard_actors.postgres import PostgresFleet, PostgresLimits
-from callboard_actors.redis import RedisFleet
 from tests.agent._postgres import running_postgres
 from tests.agent._provider import Provider, reply
 from tests.chromium import CHROMIUM
@@ -25,7 +24,6 @@ from tests.doc_fragments import _bodies
 from tests.doc_fragments._surroundings import AsyncSteps, Fragments, Steps, World, blocks_of
 from tests.doc_fragments._web import public_web
 from tests.mcp._asked import over_http
-from tests.server._servers import running_redis
 
 FRAGMENTS = Fragments()
 fragment = FRAGMENTS.of
@@ -156,7 +154,7 @@ async def server_of_each_user(world: World) -> AsyncSteps:
     "async with node:",
     after_page=True,
     exhaustive=True,
-    faked="the Redis of the page has another port here, and a shorter lease",
+    faked="the database of the page is another one here",
 )
 async def node_with_a_fleet(world: World) -> AsyncSteps:
     page, heard = world.names, list[str]()
@@ -165,8 +163,8 @@ async def node_with_a_fleet(world: World) -> AsyncSteps:
         heard.append(messages[-1].text)
         return "Done."
 
-    with running_redis(uptime=2) as server:
-        fleet = RedisFleet(server.url, secret=page["secret"], lease=1.0)
+    with running_postgres() as server:
+        fleet = PostgresFleet(server.new_database(), secret=page["secret"])
         child = page["child"](page["Browser"](), key=page["by_user"], fleet=fleet, idle=600.0, cap=50)
         model = ScriptedModel([calls(("open", {"url": "https://example.com"})), reply])
         yield {"node": ToolNode([child]), "model": model, "question": QUESTION}
@@ -178,7 +176,7 @@ async def node_with_a_fleet(world: World) -> AsyncSteps:
     "import keyed",
     after_page=True,
     exhaustive=True,
-    faked="the Redis of the page has another port here, and a shorter lease",
+    faked="the database of the page is another one here",
 )
 async def references_with_a_fleet(world: World) -> AsyncSteps:
     opened: list[Any] = []
@@ -187,8 +185,8 @@ async def references_with_a_fleet(world: World) -> AsyncSteps:
         async def stop(self) -> None:
             opened.append(self.key)
 
-    with running_redis(uptime=2) as server:
-        fleet = RedisFleet(server.url, secret=world.names["secret"], lease=1.0)
+    with running_postgres() as server:
+        fleet = PostgresFleet(server.new_database(), secret=world.names["secret"])
         yield {"fleet": fleet, "Browser": Browser}
     assert opened == ["ada"]
 

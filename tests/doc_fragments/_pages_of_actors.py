@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls
+from tests.agent._postgres import running_postgres
 from tests.doc_fragments import _bodies
 from tests.doc_fragments._hosts import own_address, resolve
 from tests.doc_fragments._surroundings import ROOT, AsyncSteps, Fragments, World
@@ -288,17 +289,16 @@ def redis_of_the_page() -> str:
 async def shared_state(world: World) -> AsyncSteps:
     """A second fleet stands for a second process."""
     resolve(world.patch, {"localhost": redis_of_the_page()})
-    names = yield {"secret": SECRET, "Browser": _bodies.Browser, "by_user": by_user}
-    with closing(names["limits"]):
-        async with ToolNode([_bodies.permitted], policies={"permitted": names["policy"]}) as node:
-            assert await said(node, "permitted") == "with a token"
-        second = names["child"](_bodies.Browser(), key=by_user, fleet=names["RedisFleet"](REDIS, secret=SECRET))
-        async with names["node"] as node, ToolNode([second]) as other:
-            assert await said(node, "open", url="a", user="ada") == "1 pages of ada"
-            assert await said(other, "open", url="b", user="ada") == "2 pages of ada"
-
-
-REDIS = "redis://localhost:6379/0"
+    with running_postgres() as server:
+        url = server.new_database()
+        names = yield {"secret": SECRET, "Browser": _bodies.Browser, "by_user": by_user, "database_url": url}
+        with closing(names["limits"]):
+            async with ToolNode([_bodies.permitted], policies={"permitted": names["policy"]}) as node:
+                assert await said(node, "permitted") == "with a token"
+            second = names["child"](_bodies.Browser(), key=by_user, fleet=names["PostgresFleet"](url, secret=SECRET))
+            async with names["node"] as node, ToolNode([second]) as other:
+                assert await said(node, "open", url="a", user="ada") == "1 pages of ada"
+                assert await said(other, "open", url="b", user="ada") == "2 pages of ada"
 
 
 def by_user(call: Any, context: Any) -> str:

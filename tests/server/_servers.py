@@ -16,14 +16,10 @@ import pytest
 import redis
 
 from callboard_actors.postgres import PostgresFleet, PostgresLimits
-from callboard_actors.redis import RedisFleet, RedisLimits
+from callboard_actors.redis import RedisLimits
 from tests.agent._postgres import Server as PostgresServer
 
 SECRET = "a secret of at least sixteen bytes"
-STORES: dict[str, tuple[Any, Any]] = {
-    "limits": (RedisLimits, PostgresLimits),
-    "fleet": (RedisFleet, PostgresFleet),
-}
 NOWHERE = {"redis": "redis://127.0.0.1:1/0", "postgres": "postgresql://clerk@127.0.0.1:1/app"}
 """URLs at which no server answers."""
 READY = 30
@@ -132,8 +128,9 @@ def server_url(request: Any, name: str) -> str:
 def store_at(url: str, what: str, **options: Any) -> Any:
     """Make a store of limits or a fleet on the server of a URL."""
     if what == "fleet":
-        options = {"secret": SECRET, **options}
-    return STORES[what][url.startswith("postgresql:")](url, **options)
+        return PostgresFleet(url, **{"secret": SECRET, **options})
+    limits: Any = PostgresLimits if url.startswith("postgresql:") else RedisLimits
+    return limits(url, **options)
 
 
 _numbers = count(1)

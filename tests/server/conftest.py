@@ -15,7 +15,6 @@ from .fleet._world import LEASE, LOGS, Fleets
 from .limits._world import Stores, stores_on
 
 SERVERS = ["redis", "postgres"]
-EXHAUSTIVE = [pytest.param(name, marks=pytest.mark.exhaustive) for name in SERVERS]
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +81,7 @@ def own_stores(own_redis: RedisServer) -> Iterator[Stores]:
         yield stores_on(place)
 
 
-@pytest.fixture(params=["memory", *EXHAUSTIVE])
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.exhaustive)])
 def fleets(request: pytest.FixtureRequest) -> Fleets:
     """Return a factory of fleets; each fleet acts as a separate process."""
     make: Callable[..., Any]
@@ -90,7 +89,7 @@ def fleets(request: pytest.FixtureRequest) -> Fleets:
         server = MemoryServer()
         make = lambda **given: MemoryFleet(server, **given)
     else:
-        place = Place(server_url(request, request.param))
+        place = Place(request.getfixturevalue("postgres_url"))
         make = lambda **given: place.store("fleet", **given)
     return lambda **given: make(**{"lease": LEASE, **given})
 

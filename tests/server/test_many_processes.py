@@ -285,14 +285,13 @@ def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) -> None:
+def test_random_asks_with_kills_and_pauses(postgres_url: str, tmp_path: Path, seed: int) -> None:
     """Tokens at the resource show one instance at any time; each ask has one outcome and is done at most once."""
     draw = random.Random(seed)
-    plan = plan_of("fleet", url, tmp_path, lease=LEASE, keys=KEYS, askers=3, seed=seed)
+    plan = plan_of("fleet", postgres_url, tmp_path, lease=LEASE, keys=KEYS, askers=3, seed=seed)
     with Crowd(tmp_path, **plan) as crowd:
         for _ in range(3):
             crowd.add()
-        time.sleep(2 * LEASE)  # a fresh server grants no key at first
         for _ in range(5):
             time.sleep(draw.uniform(0.2, 1.0))
             victim = draw.choice(crowd.running)
@@ -309,9 +308,9 @@ def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) 
     print(f"told: {dict(told)}")
 
 
-def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> None:
+def test_nobody_is_disturbed_and_nothing_is_lost(postgres_url: str, tmp_path: Path) -> None:
     """Idle actors end and their keys move between processes, without any unknown outcome."""
-    plan = plan_of("fleet", url, tmp_path, lease=LONG, keys=KEYS, askers=2, seed=7, idle=0.05)
+    plan = plan_of("fleet", postgres_url, tmp_path, lease=LONG, keys=KEYS, askers=2, seed=7, idle=0.05)
     with Crowd(tmp_path, **plan) as crowd:
         for _ in range(3):
             crowd.add()
@@ -323,9 +322,9 @@ def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> No
     assert told["value"] > 100
 
 
-async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_path: Path) -> None:
+async def test_a_killed_owner_is_followed_by_whoever_asks_next(postgres_url: str, tmp_path: Path) -> None:
     """The saved state is restored; the running ask is unknown, and waiting asks are done."""
-    plan = plan_of("fleet", url, tmp_path, lease=LONG, keys=["k"], askers=0, seed=1)
+    plan = plan_of("fleet", postgres_url, tmp_path, lease=LONG, keys=["k"], askers=0, seed=1)
     crowd = Crowd(tmp_path, **plan, idle=60.0)
     told: list[str] = []
 
@@ -360,9 +359,9 @@ async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_pat
     print(f"taken over after {after:.2f} s, with a lease of {LONG:g} s")
 
 
-async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path) -> None:
+async def test_an_owner_that_stood_still_is_a_has_been(postgres_url: str, tmp_path: Path) -> None:
     """The process continues in the middle of a handler: the resource refuses its write, and its instance ends."""
-    plan = plan_of("fleet", url, tmp_path, lease=LONG, keys=["k"], askers=1, seed=1)
+    plan = plan_of("fleet", postgres_url, tmp_path, lease=LONG, keys=["k"], askers=1, seed=1)
     crowd = Crowd(tmp_path, **plan, idle=60.0)
     path = tmp_path / "k.resource"
     told: list[str] = []

@@ -11,11 +11,17 @@ import pytest
 
 from callboard import CallPolicy, Limit, Rate, ToolNode
 from callboard_actors.postgres import PostgresFleet, PostgresLimits
-from callboard_actors.redis import RedisFleet, RedisLimits
+from callboard_actors.redis import RedisLimits
 
-from ._servers import SECRET, STORES, store_at
+from ._servers import SECRET, store_at
 
 URLS = {"redis": "redis://localhost", "postgres": "postgresql://localhost/app"}
+STORES: dict[str, tuple[str, str, type[Any]]] = {
+    "limits in Redis": ("limits", URLS["redis"], RedisLimits),
+    "limits in PostgreSQL": ("limits", URLS["postgres"], PostgresLimits),
+    "fleet": ("fleet", URLS["postgres"], PostgresFleet),
+}
+every_store = pytest.mark.parametrize(("what", "url", "cls"), STORES.values(), ids=STORES)
 
 
 @pytest.fixture(params=URLS)
@@ -29,10 +35,9 @@ def echo(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("what", STORES)
-def test_a_store_has_the_same_options_on_either_server(what: str) -> None:
+def test_limits_have_the_same_options_on_either_server() -> None:
     """Each option is explained once, and the other class says where."""
-    one, other = STORES[what]
+    one, other = RedisLimits, PostgresLimits
     explained = re.findall(r"(?m)^ {4}(\w+): ", str(inspect.getdoc(one)).partition("Args:\n")[2])
 
     assert inspect.signature(one) == inspect.signature(other)
@@ -41,46 +46,60 @@ def test_a_store_has_the_same_options_on_either_server(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "option", "error", "says"),
+    ("option", "error", "says"),
     [
-        ("limits", {"lease": 0}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 0"),
-        ("limits", {"lease": 1e305}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 1e\+305"),
-        ("limits", {"lease": "10"}, TypeError, r"\(lease=...\) is a number of seconds, got '10'"),
-        ("limits", {"away": "panic"}, ValueError, r"\(away=...\) is one of \('wait', 'refuse', 'local'\), got 'panic'"),
-        ("limits", {"away": "local"}, ValueError, r"\(away='local', processes=...\) go together"),
-        ("limits", {"processes": 4}, ValueError, r"\(away='local', processes=...\) go together"),
-        ("limits", {"away": "local", "processes": 0}, ValueError, r"\(processes=...\) is a whole number from 1, got 0"),
-        ("limits", {"name": "a b"}, ValueError, r"\(name=...\) is 1 to 200 letters, .*, got 'a b'"),
-        ("limits", {"name": "tool:fetch"}, ValueError, r"\(name=...\) is 1 to 200 letters"),
-        ("limits", {"name": "x" * 201}, ValueError, r"\(name=...\) is 1 to 200 letters"),
-        ("limits", {"prefix": "shop:tool"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
-        ("limits", {"prefix": "a\0b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
-        ("limits", {"prefix": "{x}"}, ValueError, r"\(prefix=...\) is 1 to 200 letters, .*, got '{x}'"),
-        ("fleet", {"lease": 0.5}, ValueError, r"\(lease=...\) is 1 to 86400 seconds, got 0\.5"),
-        ("fleet", {"lease": "long"}, TypeError, r"\(lease=...\) is a number of seconds"),
-        ("fleet", {"patience": -1.0}, ValueError, r"\(patience=...\) is 0 to"),
-        ("fleet", {"prefix": "a b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
-        ("fleet", {"secret": "short"}, ValueError, "has 5 bytes, and 16 are the least"),
-        ("fleet", {"secret": 17}, TypeError, "is a text or bytes, got one of type int"),
-        ("fleet", {"secret": None}, ValueError, "set CALLBOARD_FLEET_SECRET"),
+        ({"lease": 0}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 0"),
+        ({"lease": 1e305}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 1e\+305"),
+        ({"lease": "10"}, TypeError, r"\(lease=...\) is a number of seconds, got '10'"),
+        ({"away": "panic"}, ValueError, r"\(away=...\) is one of \('wait', 'refuse', 'local'\), got 'panic'"),
+        ({"away": "local"}, ValueError, r"\(away='local', processes=...\) go together"),
+        ({"processes": 4}, ValueError, r"\(away='local', processes=...\) go together"),
+        ({"away": "local", "processes": 0}, ValueError, r"\(processes=...\) is a whole number from 1, got 0"),
+        ({"name": "a b"}, ValueError, r"\(name=...\) is 1 to 200 letters, .*, got 'a b'"),
+        ({"name": "tool:fetch"}, ValueError, r"\(name=...\) is 1 to 200 letters"),
+        ({"name": "x" * 201}, ValueError, r"\(name=...\) is 1 to 200 letters"),
+        ({"prefix": "shop:tool"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
+        ({"prefix": "a\0b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
+        ({"prefix": "{x}"}, ValueError, r"\(prefix=...\) is 1 to 200 letters, .*, got '{x}'"),
     ],
 )
-def test_an_option_out_of_range_is_named(
-    url: str, what: str, option: dict[str, Any], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
+def test_an_option_of_limits_out_of_range_is_named(
+    url: str, option: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    """The error is raised at the line with the option."""
+    cls = "PostgresLimits" if url.startswith("postgresql:") else "RedisLimits"
+
+    with pytest.raises(error, match=f"{cls}.*{says}"):
+        store_at(url, "limits", **option)
+
+
+@pytest.mark.parametrize(
+    ("option", "error", "says"),
+    [
+        ({"lease": 0.5}, ValueError, r"\(lease=...\) is 1 to 86400 seconds, got 0\.5"),
+        ({"lease": "long"}, TypeError, r"\(lease=...\) is a number of seconds"),
+        ({"patience": -1.0}, ValueError, r"\(patience=...\) is 0 to"),
+        ({"prefix": "a b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
+        ({"secret": "short"}, ValueError, "has 5 bytes, and 16 are the least"),
+        ({"secret": 17}, TypeError, "is a text or bytes, got one of type int"),
+        ({"secret": None}, ValueError, "set CALLBOARD_FLEET_SECRET"),
+    ],
+)
+def test_an_option_of_a_fleet_out_of_range_is_named(
+    option: dict[str, Any], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is raised at the line with the option."""
     monkeypatch.delenv("CALLBOARD_FLEET_SECRET", raising=False)
-    whose = STORES[what][url.startswith("postgresql:")].__name__
 
-    with pytest.raises(error, match=f"{whose}.*{says}"):
-        store_at(url, what, **option)
+    with pytest.raises(error, match=f"PostgresFleet.*{says}"):
+        store_at(URLS["postgres"], "fleet", **option)
 
 
-def test_a_secret_may_be_that_of_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_may_be_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The secret is not shown."""
     monkeypatch.setenv("CALLBOARD_FLEET_SECRET", SECRET)
 
-    assert SECRET not in repr(store_at(url, "fleet", secret=None))
+    assert SECRET not in repr(store_at(URLS["postgres"], "fleet", secret=None))
 
 
 @pytest.mark.parametrize("limit", [{"rate": Rate(1, per=1e300)}, {"rate": Rate(1, per=1e-9)}, {"concurrency": 2**70}])
@@ -100,7 +119,6 @@ def test_a_limit_that_has_no_share_for_each_process_is_refused_when_the_node_is_
 
 OF_SOMETHING_ELSE = [
     *((RedisLimits, "postgresql://clerk:secret@localhost/app"), (RedisLimits, "redis://:secret@")),
-    *((RedisFleet, "postgresql://clerk:secret@localhost/app"), (RedisFleet, "https://:secret@host")),
     *((PostgresLimits, "redis://:secret@localhost"), (PostgresLimits, "sqlite:///limits.db")),
     *((PostgresFleet, "redis://:secret@localhost"), (PostgresFleet, "https://:secret@host")),
 ]
@@ -154,25 +172,28 @@ def test_any_other_url_of_a_server_will_do(cls: type[Any], url: str, shown: str)
     assert repr(cls(url)) == f"{cls.__name__}({shown!r})"
 
 
-@pytest.mark.parametrize("what", STORES)
+@every_store
 def test_a_missing_extra_is_said_with_the_command_that_installs_it(
-    url: str, what: str, monkeypatch: pytest.MonkeyPatch
+    url: str, what: str, cls: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is raised where the store is made."""
     package, extra = ("redis", "redis") if url.startswith("redis:") else ("psycopg", "postgres")
     monkeypatch.setitem(sys.modules, package, None)
 
-    with pytest.raises(ImportError, match=rf"\(...\) needs {package}: pip install 'callboard-actors\[{extra}\]'"):
+    with pytest.raises(
+        ImportError, match=rf"{cls.__name__}\(...\) needs {package}: pip install 'callboard-actors\[{extra}\]'"
+    ):
         store_at(url, what)
 
 
-@pytest.mark.parametrize("what", STORES)
-def test_a_store_can_be_copied_and_pickled(url: str, what: str) -> None:
+@every_store
+def test_a_store_can_be_copied_and_pickled(url: str, what: str, cls: type[Any]) -> None:
     """A node with a store can be copied and pickled; each copy acts as a separate process."""
     options = {"limits": {"away": "local", "processes": 4}, "fleet": {"lease": 3.0}}
     store = store_at(url, what, **options[what])
 
     for one in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
+        assert type(one) is cls
         assert repr(one) == repr(store)
         if what == "limits":
             with pytest.raises(ValueError, match="processes=4"):

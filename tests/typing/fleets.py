@@ -4,10 +4,9 @@ from typing import assert_type
 
 from callboard import Actor, ChildSpec, Fleet, Keyed, child, handler, keyed
 from callboard_actors.postgres import PostgresFleet
-from callboard_actors.redis import RedisFleet
 
 fleets: list[Fleet] = [
-    RedisFleet("redis://localhost", secret="x", lease=5.0, patience=None),
+    PostgresFleet("postgresql://localhost", secret="x", lease=5.0, patience=None),
     PostgresFleet("postgresql://localhost/app", secret=b"x", prefix="shop"),
 ]
 

@@ -126,7 +126,7 @@ def child(
         intensity: maximum number of restarts within `period`, in a node, by key and in `running`.
         period: seconds.
         runs_in: engine that runs its code; each incarnation has a worker of its own. The default is this process.
-        fleet: fleet of processes in which each key has one instance, such as `RedisFleet(url, secret=...)`.
+        fleet: fleet of processes in which each key has one instance, such as `PostgresFleet(url, secret=...)`.
 
     Raises:
         TypeError: if `actor` is no actor, or an option has the wrong type.
@@ -216,7 +216,9 @@ def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
     """Raise an error for options that an actor in a fleet of processes cannot have."""
     fleet = cast("object", spec.fleet)
     if not has_members_of(Fleet, fleet):
-        raise TypeError(f"{where}: fleet is one such as RedisFleet(url, secret=...) of callboard_actors; got {fleet!r}")
+        raise TypeError(
+            f"{where}: fleet is one such as PostgresFleet(url, secret=...) of callboard_actors; got {fleet!r}"
+        )
     if spec.is_in_journal:
         raise ValueError(f"{where}: its state is in the journal of a thread, or its fleet has it; leave one out")
     if isinstance(spec.snapshots, InMemorySnapshots):

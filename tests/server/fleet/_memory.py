@@ -1,4 +1,4 @@
-"""Fleet server in memory: it does what the Redis script does, and can be away for some members."""
+"""Fleet server in memory: it does what the functions in PostgreSQL do, and can be away for some members."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Servers that are killed and restarted, with or without their memory: never two owners, and asks continue."""
+"""A server that is killed and restarted: never two owners, and asks continue."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 
 from callboard import StorageError, keyed
 from tests.agent._postgres import Server
-from tests.server._servers import Place, RedisServer, crash, store_at
+from tests.server._servers import Place, crash, store_at
 
 from ._world import LOGS, Counter
 
@@ -36,33 +36,6 @@ async def _go_through(make: Callable[[], Any], log: str, outage: Callable[[], No
     return [first, second, after]
 
 
-async def test_a_redis_that_has_forgotten_waits_for_the_end_of_leases(own_redis: RedisServer, log: str) -> None:
-    """The restarted server grants no key while another process may still own it."""
-
-    def outage() -> None:
-        own_redis.kill()
-        own_redis.start()
-
-    first, second, after = await _go_through(lambda: store_at(own_redis.url, "fleet", lease=LEASE), log, outage)
-
-    assert second > first
-    assert after > LEASE / 2
-
-
-async def test_a_redis_that_stands_still_for_long_costs_its_owners_their_keys(own_redis: RedisServer, log: str) -> None:
-    """The owners' actors end in time. The first owner that renews gets its key and token back, with a new instance."""
-
-    def outage() -> None:
-        own_redis.pause(on=True)
-        time.sleep(2 * LEASE)
-        own_redis.pause(on=False)
-
-    first, second, _ = await _go_through(lambda: store_at(own_redis.url, "fleet", lease=LEASE), log, outage)
-
-    assert second >= first
-    assert [what for what, _, _ in LOGS[log].lives].count("start") >= 2
-
-
 async def test_a_postgres_that_crashed_knows_its_owners(own_postgres: Server, log: str) -> None:
     """The tables survive the crash."""
 
@@ -75,9 +48,9 @@ async def test_a_postgres_that_crashed_knows_its_owners(own_postgres: Server, lo
     assert second >= first
 
 
-async def test_processes_with_another_lease_or_secret_are_told(url: str, log: str) -> None:
+async def test_processes_with_another_lease_or_secret_are_told(postgres_url: str, log: str) -> None:
     """Different leases disagree about owners, and different secrets cannot read each other's messages."""
-    place = Place(url)
+    place = Place(postgres_url)
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=place.store("fleet", lease=1.0)) as here:
             await here["k"].up()

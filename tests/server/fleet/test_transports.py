@@ -18,7 +18,7 @@ async def _owner(fleets: Fleets, member: str) -> tuple[Any, Owned]:
     await line.open(member)
     await line.beat()
     while not (owned := await line.own("gate")).owner:
-        await anyio.sleep(owned.opens_in + 0.01)
+        await anyio.sleep(0.01)
     assert owned.owner == member
     return line, owned
 

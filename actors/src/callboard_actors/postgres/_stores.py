@@ -36,19 +36,24 @@ class PostgresLimits(_OnPostgres, LimitStore):
 
 
 class PostgresFleet(_OnPostgres, FleetStore):
-    """Fleet of processes that share one PostgreSQL database, for applications that have no Redis.
+    """Fleet of processes that share one PostgreSQL database: each key has one actor, which lives in one of them.
+
+    The first asker owns the key until its actor goes or its process ends. Asks of other processes, and their replies,
+    go through the database, pickled and signed with the secret. A process without a heartbeat for `lease` seconds
+    counts as dead. The next asker then gets the key, with a higher fencing token (`callboard.fencing_token()`). A
+    process that cannot reach the database ends its actors earlier, from three fifths of the lease on.
 
     The first process creates tables and functions named `callboard_fleet_...`, in the first schema of the search path;
     it needs the right to.
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
-        secret: as for `callboard_actors.redis.RedisFleet`.
-        prefix: as for `callboard_actors.redis.RedisFleet`.
-        lease: as for `callboard_actors.redis.RedisFleet`, in seconds.
-        patience: as for `callboard_actors.redis.RedisFleet`, in seconds.
+        secret: text or bytes shared by all processes of the fleet; by default the environment's CALLBOARD_FLEET_SECRET.
+        prefix: of the keys in the tables, to keep applications apart.
+        lease: seconds without a heartbeat after which a process counts as dead; the same in all processes.
+        patience: seconds that asks wait in an outage before a `StorageError`; `None` for their whole budget.
 
-    Raises the same errors as `RedisFleet`.
+    Raises the same errors as `callboard_actors.redis.RedisLimits`, and `ValueError` if the secret is missing or short.
     """
 
     transport = "PostgresFleetTransport"

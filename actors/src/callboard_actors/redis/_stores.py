@@ -1,8 +1,7 @@
-"""Stores in Redis that many processes share: `RedisLimits` and `RedisFleet`."""
+"""Stores in Redis that many processes share: `RedisLimits`."""
 
 from callboard_actors._server._client import ServerStore
 from callboard_actors._server._limits import LimitStore
-from callboard_actors._server.fleet._member import FleetStore
 
 
 class _OnRedis(ServerStore):
@@ -38,25 +37,3 @@ class RedisLimits(_OnRedis, LimitStore):
     """
 
     transport = "RedisLimitsTransport"
-
-
-class RedisFleet(_OnRedis, FleetStore):
-    """Fleet of processes that share one Redis server: each key has one actor, which lives in one of the processes.
-
-    The first asker owns the key until its actor goes or its process ends. Asks of other processes, and their replies,
-    go through the server, pickled and signed with the secret. A process without a heartbeat for `lease` seconds counts
-    as dead. The next asker then gets the key, with a higher fencing token (`callboard.fencing_token()`). A process that
-    cannot reach the server ends its actors earlier, from three fifths of the lease on. A server that has just started
-    gives no key away for a lease.
-
-    Args:
-        url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".
-        secret: text or bytes shared by all processes of the fleet; by default the environment's CALLBOARD_FLEET_SECRET.
-        prefix: of all keys, to keep applications apart.
-        lease: seconds without a heartbeat after which a process counts as dead; the same in all processes.
-        patience: seconds that asks wait in an outage before a `StorageError`; `None` for their whole budget.
-
-    Raises the same errors as `RedisLimits`, and `ValueError` if the secret is missing or short.
-    """
-
-    transport = "RedisFleetTransport"

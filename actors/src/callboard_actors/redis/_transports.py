@@ -1,4 +1,4 @@
-"""Connections of one process to Redis, for limits and fleets: scripts execute operations atomically."""
+"""Connections of one process to Redis, for limits: a script executes operations atomically."""
 
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +15,6 @@ from redis.backoff import NoBackoff
 from callboard import StorageError
 from callboard_actors._server._client import AwayError, worded
 from callboard_actors._server._limits import Answer, Step
-from callboard_actors._server.fleet._client import Address, Common, Owned
 
 _LEAST = (6, 2)
 """Oldest supported version of Redis."""
@@ -34,10 +33,6 @@ _NOT_NOW = (
     OSError,
 )
 """Errors that pass with time, or when an operator repairs the server: the client tries again."""
-_LISTENS = 1_000
-"""Milliseconds that one request for new mail to this member waits."""
-_AT_ONCE = 500
-"""Largest number of messages in one batch of mail to this member."""
 
 
 def check_url(whose: str, url: str) -> None:
@@ -65,14 +60,12 @@ class RedisConnection:
     """Noun for the stored data in error texts."""
     script: str
     """File of the Lua script with all operations; Redis runs each call of it atomically."""
-    decodes = True
-    """True if the server's answers are decoded to texts, False if they stay bytes."""
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
         # The Redis client must not retry by itself: a step that arrived twice would count twice.
         self._redis: Any = redis.asyncio.Redis.from_url(
             url,
-            decode_responses=self.decodes,
+            decode_responses=True,
             encoding_errors="replace",  # others may have written bytes under our keys
             protocol=2,  # with 3, a missing password is an error in words only, without a type
             socket_timeout=_PATIENCE,
@@ -224,87 +217,3 @@ def _answer_of(found: list[Any]) -> Answer:
             return Answer(other=found[1])
         case _:
             return Answer()
-
-
-# Fleets.
-
-
-class RedisFleetTransport(RedisConnection):
-    """Connections of one fleet member to a Redis server; see `FleetTransport` for the operations."""
-
-    what = "the keys of a fleet"
-    script = "_fleet.lua"
-    decodes = False  # mail and states are pickles
-
-    def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
-        super().__init__(url, where, prefix)
-        self._common = common
-
-    def _name(self, part: str) -> str:
-        # One hash slot for the whole fleet: a script may touch keys of one slot only.
-        return f"{{{self._prefix}}}:{part}"
-
-    def _call(self, op: str, *more: object, gate: str = "", asks: str = "", mail: str = "") -> list[object]:
-        keys = [self._name(part) for part in ("meta", "members", f"key:{gate}", f"asks:{asks}", f"mail:{mail}")]
-        # Run and start let the script notice a restart, after which no key is given away for a lease.
-        return [len(keys), *keys, op, self._client, self._run_id, self._began, self._common.lease, *more]
-
-    async def _do(self, op: str, *more: object, gate: str = "", asks: str = "", mail: str = "") -> Any:
-        return (await self._run([self._call(op, *more, gate=gate, asks=asks, mail=mail)]))[0]
-
-    async def beat(self) -> bool:
-        found = await self._do("beat", self._common.written, asks=self._client, mail=self._client)
-        if isinstance(found, list):  # other members have other settings
-            raise self._common.refusal(self._where, found[1].decode())
-        return bool(found)
-
-    async def own(self, gate: str) -> Owned:
-        owner, token, opens_in = await self._do("own", gate=gate)
-        return Owned(owner=owner.decode(), token=int(token), opens_in=int(opens_in) / 1e6)
-
-    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
-        found = await self._run([self._call("still", one.owner, one.token, gate=one.gate) for one in addresses])
-        return [bool(one) for one in found]
-
-    async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
-        said = (to.owner, to.token, number, ask, frame)
-        return bool(await self._do("send", *said, gate=to.gate, asks=to.owner, mail=to.owner))
-
-    async def begin(self, gate: str, token: int, ask: str) -> bool:
-        return bool(await self._do("begin", token, ask, gate=gate, asks=self._client))
-
-    async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
-        return bool(await self._do("recall", ask, marker, asks=owner, mail=self._client))
-
-    async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
-        # One round trip, executed in this order; if it breaks, all of it is sent again.
-        await self._run([self._call("tell", frame, ask, asks=self._client, mail=to) for to, frame, ask in messages])
-
-    async def give_back(self, gate: str, token: int) -> None:
-        await self._do("free", token, gate=gate)
-
-    async def save(self, gate: str, token: int, state: bytes) -> bool:
-        return bool(await self._do("save", token, state, gate=gate))
-
-    async def load(self, gate: str) -> bytes | None:
-        with self._errors():
-            found: bytes | None = await self._redis.hget(self._name(f"key:{gate}"), "s")
-            return found
-
-    async def mail(self) -> AsyncIterator[Sequence[bytes]]:
-        stream, last = self._name(f"mail:{self._client}"), "0"
-        # From "0", not from "$": messages that came before this connection are still in the stream.
-        while True:
-            with self._errors():
-                found = await self._redis.xread({stream: last}, count=_AT_ONCE, block=_LISTENS)
-            for _, messages in found:
-                yield [fields[b"f"] for _, fields in messages]
-                ids = [number for number, _ in messages]
-                # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
-                # before that, the batch is delivered again; receivers ignore repetitions.
-                last = ids[-1]
-                with self._errors():
-                    await self._redis.xdel(stream, *ids)
-
-    async def leave(self) -> None:
-        await self._do("leave")

@@ -27,8 +27,6 @@ class Owned:
     owner: str = ""
     """Id of the member that owns the key; "" if no member does."""
     token: int = 0  # of fencing: each owner of a key has a higher one than those before it
-    opens_in: float = 0.0
-    """Seconds until a key without an owner may get one; a server that has just started waits until old leases end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ class Common:
 
 
 class FleetTransport(Connection, Protocol):
-    """Connections of one member of a fleet to a Redis or PostgreSQL server.
+    """Connections of one member of a fleet to its server: PostgreSQL, or the server in memory of the tests.
 
     Every operation may be repeated if its answer was lost, and does no harm when it arrives twice.
     All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses.
@@ -309,7 +307,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     async def hang_up(self, line: FleetTransport) -> None:
         """Wait until no request is running, then close the connection."""
-        # All slots acquired means that no request is running: on a closed Redis client, it would open a new connection.
+        # All slots acquired means that no request is running, which would get an error of a closed connection.
         for _ in range(_AT_ONCE):
             await self._room.acquire()
         for _ in range(_AT_ONCE):

@@ -1,11 +1,14 @@
-"""Lease of one fleet member, and a proof that two members never write as owners of one key at the same time.
+"""Lease of one fleet member, and why two members do not write as owners of one key at the same time.
+
+The argument holds while both clocks of the lease do, the server's and the owner's. Otherwise tokens protect: see the
+six gaps below.
 
 Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock when it sends a heartbeat.
 
 1. *The server waits.* It gives the key of a silent owner to another member when L has passed on the server's clock
    since it handled the last heartbeat. It handled that after `t`, so on the owner's clock nobody else owns the key
-   before `t + L`. A Redis that has just started may have forgotten leases, so it gives no key away for L. PostgreSQL
-   forgets none: leases stand in logged tables, and `synchronous_commit` is on.
+   before `t + L`. PostgreSQL forgets no lease in a crash: leases stand in logged tables, and `synchronous_commit` is
+   on.
    Two clocks that differ by 100 in a million differ by 1.5 ms after a lease of 15 s; the next owner needs a round trip.
 2. *The owner's clock does not stand still.* It is CLOCK_BOOTTIME where there is one: it counts while the process is
    stopped and while the machine sleeps. (A virtual machine that is paused from outside is a gap, see below.)
@@ -21,10 +24,10 @@ Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock 
 6. *A draining or leaving owner* gives a key back after the actor has ended, its state has been saved, and all replies
    are at the server.
 
-No lease closes the following gaps, of which only the last is bounded by L. The token protects a resource meanwhile:
+No lease closes the following six gaps, of which only the last is bounded by L. The token protects a resource meanwhile:
 
-- A server that has lost data without a restart (`FLUSHALL`), or a PostgreSQL standby that was promoted and was not
-  synchronous. A machine without CLOCK_BOOTTIME that sleeps.
+- A server that has lost commits: a promoted standby that was not synchronous, a restored backup, `fsync = off`. A
+  machine without CLOCK_BOOTTIME that sleeps.
 - A process that exits while its actors run: it frees its keys at once, and code in daemon threads may run a little on.
 - Code that does not end when it is cancelled: sync handlers, code that blocks its event loop.
 - A save to a store of the user's own (`snapshots=`): its `save` has to compare the token.
@@ -44,7 +47,7 @@ Why these numbers: C is a third, so that the usual grace of 5 s fits into the us
 refused when a node is built, and cut otherwise. Heartbeats are sent each L / 4, and each has L / 4 to be answered:
 a heartbeat that hangs is given up at L / 2, which leaves L / 10 to try again on a new connection before S.
 
-Where each step is: 1 `own` and `beat` in `redis/_fleet.lua` and `postgres/_fleet.sql`. 2 `_util/_boot_clock`. 3
+Where each step is: 1 `own` and `beat` in `postgres/_fleet.sql`. 2 `_util/_boot_clock`. 3
 `LeasedRunner` in callboard's `actors/_runner`, through `HeldKey.is_current`; `KeptStates.save` in `_member`. 4
 `_watch_lease` in `_client`, `Router.lose`, `FleetActors._lose`, `Incarnation.kill`. 5 `renew`, and the era in
 `Router._find_owner`. 6 `KeyedActors._end`, `Router.free`.

@@ -1,4 +1,4 @@
-"""Base class of `RedisFleet` and `PostgresFleet`, and the membership of one process in a fleet.
+"""Base class of `PostgresFleet`, and the membership of one process in a fleet.
 
 `Answers` runs asks of other members in the actors of this process. `KeptStates` saves states of actors at the server.
 """
@@ -260,10 +260,7 @@ VARIABLE = "CALLBOARD_FLEET_SECRET"
 
 
 class FleetStore(ServerStore):
-    """Base class of `RedisFleet` and `PostgresFleet`, by which a process joins a fleet of processes.
-
-    `RedisFleet` documents the options.
-    """
+    """Base class of `PostgresFleet`, by which a process joins a fleet of processes; see there for the options."""
 
     def __init__(
         self,

@@ -409,7 +409,7 @@ class Router:
         elif found.owner:
             route.owner = Address(gate=route.gate, owner=found.owner, token=found.token)
         else:
-            await asyncio.sleep(found.opens_in)  # a server that has just started gives no key away yet
+            await asyncio.sleep(_PAUSE)  # this process is no member at the moment, so the server gives it no key
 
     async def _send(self, route: Route, to: Address, one: RoutedAsk) -> None:
         # One at a time: the server takes an ask with a lower number than the last one for a repetition.
