@@ -26,7 +26,6 @@ RECEIVED = {
     "ChildSpec",
     "Closing",
     "Drained",
-    "EngineContract",
     "Event",
     "Exchange",
     "FakedCall",

@@ -29,7 +29,8 @@ from callboard import (
 )
 from callboard.actors import _engine_runner
 from callboard.actors._actor import Lifespan
-from callboard.testing import FakeEngine, calls, tool_call
+from callboard.testing import calls, tool_call
+from tests.engines._fake import FakeEngine
 from tests.helpers import BrokenError, contents, keep
 
 told: list[Any] = []

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from callboard import ToolNode, create_react_agent, keyed
-from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.postgres import PostgresFleet, PostgresLimits
 from tests.agent._postgres import running_postgres
 from tests.agent._provider import Provider, reply
@@ -23,6 +23,7 @@ from tests.chromium import CHROMIUM
 from tests.doc_fragments import _bodies
 from tests.doc_fragments._surroundings import AsyncSteps, Fragments, Steps, World, blocks_of
 from tests.doc_fragments._web import public_web
+from tests.engines._fake import FakeEngine
 from tests.mcp._asked import over_http
 
 FRAGMENTS = Fragments()

@@ -12,8 +12,9 @@ import pytest
 
 from callboard import CallPolicy, Drained, ToolNode, UnknownCall, create_react_agent, drain_on_signal
 from callboard.extend import Body, EngineError, EngineOperations, Seat
-from callboard.testing import FakeEngine, ScriptedModel, calls
+from callboard.testing import ScriptedModel, calls
 from callboard_actors.process import Processes
+from tests.engines._fake import FakeEngine
 from tests.helpers import keep
 
 WAIT = 100

@@ -43,8 +43,9 @@ from callboard import (
     remaining,
 )
 from callboard.middleware import Retry, Supervise, note
-from callboard.testing import FakeEngine, Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 from tests import helpers
+from tests.engines._fake import FakeEngine
 from tests.helpers import contents, make, make_sync
 
 pytestmark = [pytest.mark.backends("asyncio"), pytest.mark.real_clock]

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from callboard.extend import Body, Engine
-from callboard.testing import EngineContract
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
+from tests.engines._contract import EngineContract
 
 from . import _bodies as bodies
 from . import _hostile as hostile
@@ -80,7 +80,7 @@ class TestProcesses(EngineContract):
     patience = 20.0
 
     def engine(self) -> Engine:
-        return Processes(workers=2, grace=1.0, preload=["callboard.testing._engine_bodies"])
+        return Processes(workers=2, grace=1.0, preload=["tests.engines._bodies"])
 
     async def kill(self, engine: Any, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -93,4 +93,4 @@ class TestInterpreters(TestProcesses):
 
     def engine(self) -> Engine:
         # Three interpreters load it at once, which takes seconds each.
-        return Processes(workers=2, start="spawn", grace=1.0, preload=["callboard.testing"], start_timeout=WAIT * 3)
+        return Processes(workers=2, start="spawn", grace=1.0, preload=["tests.engines._bodies"], start_timeout=WAIT * 3)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from callboard.extend import Engine
-from callboard.testing import EngineContract
 from callboard_actors.ray import RayEngine
+from tests.engines._contract import EngineContract
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 
 from callboard.extend import Body
-from callboard.testing import _engine_bodies as bodies
 from tests.benchmark._measure import median_of
+from tests.engines import _bodies as bodies
 from tests.ray.__main__ import loopback_up
 
 PUBLISHED = {"an actor": 1e6 / 2011.916260420167, "an async actor": 1e6 / 1459.7289131365046}

@@ -9,7 +9,8 @@ from langgraph.prebuilt import InjectedState
 
 from callboard import Actor, CallPolicy, ToolNode, create_react_agent, handler
 from callboard.middleware import Retry
-from callboard.testing import FakeEngine, Recorder, ScriptedModel, UnfakedToolError, calls, fake_tools
+from callboard.testing import Recorder, ScriptedModel, UnfakedToolError, calls, fake_tools
+from tests.engines._fake import FakeEngine
 
 
 def _never(*_: object) -> Any:

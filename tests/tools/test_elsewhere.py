@@ -35,7 +35,8 @@ from callboard import (
     remaining,
 )
 from callboard.actors._actor_set import ActorSession
-from callboard.testing import FakeEngine, ScriptedModel, calls
+from callboard.testing import ScriptedModel, calls
+from tests.engines._fake import FakeEngine
 from tests.helpers import contents
 
 said: list[Any] = []

@@ -16,7 +16,8 @@ from langgraph.types import Command, interrupt
 from callboard import Actor, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler, idempotency_key
 from callboard._util._canonical import digest
 from callboard.middleware import Retry, Supervise
-from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls, tool_call
+from tests.engines._fake import FakeEngine
 
 WAIT = 30
 pytestmark = pytest.mark.real_clock

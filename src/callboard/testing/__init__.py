@@ -1,4 +1,4 @@
-"""Test helpers: virtual clocks, a scripted model, fakes of tools and engines, and suites for actors and engines."""
+"""Test helpers: virtual clocks, a scripted model, fakes of tools, and a suite for actors."""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from callboard.testing._clock import VirtualClockLoop as VirtualClockLoop
     from callboard.testing._clock import backend as backend
     from callboard.testing._clock import backend_names as backend_names
-    from callboard.testing._engine import FakeEngine as FakeEngine
-    from callboard.testing._engine_contract import EngineContract as EngineContract
     from callboard.testing._fakes import FakedCall as FakedCall
     from callboard.testing._fakes import FakedTools as FakedTools
     from callboard.testing._fakes import UnfakedToolError as UnfakedToolError
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "callboard.testing._actors": ("ActorContract", "kill_actor", "killing"),
     "callboard.testing._clock": ("Backend", "VirtualClockLoop", "backend", "backend_names"),
-    "callboard.testing._engine": ("FakeEngine",),
-    "callboard.testing._engine_contract": ("EngineContract",),
     "callboard.testing._fakes": ("FakedCall", "FakedTools", "UnfakedToolError", "fake_tools"),
     "callboard.testing._kills": ("kill_at",),
     "callboard.testing._orphans": ("OrphansError", "no_orphans"),
@@ -53,6 +49,6 @@ _HOMES = {
     ),
     "callboard.testing._tools": ("Event", "Kind", "Recorder"),
 }
-"""Public names by module. Each is imported at first use: a worker for `EngineContract` must not import LangChain."""
+"""Public names by module. Each is imported at first use: a test that needs a clock must not import LangChain."""
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)

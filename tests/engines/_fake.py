@@ -12,8 +12,7 @@ from typing import Any, Self
 import anyio
 from anyio.to_thread import run_sync
 
-from callboard._records._reports import Drained
-from callboard.exceptions import EngineError
+from callboard import Drained, EngineError
 from callboard.extend import Body, EngineOperations, Seat, attached_context, dispatch_event, inject_context
 
 
@@ -87,13 +86,13 @@ class FakeEngine:
         raise AssertionError("it returns, or raises")
 
     async def _run(self, body: Body) -> Any:
-        sent = pickle.loads(_pickled((body.fn, body.args, body.kwargs), f"{body.title!r}: its arguments"))  # noqa: S301
+        sent = pickle.loads(_pickled((body.fn, body.args, body.kwargs), f"{body.title!r}: its arguments"))
         self.bodies.append(body.title)
         if body.on_begin is not None:
             body.on_begin()
         found = await _as_elsewhere(partial(sent[0], *sent[1], **sent[2]), iscoroutinefunction(sent[0]))
         try:
-            return pickle.loads(pickle.dumps(found))  # noqa: S301
+            return pickle.loads(pickle.dumps(found))
         except Exception as error:
             raise EngineError(body.title, body.call_id, f"it cannot be pickled: {error}", ended="finished") from error
 

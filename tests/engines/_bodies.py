@@ -9,8 +9,7 @@ from typing import Any, NoReturn
 
 import anyio
 
-from callboard._calls._progress import progress
-from callboard._loops._deadline import remaining
+from callboard import progress, remaining
 
 _kept: list[int] = []
 

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from callboard.extend import Engine
-from callboard.testing import EngineContract, FakeEngine
+
+from ._contract import EngineContract
+from ._fake import FakeEngine
 
 pytestmark = pytest.mark.real_clock
 

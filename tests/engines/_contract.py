@@ -10,13 +10,11 @@ from typing import Any
 
 import anyio
 
-import callboard.testing._engine_bodies as bodies
-from callboard._calls._observers import observe
-from callboard._records._policies import Body, CallPolicy, Engine
-from callboard.exceptions import ActorGoneError
-from callboard.extend import EngineError
-from callboard.testing._scripted_model import calls
-from callboard.tools._node import ToolNode
+from callboard import ActorGoneError, CallPolicy, Engine, EngineError, ToolNode, observe
+from callboard.extend import Body
+from callboard.testing import calls
+
+from . import _bodies as bodies
 
 
 class EngineContract:
