@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 from callboard import ActorStartError
 from callboard.extend import Body
 from callboard_actors.ray import _engine
-from callboard_actors.ray._host_proxy import RayOptions
+from callboard_actors.ray._options import RayOptions
 
 WAIT = 60
 
@@ -51,7 +51,7 @@ def _crew_of(monkeypatch: pytest.MonkeyPatch, idle_for: float) -> _engine.Crew:
     monkeypatch.setattr(_engine, "HostProxy", _FakeHost)
     monkeypatch.setattr(_engine, "disconnect", lambda: None)
     terms = RayOptions(
-        workers=1, most_workers=2, idle_for=idle_for, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
+        workers=1, most_workers=2, concurrency=1, idle_for=idle_for, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
         start_timeout=10, patience=10,
     )  # fmt: skip
     return _engine.Crew(terms, lambda: None)
@@ -69,9 +69,9 @@ async def test_a_lost_additional_ray_actor_leaves_its_place_to_another(monkeypat
         async with anyio.create_task_group() as group:
             group.start_soon(crew.keep)
             await crew.until_ready()
-            await crew.take(_body())
+            await crew.take(_body(), is_sync=False)
             for _ in range(3):
-                additional: Any = await crew.take(_body())
+                additional: Any = await crew.take(_body(), is_sync=False)
                 additional.lost.set()
                 await anyio.wait_all_tasks_blocked()  # the slot of a call is free only from here on
             await crew.dismiss()
@@ -92,9 +92,9 @@ async def test_an_additional_ray_actor_is_watched_with_pauses(monkeypatch: pytes
         async with anyio.create_task_group() as group:
             group.start_soon(crew.keep)
             await crew.until_ready()
-            await crew.take(_body())
+            await crew.take(_body(), is_sync=False)
             monkeypatch.setattr(anyio, "sleep", noted)
-            await crew.take(_body())
+            await crew.take(_body(), is_sync=False)
             await anyio.wait_all_tasks_blocked()
             await crew.dismiss()
 

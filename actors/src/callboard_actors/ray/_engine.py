@@ -7,7 +7,7 @@ import itertools
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,12 @@ from anyio.to_thread import run_sync
 
 from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body, EngineError
-from callboard_actors._engine._lifecycle import Backoff, Idle, OpenedEngine
-from callboard_actors.ray._host import check
-from callboard_actors.ray._host_proxy import HostProxy, NoRoomError, RayOptions, connect, disconnect, what_lacks
+from callboard_actors._engine._lifecycle import Backoff, OpenedEngine
+from callboard_actors.ray._connection import connect, disconnect, what_lacks
+from callboard_actors.ray._host_proxy import HostProxy, NoRoomError, NotBegunError
+from callboard_actors.ray._options import RayOptions
+from callboard_actors.ray._places import Places
+from callboard_actors.ray._transfer import check, is_sync
 
 _logger = logging.getLogger("callboard_actors.ray")
 _NAME = "RayEngine"
@@ -43,7 +46,7 @@ class Crew:
     def __init__(self, terms: RayOptions, connect: Callable[[], None]) -> None:
         self._terms = terms
         self._connect = connect
-        self._idle = Idle[HostProxy]()
+        self._places = Places[HostProxy](terms.concurrency)
         # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
         self._hosts: set[HostProxy] = set()
         # Running `_help_out` tasks. Counted before the task starts, so that waiting calls do not start too many.
@@ -79,7 +82,7 @@ class Crew:
 
     def _end(self) -> None:
         self.is_dismissed = True
-        self._idle.turn_away()
+        self._places.turn_away()
         self._full.set()
         self._over.set()
 
@@ -119,13 +122,15 @@ class Crew:
         self._hosts.add(host)
         try:
             await host.start()
-            self.give_back(host)
-            if len(self._hosts) >= self._terms.workers and all(one.has_started for one in self._hosts):
+            if not self.is_dismissed:
+                host.idle_since = anyio.current_time()
+                self._places.add(host)
+            if len(self._hosts) >= self._terms.workers and all(host.has_started for host in self._hosts):
                 self._full.set()
             await host.until_ended()
         finally:
             self._hosts.discard(host)
-            self._idle.forget(host)
+            self._places.remove(host)
             # On every path: a Ray actor that is not ended would occupy the cluster until this process exits.
             await host.end("its engine on Ray is closed")
 
@@ -137,10 +142,10 @@ class Crew:
                 group.start_soon(self._employ_until_lost, host, group.cancel_scope)
                 # A pause also without `idle_for`: the loop would otherwise occupy the event loop.
                 pause = max(self._terms.idle_for / 4, _LEAST_PAUSE)
-                while anyio.current_time() - host.idle_since < self._terms.idle_for or host not in self._idle:
+                while anyio.current_time() - host.idle_since < self._terms.idle_for:
                     await anyio.sleep(pause)
                 # No await before the cancellation, so no call can be given this Ray actor in between.
-                self._idle.forget(host)
+                self._places.remove(host)
                 group.cancel_scope.cancel()
         except* ActorStartError as errors:
             _logger.info("no more Ray actors can be had: %s", errors.exceptions[0])
@@ -152,58 +157,46 @@ class Crew:
         # A lost Ray actor never becomes idle again: without this, `_help_out` would keep its place for ever.
         wait.cancel()
 
-    async def take(self, body: Body) -> HostProxy:
-        """Wait for an idle Ray actor and return it; `body` is the function call that needs the Ray actor."""
+    async def take(self, body: Body, *, is_sync: bool) -> HostProxy:
+        """Wait for a place in a Ray actor and return the Ray actor; `body` is the function call that needs it."""
         while not self.is_dismissed:
-            if not self._idle and self._terms.workers + self._more < self._terms.most_workers:
-                assert self._group is not None
-                self._more += 1
-                self._group.start_soon(self._help_out)
-            host = await self._next(body)
-            # It may have been lost while it was idle; then wait for the next one.
+            host = self._places.take_nowait(is_sync=is_sync)
+            if host is None:
+                if self._terms.workers + self._more < self._terms.most_workers:
+                    assert self._group is not None
+                    self._more += 1
+                    self._group.start_soon(self._help_out)
+                host = await self._next(body, is_sync=is_sync)
+            # It may have been lost since it was assigned; then wait for the next one.
             if host is not None and host.is_alive:
                 host.idle_since = math.inf
                 return host
         raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
 
-    async def _next(self, body: Body) -> HostProxy | None:
-        """Wait for an idle Ray actor and return it; return `None` if the engine is closed meanwhile."""
-        # While a Ray actor lives or starts, the wait has no limit. Otherwise it raises `EngineError` after the
-        # patience.
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._lose_patience, group.cancel_scope)
-            host = await self._idle.take()
-            group.cancel_scope.cancel()
-            return host
-        # Reached only if `_lose_patience` has cancelled the group, which swallows that cancellation.
-        reason = f"no Ray actor lives, and none came within {self._terms.patience:g} s"
-        raise EngineError(body.title, body.call_id, reason, ended="unavailable")
+    async def _next(self, body: Body, *, is_sync: bool) -> HostProxy | None:
+        """Wait for a place and return its Ray actor; return `None` if the engine is closed meanwhile."""
+        # While a Ray actor lives or starts, the wait has no limit. Otherwise it ends after the patience.
+        patience = max(self._terms.patience, _LEAST_PAUSE)
+        try:
+            return await self._places.take(is_sync=is_sync, patience=patience, is_hopeless=self._is_hopeless)
+        except TimeoutError:
+            reason = f"no Ray actor lives, and none came within {self._terms.patience:g} s"
+            raise EngineError(body.title, body.call_id, reason, ended="unavailable") from None
 
-    async def _lose_patience(self, wait: anyio.CancelScope) -> None:
-        was_alone = False
-        while True:
-            is_alone = not any(host.is_expected for host in self._hosts)
-            # Twice in a row, with the patience in between.
-            if was_alone and is_alone:
-                wait.cancel()
-                return
-            was_alone = is_alone
-            await anyio.sleep(max(self._terms.patience, _LEAST_PAUSE))
-
-    def give_back(self, host: HostProxy) -> None:
-        """Make an idle Ray actor available to the next call, unless the Ray actor has ended."""
-        if host.is_alive and not self.is_dismissed:
-            host.idle_since = anyio.current_time()
-            self._idle.put(host)
+    def _is_hopeless(self) -> bool:
+        return not any(host.is_expected for host in self._hosts)
 
     async def run_body(self, body: Body) -> Any:
-        """Run a function call on an idle Ray actor, which runs no other call meanwhile; return the call's result."""
-        host = await self.take(body)
-        try:
-            return await host.run_body(body)
-        finally:
-            # After a cancellation the body may still be ending there; the Ray actor is free only then.
-            host.when_free(lambda: self.give_back(host))
+        """Run a function call in a Ray actor with a free place; return the call's result."""
+        sync = is_sync(body)
+        while True:
+            host = await self.take(body, is_sync=sync)
+            with suppress(NotBegunError):  # its Ray actor was lost before anything was sent: another one takes it
+                return await host.run_body(body, partial(self._give_back, host, is_sync=sync))
+
+    def _give_back(self, host: HostProxy, *, is_sync: bool) -> None:
+        if self._places.give_back(host, is_sync=is_sync):
+            host.idle_since = anyio.current_time()
 
     async def hire(self, title: str) -> HostProxy:
         """Start and return a dedicated Ray actor, which the caller must end; raise `EngineError` if it cannot start."""
@@ -246,16 +239,18 @@ class RayEngine(OpenedEngine[Crew]):
 
     callboard stays the supervisor: timeouts, retries, limits and events work as elsewhere, and Ray's own retries are
     disabled. A body (function call) whose Ray actor is lost ends as unknown, and only its own policy can repeat it.
-    Each Ray actor runs one body at a time. A cancelled async body has its grace. A sync body that does not end within
-    its grace is killed with its Ray actor, which is replaced.
+    A Ray actor runs one body at a time, or with `concurrency` several async bodies in one event loop. A cancelled async
+    body has its grace. If a body does not end within its grace, because it is a sync body or holds the event loop, its
+    Ray actor is killed and replaced, and other bodies of this Ray actor end as unknown.
 
     Use a separate engine on the same cluster for tools with other resources.
 
     Args:
         address: address of the cluster for `ray.init`; `"auto"` for the one that runs here; `None` to start a local
-            Ray.
-        workers: number of Ray actors, and so of concurrent bodies; further bodies wait here.
+            Ray. An address that is not loopback needs Ray's token authentication.
+        workers: number of Ray actors. If all are busy, further bodies wait here.
         most_workers: maximum of Ray actors while bodies wait; `workers` by default.
+        concurrency: number of async bodies that share a Ray actor. A sync body never shares its Ray actor.
         idle_for: seconds without a body after which a Ray actor beyond `workers` is ended.
         cpus: CPUs that each Ray actor reserves on its node.
         gpus: GPUs that each reserves.
@@ -279,6 +274,7 @@ class RayEngine(OpenedEngine[Crew]):
         *,
         workers: int = 2,
         most_workers: int | None = None,
+        concurrency: int = 1,
         idle_for: float = 60.0,
         cpus: float = 1.0,
         gpus: float = 0.0,
@@ -294,6 +290,7 @@ class RayEngine(OpenedEngine[Crew]):
         self._terms = RayOptions(
             workers=workers,
             most_workers=workers if most_workers is None else most_workers,
+            concurrency=concurrency,
             idle_for=idle_for,
             cpus=cpus,
             gpus=gpus,

@@ -1,11 +1,11 @@
 """Code inside a Ray actor: runs async functions on its event loop, and sync functions in threads.
 
-Function calls and replies are transferred by Ray's cloudpickle: functions and classes of importable modules by name,
-definitions of a script, a notebook or another function by value.
+A function is sent to a Ray actor once, and its calls name it by its digest. Functions, arguments and replies are
+transferred by Ray's cloudpickle: functions and classes of importable modules by name, definitions of a script, a
+notebook or another function by value.
 """
 
 import asyncio
-import io
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -13,159 +13,202 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from inspect import iscoroutinefunction
-from types import FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple
 
-from ray import cloudpickle
-
-from callboard.extend import Body, attached_context
-from callboard_actors._engine import _codec
-from callboard_actors._engine._codec import refusal
-from callboard_actors._engine._frames import Kind, versions
-from callboard_actors._engine._main_module import NAMES
-from callboard_actors._engine._pickles import found_behind, loads, way_to
-from callboard_actors._engine._replies import bounded, raised, returned
-
-# Transfer of bodies and replies.
-
-
-class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
-    """Pickler that stores a decorated function of an importable module by its name, not by its code."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        # By value, it would be sent with all globals that it refers to.
-        if isinstance(obj, FunctionType) and obj.__module__ not in NAMES and (way := way_to(obj)):
-            return found_behind, (obj.__module__, obj.__qualname__, way)
-        return super().reducer_override(obj)
-
-
-def dumps(value: object) -> bytes:
-    """Return a value as a pickle, made by cloudpickle."""
-    buffer = io.BytesIO()
-    _Pickler(buffer).dump(value)
-    return buffer.getvalue()
-
-
-def packed(body: Body) -> bytes:
-    """Pickle a function with its arguments; if this fails, raise a `TypeError` that names the unpicklable part."""
-    return _codec.packed(body, {}, dumps, "on Ray", "function")
-
-
-def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise `TypeError` for a function or class that cannot be pickled; `title` names it in the error."""
-    try:
-        dumps(fn)
-    except Exception as error:
-        what = "class" if isinstance(fn, type) else "function"
-        hint = "; move it into a module that the cluster has" if getattr(fn, "__module__", None) in NAMES else ""
-        raise TypeError(refusal(title, what, error, "on Ray") + hint) from error
-
-
-def opened(kind: Kind, data: bytes, body: Body) -> Any:
-    """Decode the reply of a Ray actor to a function call: return the call's result, or raise its exception."""
-    if kind is Kind.REFUSE:
-        raise TypeError(
-            f"{body.title!r} cannot run on Ray: its workers cannot load it: {data.decode(errors='replace')}; "
-            "install it on the cluster, or have Ray do so by RayEngine(runtime_env={'working_dir': ..., 'pip': [...]})"
-        )
-    return _codec.opened(kind, data, body, output="")  # the cluster is trusted: it runs our code
-
-
-# Ray actor.
-
-_WORDS = 1_000
-"""Maximum number of events that are kept for one call until the engine fetches them; the oldest are dropped first."""
-_THREADS = 64
-"""Number of threads for sync functions; a dedicated Ray actor may run several calls at once."""
+from callboard.extend import attached_context
+from callboard_actors._engine._frames import Kind, lost, versions
+from callboard_actors._engine._replies import Reply, bounded, raised, returned
+from callboard_actors.ray._transfer import Functions, dumps
 
 Word = dict[str, Any]
-Reply = tuple[Kind, bytes]
-"""Encoded outcome of a function call: a pickle, or the reason why there is none."""
+
+
+class SentCall(NamedTuple):
+    """Call as it is sent to a Ray actor."""
+
+    number: int
+    given: dict[str, Any]
+    """Context of the call, from `callboard.extend.inject_context`."""
+    data: bytes
+
+
+class SentBatch(NamedTuple):
+    """Request to a Ray actor: what the engine has to send to it at one moment."""
+
+    position: int
+    """Position of the request in the order of all requests to this Ray actor, from 0."""
+    functions: dict[bytes, bytes]
+    """Pickles of functions that the Ray actor does not have yet, by digest."""
+    calls: list[SentCall]
+    cancelled: list[int]
+    """Numbers of calls to cancel."""
+    forgotten: list[bytes]
+    """Digests of functions that later requests will send again before they are called."""
+
+
+class News(NamedTuple):
+    """Events of a call, and its reply if the call has ended."""
+
+    number: int
+    words: list[Word]
+    reply: Reply | None
+
+
+class Answer(NamedTuple):
+    """Answer of a Ray actor to a request."""
+
+    position: int
+    """Position of the answer in the order of all answers of this Ray actor, from 0."""
+    news: list[News]
+
+
+_WORDS = 1_000
+"""Maximum number of events that are kept for one call until they are sent; the oldest are dropped first."""
+_THREADS = 64
+"""Number of threads for sync functions; a dedicated Ray actor may run several calls at once."""
+_WAITING_REQUESTS = 2
+"""Number of requests that wait for news. An older one is answered without news."""
+LONGEST_BATCH = 1024 * 1024
+"""Number of bytes of calls or replies after which no further one is put into the same request or answer."""
 
 
 class Host:
-    """Ray actor that runs function calls, each identified by a number, until the Ray actor is killed."""
+    """Ray actor that runs function calls, each identified by a number, until the Ray actor is killed.
 
-    def __init__(self) -> None:
+    The engine always has a request on its way. A Ray actor answers the oldest one as soon as it has news of any call:
+    so a call that is alone costs one request, and many calls at once share requests and answers.
+    """
+
+    def __init__(self, max_result: int) -> None:
+        self._max_result = max_result
+        self._functions = Functions()
         self._calls: dict[int, _Call] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "callboard")
+        # Ray may start async methods in another order than they were called in.
+        self._next_position = 0
+        self._early: dict[int, asyncio.Event] = {}
+        self._requests = deque[asyncio.Future[Answer]]()
+        self._answers = 0
+        self._with_news = dict[int, _Call]()
+        """Calls with events or replies that no answer has had yet, in their order."""
+        self._will_respond = False
 
     async def hello(self) -> dict[str, str]:
         """Return the versions of callboard and Python; the answer also shows that the Ray actor has started."""
         return versions()
 
-    async def watch(self) -> None:
-        """Wait for ever: when this Ray actor's process ends, Ray fails this call, and so the engine notices the end."""
-        await asyncio.Event().wait()
-
     async def leave(self) -> None:
         """End this process at once, with every function call that runs in it."""
         os._exit(0)
 
-    async def run(self, number: int, given: dict[str, Any], data: bytes, most: int) -> tuple[Reply, list[Word]]:
-        """Run a function call; return its reply, and the call's events that `words` has not returned yet."""
-        call = self._calls[number] = _Call(self._threads, most)
-        try:
-            reply = await call.run(given, data)
-        finally:
-            del self._calls[number]
-            # Wakes a pending `words` call, which would otherwise never return.
-            call.end()
-        return reply, call.taken_words()
+    async def exchange(self, batch: SentBatch) -> Answer:
+        """Start and cancel calls, then wait for news of any call; the end of the process fails the request."""
+        if batch.position != self._next_position:
+            turn = self._early[batch.position] = asyncio.Event()
+            await turn.wait()
+        self._next_position += 1
+        if self._next_position in self._early:
+            self._early.pop(self._next_position).set()
+        self._start(batch)
+        request: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._requests.append(request)
+        if self._with_news or len(self._requests) > _WAITING_REQUESTS:
+            self._respond()
+        return await request
 
-    async def words(self, number: int) -> list[Word]:
-        """Wait for events of a running function call and return them; return an empty list if the call has ended."""
-        call = self._calls.get(number)
-        return [] if call is None else await call.next_words()
+    def _start(self, batch: SentBatch) -> None:
+        self._functions.add(batch.functions)
+        for sent in batch.calls:
+            call = self._calls[sent.number] = _Call(sent, self._threads, self._max_result, self._add_news)
+            call.start(self._functions)
+        for number in batch.cancelled:
+            if (cancelled := self._calls.get(number)) is not None:
+                cancelled.cancel()
+        self._functions.forget(batch.forgotten)
 
-    async def cancel(self, number: int) -> None:
-        """Cancel the call of an async function; a sync function runs in a thread and cannot be cancelled."""
-        call = self._calls.get(number)
-        if call is not None:
-            call.cancel()
+    def _add_news(self, call: "_Call") -> None:
+        self._with_news[call.number] = call
+        if not self._will_respond:
+            self._will_respond = True
+            # At the end of this step of the event loop: what several calls have to say shares an answer.
+            asyncio.get_running_loop().call_soon(self._respond)
+
+    def _respond(self) -> None:
+        self._will_respond = False
+        while self._requests and (self._with_news or len(self._requests) > _WAITING_REQUESTS):
+            self._requests.popleft().set_result(Answer(self._answers, self._taken_news()))
+            self._answers += 1
+
+    def _taken_news(self) -> list[News]:
+        news: list[News] = []
+        size = 0
+        while self._with_news and size < LONGEST_BATCH:
+            call = self._with_news.pop(next(iter(self._with_news)))
+            news.append(call.taken_news())
+            if call.reply is not None:
+                size += len(call.reply[1])
+                del self._calls[call.number]
+        return news
 
 
 class _Call:
-    """Function call that runs in this Ray actor: its task and its events."""
+    """Function call that runs in this Ray actor: its task, its events and its reply."""
 
-    def __init__(self, threads: ThreadPoolExecutor, most: int) -> None:
+    def __init__(
+        self, sent: SentCall, threads: ThreadPoolExecutor, max_result: int, on_news: "Callable[[_Call], None]"
+    ) -> None:
+        self.number = sent.number
+        self.reply: Reply | None = None
+        self._sent = sent
         self._threads = threads
-        self._most = most
+        self._max_result = max_result
+        self._on_news = on_news
         self._loop = asyncio.get_running_loop()
         self._words = deque[Word](maxlen=_WORDS)
-        self._news = asyncio.Event()
-        self._is_over = False
-        self._task: asyncio.Task[Reply] | None = None
+        self._task: asyncio.Task[None] | None = None
         # While true, cancelling the task would abandon the thread, and report an end that has not happened.
         self._in_thread = False
 
-    async def run(self, given: dict[str, Any], data: bytes) -> Reply:
-        self._task = asyncio.create_task(self._outcome(given, data))
-        # A task of its own: `cancel` ends the body, but not the method call that returns its reply.
-        await asyncio.wait([self._task])
-        if self._task.cancelled():
-            return Kind.LOST, b"it was cancelled"
-        return self._task.result()
+    def start(self, functions: Functions) -> None:
+        """Start the call in a task of its own; a function or argument that cannot be loaded is the end of the call."""
+        try:
+            # Here, in the order of requests: a later request may make the Ray actor forget the function.
+            function, args, kwargs = functions.call_of(self._sent.data)
+        except Exception as error:
+            self._end((Kind.REFUSE, f"{type(error).__name__}: {error}".encode(errors="replace")))
+            return
+        self._task = self._loop.create_task(self._run(function, args, kwargs))
+        self._task.add_done_callback(self._end_cancelled)
 
     def cancel(self) -> None:
+        """Cancel the function, unless it runs in a thread."""
         if self._task is not None and not self._in_thread:
             # After the task's first step, which is already scheduled: a task that is cancelled before its first step
             # never runs.
             self._loop.call_soon(self._task.cancel)
 
-    async def _outcome(self, given: dict[str, Any], data: bytes) -> Reply:
-        try:
-            fn, args, kwargs, _ = loads(data)  # users of the cluster may run code on it anyway
-        except Exception as error:
-            return Kind.REFUSE, f"{type(error).__name__}: {error}".encode(errors="replace")
-        try:
-            with attached_context(given, self._tell):
-                value = await self._value(partial(fn, *args, **kwargs), iscoroutinefunction(fn))
-        except Exception as error:
-            return bounded(*raised(error, "Ray's worker process", dumps), self._most)
-        return bounded(*returned(value, dumps), self._most)
+    def _end(self, reply: Reply) -> None:
+        self.reply = bounded(*reply, self._max_result)
+        self._on_news(self)
 
-    async def _value(self, fn: Callable[[], Any], is_async: bool) -> Any:
+    def _end_cancelled(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self._end((Kind.LOST, b"it was cancelled"))
+
+    async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            with attached_context(self._sent.given, self._tell):
+                value = await self._value(partial(function, *args, **kwargs), is_async=iscoroutinefunction(function))
+            reply = returned(value, dumps)
+        except Exception as error:
+            reply = raised(error, "Ray's worker process", dumps)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # an exit ends the call, and not the process with the calls of others
+            reply = Kind.LOST, lost(f"it raised {type(error).__name__}")
+        self._end(reply)
+
+    async def _value(self, fn: Callable[[], Any], *, is_async: bool) -> Any:
         if is_async:
             return await fn()
         self._in_thread = True
@@ -178,21 +221,12 @@ class _Call:
         self._loop.call_soon_threadsafe(self._note, word)
 
     def _note(self, word: Word) -> None:
-        self._words.append(word)
-        self._news.set()
+        if self.reply is None:
+            self._words.append(word)
+            self._on_news(self)
 
-    def end(self) -> None:
-        self._is_over = True
-        self._news.set()
-
-    async def next_words(self) -> list[Word]:
-        await self._news.wait()
-        # Once it is over, the event stays set, so that no later call can wait for ever.
-        if not self._is_over:
-            self._news.clear()
-        return self.taken_words()
-
-    def taken_words(self) -> list[Word]:
+    def taken_news(self) -> News:
+        """Remove the events that were not sent yet, and return them with the reply."""
         words = list(self._words)
         self._words.clear()
-        return words
+        return News(self.number, words, self.reply)

@@ -1,20 +1,15 @@
-"""Options of a Ray engine, the connection of this process to Ray, and the engine's object for a Ray actor.
+"""Engine's object for a Ray actor: `HostProxy`.
 
-All engines share the connection; the last engine closes it if an engine opened it.
-
-Ray's object references support asyncio only. `Bell` and `value_of` wait for them on trio, too.
+Ray's object references support asyncio only. `LoopHandle` brings their results into a loop of trio, too.
 """
 
 import itertools
-import logging
 import math
 import re
-import socket
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -28,187 +23,76 @@ from ray.exceptions import RayError
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError, dispatch_event, inject_context
 from callboard_actors._engine._frames import versions
-from callboard_actors._util._options import check_counts
+from callboard_actors._engine._replies import Reply
 from callboard_actors._util._own_task import finish
-from callboard_actors.ray._host import Host, Reply, Word, opened, packed
+from callboard_actors.ray._connection import what_lacks
+from callboard_actors.ray._host import LONGEST_BATCH, Answer, Host, SentBatch, SentCall, Word
+from callboard_actors.ray._options import RayOptions
+from callboard_actors.ray._transfer import PickledBody, opened, pickle_body
 
-# Options.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayOptions:
-    """Validated options of an engine; `RayEngine` documents each of them."""
-
-    workers: int
-    most_workers: int
-    idle_for: float
-    cpus: float
-    gpus: float
-    memory: int | None
-    resources: Mapping[str, float] = field(default_factory=dict[str, float])
-    node: str | None = None
-    runtime_env: Mapping[str, Any] | None = None
-    grace: float
-    max_result: int
-    start_timeout: float
-    patience: float
-    kill_timeout: float = 10.0
-    """Maximum seconds to wait until Ray reports the end of a killed Ray actor."""
-
-    def __post_init__(self) -> None:
-        check_counts("RayEngine", [("workers", self.workers, 1), ("max_result", self.max_result, 1)])
-        check_counts("RayEngine", [("most_workers", self.most_workers, self.workers)])
-        for name in ("idle_for", "cpus", "gpus", "grace", "start_timeout", "patience"):
-            value = getattr(self, name)
-            if not value >= 0:
-                raise ValueError(f"RayEngine({name}={value!r}) has to be a number of at least 0")
-
-    def ray_options(self) -> dict[str, Any]:
-        """Return the keyword arguments with which Ray starts a Ray actor."""
-        options: dict[str, Any] = {
-            "num_cpus": self.cpus,
-            "num_gpus": self.gpus,
-            "resources": dict(self.resources) or None,
-            "memory": self.memory,
-            "runtime_env": None if self.runtime_env is None else dict(self.runtime_env),
-        }
-        if self.node is not None:
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self.node, soft=False)
-        return {name: value for name, value in options.items() if value is not None}
+# Object references.
 
 
-# Connection.
-
-_PLACE = re.compile(r"(?P<host>[^/:]+):(?P<port>\d+)")
-_TO_ANSWER = 10.0
-"""Seconds for the cluster's head node to accept a TCP connection."""
-
-# Ray has one connection per process. The lock guards the three variables: engines connect in worker threads.
-_lock = threading.Lock()
-_users = 0
-_address: str | None = None
-# False if the program itself called `ray.init`: then the connection is never closed here.
-_is_ours = False
-
-
-def connect(address: str | None) -> None:
-    """Connect this process to Ray, or share the existing connection; block the thread until Ray is connected."""
-    global _users, _address, _is_ours
-    with _lock:
-        if not ray.is_initialized():
-            _begin(address)
-            _is_ours, _address = True, address
-        elif address not in (None, "auto", _address) and _is_ours:
-            raise ActorStartError(
-                "RayEngine", f"this process is connected to Ray at {_address!r} already, not at {address!r}", never=True
-            )
-        # Last: an engine that failed to connect must not call `disconnect`.
-        _users += 1
-
-
-def _begin(address: str | None) -> None:
-    if address is not None and (place := _PLACE.fullmatch(address)):
-        # `ray.init` would block for minutes if nothing listens there.
-        try:
-            socket.create_connection((place["host"], int(place["port"])), timeout=_TO_ANSWER).close()
-        except OSError as error:
-            raise ActorStartError("RayEngine", f"no Ray can be reached at {address!r}: {error}") from error
-    # Without an address, start a local Ray: an instance that happens to run here belongs to another program.
-    arguments: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        ray.init(**arguments)
-    except Exception as error:
-        where = "a Ray of its own cannot be started" if address is None else f"no Ray can be reached at {address!r}"
-        raise ActorStartError("RayEngine", f"{where}: {type(error).__name__}: {error}") from error
-
-
-def disconnect() -> None:
-    """End one engine's use of the Ray connection; the last user closes a connection that an engine opened."""
-    global _users, _is_ours
-    with _lock:
-        _users -= 1
-        if not _users and _is_ours:
-            _is_ours = False
-            # Blocks the thread.
-            ray.shutdown()
-
-
-def what_lacks(terms: RayOptions) -> str | None:
-    """Return a text that names the resources which a new Ray actor lacks; `None` if all are free. Blocks the thread."""
-    free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
-    total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    needs = {"CPU": terms.cpus, "GPU": terms.gpus, "memory": terms.memory or 0, **terms.resources}
-    lacking = [
-        f"{name}: it needs {amount:g}, and {free.get(name, 0):g} of {total.get(name, 0):g} are free"
-        for name, amount in needs.items()
-        if amount > free.get(name, 0)
-    ]
-    return ", ".join(lacking) or None
-
-
-# Waiting for object references.
-
-
-class Bell:
-    """Signal that wakes one waiting task whenever Ray has resolved one of the watched object references."""
+class LoopHandle:
+    """Handle of the running event loop, by which Ray's threads call functions in it."""
 
     def __init__(self) -> None:
         self._loop: Any = current_token().native_token
         self._is_trio = sniffio.current_async_library() == "trio"
-        self._rung = anyio.Event()
 
-    def watch(self, ref: Any) -> Future[Any]:
-        """Wake the waiting task when an object reference is resolved; return a future with the reference's value."""
-        future: Future[Any] = ref.future()
-        future.add_done_callback(lambda _: self._post(self.ring))
-        return future
+    def call_soon(self, fn: Callable[[], object]) -> None:
+        """Call a function in a later step of this event loop; called in the event loop."""
+        (self._loop.run_sync_soon if self._is_trio else self._loop.call_soon)(fn)
 
-    def ring(self) -> None:
-        """Wake the waiting task; call this in its event loop."""
-        self._rung.set()
+    def when_done(self, ref: Any, fn: Callable[[Future[Any]], object]) -> None:
+        """Call `fn` in the event loop as soon as Ray has resolved an object reference."""
 
-    def _post(self, fn: Callable[[], object]) -> None:
-        """Run a function in the event loop; called in Ray's threads, so it must not block."""
-        with suppress(RuntimeError):  # the loop is closed, so no task waits
-            (self._loop.run_sync_soon if self._is_trio else self._loop.call_soon_threadsafe)(fn)
+        def post(future: Future[Any]) -> None:
+            # In a thread of Ray, so it must not block.
+            with suppress(RuntimeError):  # the loop is closed, so no task waits
+                (self._loop.run_sync_soon if self._is_trio else self._loop.call_soon_threadsafe)(partial(fn, future))
 
-    async def wait(self) -> None:
-        """Wait for the next signal; return at once if there was a signal since the last wait."""
-        await self._rung.wait()
-        # Replaced after each wait. Callers check their futures afterwards, since one ring may stand for several.
-        self._rung = anyio.Event()
+        ref.future().add_done_callback(post)
 
 
-async def value_of(ref: Any) -> Any:
-    """Wait for an object reference of Ray and return its value; raise the error that Ray stored instead."""
-    bell = Bell()
-    future = bell.watch(ref)
-    await bell.wait()
-    return future.result()
-
-
-_QUIET = 0.02
-"""Seconds after which the engine asks a running call for its events; a shorter call sends them with its reply."""
-_AT_ONCE = 10_000
-"""Maximum number of concurrent method calls of a Ray actor; a function call may need several, such as for events."""
-
+# The Ray actor.
 
 _LOOKS = 10
 """Number of checks for free resources in the cluster before the start of a Ray actor is given up."""
-# The Ray actor.
-
 _TO_LEAVE = 0.5
 """Seconds that a Ray actor has to end by itself; then it is killed, for instance if a call blocks its event loop."""
+_METHODS_AT_ONCE = 100
+"""Maximum number of concurrent method calls of a Ray actor; `_MOST_REQUESTS` and a few large ones are used."""
+_MOST_REQUESTS = 4
+"""Number of requests on their way to a Ray actor beyond which a call waits, and is then sent together with others."""
+_MOST_FUNCTIONS = 256
+"""Number of functions that a Ray actor keeps; the one that was called longest ago is forgotten."""
+_MISSING_MODULE = re.compile(r"No module named '([^']+)'")
 
 
 class NoRoomError(Exception):
     """Raised if the cluster lacks free resources for a Ray actor; the text names these resources."""
 
 
-class _LostError(Exception):
-    """Raised if a Ray actor has ended before it answered."""
+class NotBegunError(EngineError):
+    """Raised for a body of which nothing was sent, before its `on_begin` was called: another Ray actor may run it."""
+
+
+class _OpenCall:
+    """Call that was given to a Ray actor, or is about to be, and has no reply yet."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.is_sent = False
+        self.words: list[Word] = []
+        self.reply: Reply | None = None
+        self.lost: str | None = None
+        """Reason why the call will have no reply; `None` as long as a reply may come."""
+        self.news = anyio.Event()
+
+    def lose(self, reason: str) -> None:
+        self.lost = reason
+        self.news.set()
 
 
 class HostProxy:
@@ -217,62 +101,74 @@ class HostProxy:
     def __init__(self, title: str, terms: RayOptions) -> None:
         self._title = title
         self._terms = terms
+        self._loop = LoopHandle()
         self._numbers = itertools.count(1)
         # Why it has ended or is being ended; set once, and never cleared.
         self._reason: str | None = None
-        # Bells of waiting calls, rung when the Ray actor is lost: Ray may never answer them.
-        self._bells: set[Bell] = set()
         self._actor: Any = None
-        # Reference to a call that never returns: it fails when the Ray actor ends.
-        self._watch: Any = None
-        self._ending = 0
-        """Number of cancelled function calls that have not ended yet; their callers may already have ended."""
-        self._when_free = list[Callable[[], object]]()
         self._began = -math.inf
         """Time of the event loop at which the start of the Ray actor was requested."""
+        self._calls: dict[int, _OpenCall] = {}
+        self._known_functions: dict[bytes, None] = {}
+        """Digests of the functions that the Ray actor has, in the order of their last calls."""
+        # What the next request will send.
+        self._due = deque[tuple[_OpenCall, SentCall, PickledBody]]()
+        self._cancelled: list[int] = []
+        self._will_send = False
+        # While the Ray actor lives, a request is always on its way: Ray fails it when the process ends.
+        self._positions = itertools.count()
+        self._requests = 0
+        self._early_answers: dict[int, Answer] = {}
+        self._next_answer = 0
+        self._has_answered = anyio.Event()
+        self._is_gone = anyio.Event()
+        """Set when Ray has reported the end of the Ray actor."""
         self.has_started = False
         self.idle_since = math.inf
-        """Time of the event loop since which the Ray actor is idle; infinite while it is not idle."""
+        """Time of the event loop since which no body runs in the Ray actor; infinite while bodies run."""
 
     async def start(self, patience: float | None = None) -> None:
         """Let Ray start the Ray actor, and wait until it answers; raise `NoRoomError` if the cluster has no room."""
         # Without Ray's retries: it cannot know whether a body may run twice.
         make = ray.remote(Host).options(
-            max_restarts=0, max_task_retries=0, max_concurrency=_AT_ONCE, **self._terms.ray_options()
+            max_restarts=0, max_task_retries=0, max_concurrency=_METHODS_AT_ONCE, **self._terms.ray_options()
         )
         lacked = patience is not None and await run_sync(what_lacks, self._terms) is not None
         self._began = anyio.current_time()
-        self._actor = await run_sync(make.remote)
+        self._actor = await run_sync(make.remote, self._terms.max_result)
         try:
             _check_versions(self._title, await self._hello(patience if lacked else None))
-            # Before any body: a Ray actor in use is always watched.
-            self._watch = self._actor.watch.remote()
-            self.has_started = True
-        except NoRoomError:
-            self.kill()
-            raise
         except RayError as error:
-            raise ActorStartError(self._title, f"Ray cannot start its actor: {said(error)}") from error
+            raise _start_error(self._title, error) from error
         except BaseException:
             self.kill()
             raise
+        # Before any body: a Ray actor in use always has a request on its way.
+        self._send()
+        self.has_started = True
 
     async def _hello(self, patience: float | None) -> dict[str, str]:
         """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room after `patience` seconds."""
-        bell = Bell()
-        future = bell.watch(self._actor.hello.remote())
+        greeting: Future[dict[str, str]] = Future()
+        answered = anyio.Event()
+
+        def answer(future: Future[dict[str, str]]) -> None:
+            nonlocal greeting
+            greeting = future
+            answered.set()
+
+        self._loop.when_done(self._actor.hello.remote(), answer)
         since = anyio.current_time()
-        while not future.done():
+        while not answered.is_set():
             with anyio.move_on_after(math.inf if patience is None else patience / _LOOKS):
-                await bell.wait()
-            if patience is None or future.done():
+                await answered.wait()
+            if patience is None or answered.is_set():
                 continue
             if (lacking := await run_sync(what_lacks, self._terms)) is None:
                 patience = None  # room was seen; whether this actor or another one took it is unknown
             elif anyio.current_time() - since >= patience:
                 raise NoRoomError(lacking)
-        hello: dict[str, str] = future.result()
-        return hello
+        return greeting.result()
 
     @property
     def is_alive(self) -> bool:
@@ -285,107 +181,173 @@ class HostProxy:
         is_starting = anyio.current_time() - self._began < self._terms.start_timeout
         return self.is_alive and (self.has_started or is_starting)
 
+    # Calls.
+
+    async def run_body(self, body: Body, /, on_end: Callable[[], object] = lambda: None) -> Any:
+        """Run a function call in the Ray actor; see `callboard.extend.Seat`.
+
+        Args:
+            body: the function call.
+            on_end: called once, when the function runs no more; after a cancellation this may be later than the end of
+                this method.
+        """
+        call: _OpenCall | None = None
+        try:
+            pickled = pickle_body(body)
+            await self._until_there_is_room(body)
+            if body.on_begin is not None:
+                body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
+            call = _OpenCall(next(self._numbers))
+            self._due.append((call, SentCall(call.number, inject_context(), pickled.data), pickled))
+            self._calls[call.number] = call
+            self._send_soon()
+            await self._until_over(call)
+        except BaseException:
+            if call is None:
+                on_end()
+            else:
+                # In a task of its own: the body is ended even if this task is cancelled by force.
+                await finish(partial(self._end_call, call, body, on_end), "callboard_actors.ray ending")
+            raise
+        on_end()
+        if call.reply is None:
+            # Of a call that was sent, Ray does not say whether the Ray actor has received it.
+            raise EngineError(
+                body.title, body.call_id, str(call.lost), ended="unknown" if call.is_sent else "unavailable"
+            )
+        return opened(*call.reply, body)
+
+    async def _until_there_is_room(self, body: Body) -> None:
+        """Wait while many requests are on their way; raise `NotBegunError` if the Ray actor has ended."""
+        while self._requests >= _MOST_REQUESTS and self._reason is None:
+            await self._has_answered.wait()
+        if self._reason is not None:
+            raise NotBegunError(body.title, body.call_id, self._reason, ended="unavailable")
+
+    async def _until_over(self, call: _OpenCall) -> None:
+        """Wait for the end of a call, and deliver its events in the caller's task."""
+        while True:
+            await call.news.wait()
+            call.news = anyio.Event()
+            words, call.words = call.words, []
+            for word in words:
+                dispatch_event(word)
+            if call.reply is not None or call.lost is not None:
+                return
+
+    async def _end_call(self, call: _OpenCall, body: Body, on_end: Callable[[], object]) -> None:
+        """Cancel a function call; if the call does not end within its grace, end the Ray actor. Never raises."""
+        grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
+        try:
+            if not call.is_sent:
+                self._calls.pop(call.number, None)
+                self._due = deque(due for due in self._due if due[0] is not call)
+                return
+            if call.reply is None and call.lost is None:
+                self._cancelled.append(call.number)
+                self._send_soon()
+            with anyio.move_on_after(grace):
+                while call.reply is None and call.lost is None:
+                    call.news = anyio.Event()
+                    await call.news.wait()
+            if call.reply is None and call.lost is None:
+                await self.end(
+                    f"its Ray actor was ended: {body.title!r} had been cancelled there and did not end within its grace"
+                )
+        finally:
+            on_end()  # on every path, or the place of the call would never be offered again
+
+    # Requests.
+
+    def _send_soon(self) -> None:
+        if not self._will_send:
+            self._will_send = True
+            # In the next step of the event loop: calls that begin in this one share a request.
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        """Send all due calls and cancellations, in requests of bounded size; always keep a request on its way."""
+        self._will_send = False
+        while self._reason is None and (self._due or self._cancelled or not self._requests):
+            batch = SentBatch(next(self._positions), {}, [], self._cancelled, [])
+            self._cancelled = []
+            size = 0
+            while self._due and size < LONGEST_BATCH:
+                call, sent, pickled = self._due.popleft()
+                call.is_sent = True
+                batch.calls.append(sent)
+                size += len(sent.data) + self._add_functions(pickled, batch)
+            while len(self._known_functions) > _MOST_FUNCTIONS:
+                digest = next(iter(self._known_functions))
+                del self._known_functions[digest]
+                batch.forgotten.append(digest)
+            self._requests += 1
+            try:
+                self._loop.when_done(self._actor.exchange.remote(batch), self._receive)
+            except Exception as error:  # such as a connection that the program itself has closed
+                self.kill(f"its Ray actor cannot be reached: {text_of(error)}")
+
+    def _add_functions(self, pickled: PickledBody, batch: SentBatch) -> int:
+        """Add the functions of a call that the Ray actor lacks; return their size in bytes."""
+        size = 0
+        for function in pickled.functions:
+            if function.digest in self._known_functions:
+                del self._known_functions[function.digest]
+            else:
+                batch.functions[function.digest] = function.data
+                size += len(function.data)
+            self._known_functions[function.digest] = None
+        return size
+
+    def _receive(self, future: Future[Any]) -> None:
+        """Process the answer to a request, or the end of the Ray actor, in the event loop."""
+        self._requests -= 1
+        try:
+            answer: Answer = future.result()
+        except Exception as error:
+            # After the loss of a connection the process may live on, and its bodies with it: so it is killed.
+            self.kill(f"its Ray actor is lost: {text_of(error)}")
+            self._is_gone.set()
+            return
+        self._early_answers[answer.position] = answer
+        # Large answers take longer on their way, and may be overtaken.
+        while (answer_in_turn := self._early_answers.pop(self._next_answer, None)) is not None:
+            self._next_answer += 1
+            for number, words, reply in answer_in_turn.news:
+                # `None` after the loss of the Ray actor: its calls have ended already.
+                if (call := self._calls.get(number)) is not None:
+                    call.words += words
+                    call.reply = reply
+                    call.news.set()
+                    if reply is not None:
+                        del self._calls[number]
+        self._has_answered.set()
+        self._has_answered = anyio.Event()
+        if not self._requests:
+            self._send_soon()
+
+    # End.
+
     async def until_ended(self) -> str:
         """Wait until the Ray actor has ended, was killed, or cannot be reached; return the reason."""
-        try:
-            await value_of(self._watch)
-        except RayError as error:
-            self._lose(f"its Ray actor is lost: {said(error)}")
-        assert self._reason is not None, "it is watched until it ends"
+        await self._is_gone.wait()
+        assert self._reason is not None, "it is lost with its last request"
         return self._reason
 
     def _lose(self, reason: str) -> None:
-        self._reason = self._reason or reason
-        for bell in self._bells:
-            bell.ring()
-
-    async def run_body(self, body: Body, /) -> Any:
-        """Run a function call in the Ray actor; see `callboard.extend.Seat`."""
-        data = packed(body)
         if self._reason is not None:
-            raise EngineError(body.title, body.call_id, self._reason, ended="unavailable")
-        number = next(self._numbers)
-        if body.on_begin is not None:
-            body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
-        ref = self._actor.run.remote(number, inject_context(), data, self._terms.max_result)
-        try:
-            reply, words = await self._reply(ref, number)
-        except (RayError, _LostError) as error:
-            # It may have begun, and may still run in a partitioned cluster, so the Ray actor is killed before the error
-            # is raised.
-            self.kill(f"its Ray actor is lost: {said(error)}")
-            raise EngineError(body.title, body.call_id, str(self._reason), ended="unknown") from error
-        except BaseException:
-            # Before the await, and so before `when_free` of the caller: the Ray actor must not look idle in between.
-            self._ending += 1
-            # In a task of its own: the body is ended even if this task is cancelled by force.
-            await finish(partial(self._end, ref, number, body), "callboard_actors.ray ending")
-            raise
-        for word in words:
-            dispatch_event(word)
-        return opened(*reply, body)
-
-    async def _reply(self, ref: Any, number: int) -> tuple[Reply, list[Word]]:
-        bell = Bell()
-        self._bells.add(bell)
-        try:
-            reply = bell.watch(ref)
-            with anyio.move_on_after(_QUIET):
-                await bell.wait()
-            while not reply.done():
-                news = bell.watch(self._actor.words.remote(number))
-                # Awaited even if the reply arrives first, since it may carry the last events. The Ray actor answers it
-                # when the body ends.
-                await self._until_done(news, bell)
-                if news.exception() is not None:
-                    await self._until_done(reply, bell)  # raises the same error below
-                    break
-                for word in news.result():
-                    dispatch_event(word)
-            found: tuple[Reply, list[Word]] = reply.result()
-            return found
-        finally:
-            self._bells.discard(bell)
-
-    async def _until_done(self, future: Future[Any], bell: Bell) -> None:
-        """Wait until Ray has resolved `future`; raise `_LostError` if the Ray actor is lost meanwhile."""
-        # Raise `_LostError` if the Ray actor is lost, because Ray may never resolve the future then.
-        while not future.done():
-            if self._reason is not None:
-                raise _LostError(self._reason)
-            await bell.wait()
-
-    def when_free(self, fn: Callable[[], object]) -> None:
-        """Call `fn` as soon as no cancelled function call is still running in this Ray actor."""
-        self._when_free.append(fn)
-        self._tell_free()
-
-    def _tell_free(self) -> None:
-        if not self._ending:
-            told, self._when_free = self._when_free, []
-            for fn in told:
-                fn()
-
-    async def _end(self, ref: Any, number: int, body: Body) -> None:
-        """Cancel a function call; if the call does not end within its grace, end the Ray actor. Never raises."""
-        grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
-        has_ended = False
-        try:
-            with suppress(Exception), anyio.move_on_after(grace):  # for instance, Ray was disconnected
-                self._actor.cancel.remote(number)
-                await value_of(ref)
-                has_ended = True
-            if not has_ended:
-                await self.end(f"{body.title!r} had been cancelled there and did not end within its grace")
-        finally:
-            # On every path, or the Ray actor would never be offered to a call again.
-            self._ending -= 1
-            self._tell_free()
+            return
+        self._reason = reason
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.lose(reason)
+        self._due.clear()
+        self._has_answered.set()
 
     async def end(self, reason: str) -> None:
         """End the Ray actor and wait until it has ended, also if the caller is cancelled."""
         self._lose(reason)
-        if self._watch is None:
+        if not self.has_started:
             self.kill()
         else:
             await finish(self._leave, "callboard_actors.ray leaving")
@@ -423,7 +385,19 @@ def _check_versions(title: str, there: Mapping[str, str]) -> None:
             )
 
 
-def said(error: Exception) -> str:
+def _start_error(title: str, error: RayError) -> ActorStartError:
+    """Return the error for a Ray actor that Ray could not start; name the module that its node lacks, if it does."""
+    if (missing := _MISSING_MODULE.search(str(error))) is None:
+        return ActorStartError(title, f"Ray cannot start its actor: {text_of(error)}")
+    return ActorStartError(
+        title,
+        f"a node of the cluster has no module {missing[1]!r}: install callboard-actors {versions()['callboard']} "
+        "there, with its extra `ray`, or have Ray do so by RayEngine(runtime_env={'pip': [...]})",
+        never=True,
+    )
+
+
+def text_of(error: Exception) -> str:
     """Return the text of an error of Ray as one line of at most 400 characters, because Ray's own texts are long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join([type(error).__name__ + ":", *lines])[:400]

@@ -1,0 +1,135 @@
+"""Connection of this process to Ray. All engines share it; the last engine closes it if an engine opened it."""
+
+import ipaddress
+import logging
+import os
+import re
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from callboard import ActorStartError
+from callboard_actors.ray._options import RayOptions
+
+_PLACE = re.compile(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)")
+_TO_ANSWER = 10.0
+"""Seconds for the cluster's head node to accept a TCP connection."""
+_TOKEN_FILE = Path("~/.ray/auth_token")
+"""File in which Ray looks for its token if no environment variable names it."""
+
+# Ray has one connection per process. The lock guards the three variables: engines connect in worker threads.
+_lock = threading.Lock()
+_users = 0
+_address: str | None = None
+# False if the program itself called `ray.init`: then the connection is never closed here.
+_is_ours = False
+
+
+def connect(address: str | None) -> None:
+    """Connect this process to Ray, or share the existing connection; block the thread until Ray is connected."""
+    global _users, _address, _is_ours
+    with _lock:
+        if not ray.is_initialized():
+            _begin(address)
+            _is_ours, _address = True, address
+        elif address not in (None, "auto", _address) and _is_ours:
+            raise ActorStartError(
+                "RayEngine", f"this process is connected to Ray at {_address!r} already, not at {address!r}", never=True
+            )
+        # Last: an engine that failed to connect must not call `disconnect`.
+        _users += 1
+
+
+def _begin(address: str | None) -> None:
+    wanted = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    if wanted is not None and (place := _PLACE.fullmatch(wanted)):
+        _check_token(place["host"], wanted)
+        # `ray.init` would block for minutes if nothing listens there.
+        try:
+            socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=_TO_ANSWER).close()
+        except OSError as error:
+            raise ActorStartError("RayEngine", f"no Ray can be reached at {wanted!r}: {error}") from error
+    # Without an address, start a local Ray: an instance that happens to run here belongs to another program.
+    arguments: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        ray.init(**arguments)
+    except Exception as error:
+        where = "a Ray of its own cannot be started" if address is None else f"no Ray can be reached at {wanted!r}"
+        raise ActorStartError("RayEngine", f"{where}: {type(error).__name__}: {error}") from error
+    if address is not None:
+        _check_token_of_connection()
+
+
+# Token authentication. Without it, everybody who reaches the ports of a cluster can run code there.
+
+
+def _check_token(host: str, address: str) -> None:
+    """Raise `ActorStartError` if Ray would connect to another machine without a token."""
+    if _is_loopback(host):
+        return
+    mode = os.environ.get("RAY_AUTH_MODE", "").lower()
+    has_token = (
+        bool(os.environ.get("RAY_AUTH_TOKEN"))
+        or (Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or _TOKEN_FILE).expanduser()).is_file()
+    )
+    if mode == "token" and has_token:
+        return
+    missing = [
+        *([] if mode == "token" else [f"RAY_AUTH_MODE is {mode!r}" if mode else "RAY_AUTH_MODE is not set"]),
+        *([] if has_token else ["there is no token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"]),
+    ]
+    raise ActorStartError(
+        "RayEngine",
+        f"Ray at {address!r} is reached over a network without token authentication: {', and '.join(missing)}. "
+        "Start the cluster and this program with RAY_AUTH_MODE=token and the same token: "
+        "`ray get-auth-token --generate` makes it",
+        never=True,
+    )
+
+
+def _check_token_of_connection() -> None:
+    """Check the address that Ray has found by itself for "auto"; close the connection if a token is missing."""
+    address: str = ray.get_runtime_context().gcs_address
+    try:
+        _check_token(address.rpartition(":")[0], address)
+    except ActorStartError:
+        ray.shutdown()
+        raise
+
+
+def _is_loopback(host: str) -> bool:
+    name = host.strip("[]")
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def disconnect() -> None:
+    """End one engine's use of the Ray connection; the last user closes a connection that an engine opened."""
+    global _users, _is_ours
+    with _lock:
+        _users -= 1
+        if not _users and _is_ours:
+            _is_ours = False
+            # Blocks the thread.
+            ray.shutdown()
+
+
+def what_lacks(terms: RayOptions) -> str | None:
+    """Return a text that names the resources which a new Ray actor lacks; `None` if all are free. Blocks the thread."""
+    free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
+    total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    needs = {"CPU": terms.cpus, "GPU": terms.gpus, "memory": terms.memory or 0, **terms.resources}
+    lacking = [
+        f"{name}: it needs {amount:g}, and {free.get(name, 0):g} of {total.get(name, 0):g} are free"
+        for name, amount in needs.items()
+        if amount > free.get(name, 0)
+    ]
+    return ", ".join(lacking) or None

@@ -1,0 +1,137 @@
+"""Places for bodies in the Ray actors of an engine: which Ray actor runs a body, and which bodies wait.
+
+A Ray actor has room for `concurrency` async bodies, or for one sync body. A sync body shares its Ray actor with no
+other body, because only the death of the process ends it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import anyio
+
+
+class _RayActor(Protocol):
+    @property
+    def is_alive(self) -> bool: ...
+
+
+HostT = TypeVar("HostT", bound=_RayActor)
+
+
+class _WaitingBody(Generic[HostT]):
+    def __init__(self, *, is_sync: bool) -> None:
+        self.is_sync = is_sync
+        self.host: HostT | None = None
+        self.answered = anyio.Event()
+
+    def answer(self, host: HostT | None) -> None:
+        self.host = host
+        self.answered.set()
+
+
+class Places(Generic[HostT]):
+    """FIFO queue that gives bodies places in Ray actors, in the one with the fewest bodies first.
+
+    If the first waiting body is a sync one, a Ray actor is kept free for it: no further async body begins there. Async
+    bodies behind it use the other Ray actors meanwhile.
+
+    Args:
+        concurrency: number of async bodies in one Ray actor.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._loads: dict[HostT, int] = {}
+        self._waiting = deque[_WaitingBody[HostT]]()
+
+    def add(self, host: HostT) -> None:
+        """Offer the places of a Ray actor that has started."""
+        self._loads[host] = 0
+        self._assign()
+
+    def remove(self, host: HostT) -> None:
+        """Withdraw the places of a Ray actor that has ended, or is about to end."""
+        self._loads.pop(host, None)
+        self._assign()
+
+    def take_nowait(self, *, is_sync: bool) -> HostT | None:
+        """Return a Ray actor with a free place, which is then taken; return `None` if there is none, or bodies wait."""
+        return None if self._waiting else self._place(is_sync=is_sync, reserved=frozenset())
+
+    async def take(self, *, is_sync: bool, patience: float, is_hopeless: Callable[[], bool]) -> HostT | None:
+        """Wait for a place and return its Ray actor; return `None` if `turn_away()` is called meanwhile.
+
+        Args:
+            is_sync: kind of the body that needs the place.
+            patience: seconds between two checks of `is_hopeless`.
+            is_hopeless: returns whether no Ray actor lives or starts.
+
+        Raises:
+            TimeoutError: the wait was hopeless in two checks, one after the other.
+        """
+        body = _WaitingBody[HostT](is_sync=is_sync)
+        self._waiting.append(body)
+        self._assign()
+        was_hopeless = is_hopeless()
+        try:
+            while not body.answered.is_set():
+                with anyio.move_on_after(patience):
+                    await body.answered.wait()
+                    break
+                if was_hopeless and is_hopeless():
+                    raise TimeoutError
+                was_hopeless = is_hopeless()
+        except BaseException:
+            # After a place was assigned, pass it on, or it would stay taken for ever.
+            if body.host is not None:
+                self.give_back(body.host, is_sync=is_sync)
+            elif not body.answered.is_set():
+                self._waiting.remove(body)
+                self._assign()  # the body may have kept a Ray actor free
+            raise
+        return body.host
+
+    def give_back(self, host: HostT, *, is_sync: bool) -> bool:
+        """Release the place of a body that has ended; return whether the Ray actor runs no body then."""
+        if host not in self._loads:
+            return False
+        self._loads[host] -= self._weight(is_sync=is_sync)
+        self._assign()
+        return self._loads[host] == 0
+
+    def turn_away(self) -> None:
+        """Answer all waiting bodies that they get no place, and withdraw all places."""
+        self._loads.clear()
+        while self._waiting:
+            self._waiting.popleft().answer(None)
+
+    def _weight(self, *, is_sync: bool) -> int:
+        return self._concurrency if is_sync else 1
+
+    def _assign(self) -> None:
+        # Ray actors that are kept free for sync bodies at the head of the queue. Chosen anew each time, always those
+        # with the fewest bodies: what waits for them gets nearer with each body that ends.
+        reserved = set[HostT]()
+        position = 0
+        while self._loads and position < len(self._waiting):
+            body = self._waiting[position]
+            host = self._place(is_sync=body.is_sync, reserved=reserved)
+            if host is not None:
+                del self._waiting[position]
+                body.answer(host)
+                continue
+            shared = [host for host in self._loads if host.is_alive and host not in reserved]
+            if not body.is_sync or not shared:
+                return
+            reserved.add(min(shared, key=self._loads.__getitem__))
+            position += 1
+
+    def _place(self, *, is_sync: bool, reserved: "frozenset[HostT] | set[HostT]") -> HostT | None:
+        weight = self._weight(is_sync=is_sync)
+        room = self._concurrency - weight
+        hosts = (host for host, load in self._loads.items() if load <= room and host.is_alive and host not in reserved)
+        host = min(hosts, key=self._loads.__getitem__, default=None)
+        if host is not None:
+            self._loads[host] += weight
+        return host

@@ -1,0 +1,155 @@
+"""Pickles of functions, calls and replies on their way to a Ray actor and back, made by Ray's cloudpickle."""
+
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from inspect import iscoroutinefunction
+from types import FunctionType
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+from ray import cloudpickle
+
+from callboard.extend import Body
+from callboard_actors._engine import _codec
+from callboard_actors._engine._codec import refusal
+from callboard_actors._engine._frames import Kind
+from callboard_actors._engine._main_module import NAMES
+from callboard_actors._engine._pickles import found_behind, loads, way_to
+
+
+class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
+    """Pickler that stores a decorated function of an importable module by its name, not by its code."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        # By value, it would be sent with all globals that it refers to.
+        if isinstance(obj, FunctionType) and obj.__module__ not in NAMES and (way := way_to(obj)):
+            return found_behind, (obj.__module__, obj.__qualname__, way)
+        return super().reducer_override(obj)
+
+
+def dumps(value: object) -> bytes:
+    """Return a value as a pickle, made by cloudpickle."""
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+# Functions.
+
+
+class PickledFunction(NamedTuple):
+    """Pickle of a function, and its digest, by which calls name the function."""
+
+    digest: bytes
+    data: bytes
+
+
+_pickled_functions: "WeakKeyDictionary[FunctionType, PickledFunction]" = WeakKeyDictionary()
+"""Pickles of functions that are stored by their names; those of other functions change with what they refer to."""
+
+
+def pickle_function(function: Callable[..., Any]) -> PickledFunction:
+    """Return the pickle of a function with its digest."""
+    if isinstance(function, FunctionType) and (known := _pickled_functions.get(function)) is not None:
+        return known
+    data = dumps(function)
+    pickled = PickledFunction(blake2b(data, digest_size=16).digest(), data)
+    if isinstance(function, FunctionType) and _is_by_name(function):
+        _pickled_functions[function] = pickled
+    return pickled
+
+
+def _is_by_name(function: FunctionType) -> bool:
+    if function.__module__ in NAMES:
+        return False
+    module = sys.modules.get(function.__module__)
+    return getattr(module, function.__qualname__, None) is function or bool(way_to(function))
+
+
+class _Function(NamedTuple):
+    """Argument of a call that stands for a function which the Ray actor has."""
+
+    digest: bytes
+
+
+# Calls.
+
+
+class PickledBody(NamedTuple):
+    """Body as it is sent to a Ray actor."""
+
+    functions: tuple[PickledFunction, ...]
+    data: bytes
+
+
+def pickle_body(body: Body) -> PickledBody:
+    """Pickle a function call; if this fails, raise a `TypeError` that names the unpicklable part."""
+    try:
+        own = pickle_function(body.fn)
+        if body.subject is None or body.subject is body.fn:
+            return PickledBody((own,), dumps((own.digest, body.args, dict(body.kwargs))))
+        # The user's function is an argument of a wrapper of callboard.
+        subject = pickle_function(body.subject)
+        place = _Function(subject.digest)
+        args = tuple(place if argument is body.subject else argument for argument in body.args)
+        return PickledBody((own, subject), dumps((own.digest, args, dict(body.kwargs))))
+    except Exception:
+        _codec.packed(body, {}, dumps, "on Ray", "function")  # raises an error that names the part
+        raise
+
+
+class Functions:
+    """Functions that a Ray actor has received, each unpickled when it is called for the first time."""
+
+    def __init__(self) -> None:
+        self._pickles: dict[bytes, bytes] = {}
+        self._loaded: dict[bytes, Callable[..., Any]] = {}
+
+    def add(self, pickles: Mapping[bytes, bytes]) -> None:
+        """Store pickles of functions, by digest."""
+        self._pickles.update(pickles)
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """Remove functions; later requests send them again before they are called."""
+        for digest in digests:
+            self._pickles.pop(digest, None)
+            self._loaded.pop(digest, None)
+
+    def call_of(self, data: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """Unpickle a call: its function and its arguments. Any error may be raised, such as a missing module."""
+        digest, args, kwargs = loads(data)
+        arguments = (self._load(value.digest) if type(value) is _Function else value for value in args)
+        return self._load(digest), tuple(arguments), kwargs
+
+    def _load(self, digest: bytes) -> Callable[..., Any]:
+        if (function := self._loaded.get(digest)) is None:
+            # Users of the cluster may run code on it anyway. After an error, the next call tries again.
+            function = self._loaded[digest] = cast("Callable[..., Any]", loads(self._pickles[digest]))
+        return function
+
+
+def is_sync(body: Body) -> bool:
+    """Return whether the body runs in a thread, where only the death of the process ends it."""
+    return not iscoroutinefunction(body.fn)
+
+
+def check(fn: Callable[..., Any], title: str) -> None:
+    """Raise `TypeError` for a function or class that cannot be pickled; `title` names it in the error."""
+    try:
+        dumps(fn)
+    except Exception as error:
+        what = "class" if isinstance(fn, type) else "function"
+        hint = "; move it into a module that the cluster has" if getattr(fn, "__module__", None) in NAMES else ""
+        raise TypeError(refusal(title, what, error, "on Ray") + hint) from error
+
+
+def opened(kind: Kind, data: bytes, body: Body) -> Any:
+    """Decode the reply of a Ray actor to a function call: return the call's result, or raise its exception."""
+    if kind is Kind.REFUSE:
+        raise TypeError(
+            f"{body.title!r} cannot run on Ray: its workers cannot load it: {data.decode(errors='replace')}; "
+            "install it on the cluster, or have Ray do so by RayEngine(runtime_env={'working_dir': ..., 'pip': [...]})"
+        )
+    return _codec.opened(kind, data, body, output="")  # the cluster is trusted: it runs our code
