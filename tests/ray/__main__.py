@@ -8,6 +8,8 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,9 @@ class _Cluster:
         return self._cluster
 
 
-def main(files: list[str]) -> int:
-    """Start the cluster, run the tests in it and end it."""
+@contextmanager
+def started_cluster() -> Generator[Any]:
+    """Start a cluster with one node in this network namespace; `CALLBOARD_TEST_RAY` has its address meanwhile."""
     interfaces = [name for _, name in socket.if_nameindex()]
     if interfaces != ["lo"]:
         sys.exit(f"there are interfaces {interfaces}; run it by `unshare --net`, or Ray listens for others")
@@ -54,11 +57,17 @@ def main(files: list[str]) -> int:
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         os.environ["CALLBOARD_TEST_RAY"] = cluster.address
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def main(files: list[str]) -> int:
+    """Start the cluster, run the tests in it and end it."""
+    with started_cluster() as cluster:
         options = ["-n0", "-m", "", "-k", "not asyncio-", "-v"]
         options += ["--timeout", "200", "-o", "filterwarnings="]
         return int(pytest.main([*options, *files], plugins=[_Cluster(cluster)]))
-    finally:
-        cluster.shutdown()
 
 
 if __name__ == "__main__":

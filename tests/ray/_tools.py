@@ -4,6 +4,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import anyio
 
@@ -50,6 +51,47 @@ async def pause(seconds: float) -> int:
     """Wait on the cluster; says where."""
     await anyio.sleep(seconds)
     return os.getpid()
+
+
+async def note_and_wait(folder: str, number: int) -> str:
+    """Write a number down beside other bodies in the same process."""
+    with Path(folder, str(os.getpid())).open("a") as file:
+        file.write(f"{number}\n")
+    await anyio.sleep(0.05)
+    return f"noted {number}"
+
+
+async def block(folder: str) -> str:
+    """Hold the event loop, and all bodies that share it, for minutes."""
+    Path(folder, "pid").write_text(str(os.getpid()))
+    time.sleep(600)
+    return "awake"
+
+
+class _Neighbours:
+    """Running bodies of this process, by kind."""
+
+    running: ClassVar[list[str]] = []
+    highest: ClassVar[int] = 0
+
+
+def alone(seconds: float) -> str:
+    """Say which bodies run in this process beside this sync one."""
+    _Neighbours.running.append("sync")
+    time.sleep(seconds)
+    neighbours = sorted(_Neighbours.running)
+    _Neighbours.running.remove("sync")
+    return ",".join(neighbours)
+
+
+async def together(seconds: float) -> str:
+    """Say which kinds of bodies run in this process beside this async one, and how many at most."""
+    _Neighbours.running.append("async")
+    _Neighbours.highest = max(_Neighbours.highest, len(_Neighbours.running))
+    await anyio.sleep(seconds)
+    kinds = ",".join(sorted(set(_Neighbours.running)))
+    _Neighbours.running.remove("async")
+    return f"{kinds} {_Neighbours.highest}"
 
 
 async def step(times: int, seconds: float) -> str:

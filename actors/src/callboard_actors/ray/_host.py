@@ -68,6 +68,10 @@ _THREADS = 64
 """Number of threads for sync functions; a dedicated Ray actor may run several calls at once."""
 _WAITING_REQUESTS = 2
 """Number of requests that wait for news. An older one is answered without news."""
+_MANY_CALLS = 20
+"""Number of running calls from which an answer waits for further news."""
+_PAUSE_OF_MANY = 0.005
+"""Seconds that an answer waits while many calls run."""
 LONGEST_BATCH = 1024 * 1024
 """Number of bytes of calls or replies after which no further one is put into the same request or answer."""
 
@@ -112,8 +116,10 @@ class Host:
         self._start(batch)
         request: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._requests.append(request)
-        if self._with_news or len(self._requests) > _WAITING_REQUESTS:
+        if len(self._requests) > _WAITING_REQUESTS:
             self._respond()
+        elif self._with_news:
+            self._respond_soon()
         return await request
 
     def _start(self, batch: SentBatch) -> None:
@@ -128,10 +134,17 @@ class Host:
 
     def _add_news(self, call: "_Call") -> None:
         self._with_news[call.number] = call
-        if not self._will_respond:
-            self._will_respond = True
-            # At the end of this step of the event loop: what several calls have to say shares an answer.
-            asyncio.get_running_loop().call_soon(self._respond)
+        if self._requests:
+            self._respond_soon()
+
+    def _respond_soon(self) -> None:
+        if self._will_respond:
+            return
+        self._will_respond = True
+        # What several calls have to say shares an answer, which costs more than all of them. While many calls run, the
+        # answer waits for more; otherwise only until the end of this step of the event loop.
+        pause = _PAUSE_OF_MANY if len(self._calls) >= _MANY_CALLS else 0.0
+        asyncio.get_running_loop().call_later(pause, self._respond)
 
     def _respond(self) -> None:
         self._will_respond = False
@@ -206,7 +219,8 @@ class _Call:
             raise
         except BaseException as error:  # an exit ends the call, and not the process with the calls of others
             reply = Kind.LOST, lost(f"it raised {type(error).__name__}")
-        self._end(reply)
+        # After the events that the function has sent last, which are scheduled in the same way.
+        self._loop.call_soon(self._end, reply)
 
     async def _value(self, fn: Callable[[], Any], *, is_async: bool) -> Any:
         if is_async:

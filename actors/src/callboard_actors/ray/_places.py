@@ -44,6 +44,8 @@ class Places(Generic[HostT]):
         self._concurrency = concurrency
         self._loads: dict[HostT, int] = {}
         self._waiting = deque[_WaitingBody[HostT]]()
+        self._kept_free = set[HostT]()
+        """Ray actors in which no body begins: sync bodies at the head of the queue wait until they are empty."""
 
     def add(self, host: HostT) -> None:
         """Offer the places of a Ray actor that has started."""
@@ -57,7 +59,7 @@ class Places(Generic[HostT]):
 
     def take_nowait(self, *, is_sync: bool) -> HostT | None:
         """Return a Ray actor with a free place, which is then taken; return `None` if there is none, or bodies wait."""
-        return None if self._waiting else self._place(is_sync=is_sync, reserved=frozenset())
+        return None if self._waiting else self._place(is_sync=is_sync)
 
     async def take(self, *, is_sync: bool, patience: float, is_hopeless: Callable[[], bool]) -> HostT | None:
         """Wait for a place and return its Ray actor; return `None` if `turn_away()` is called meanwhile.
@@ -110,27 +112,29 @@ class Places(Generic[HostT]):
         return self._concurrency if is_sync else 1
 
     def _assign(self) -> None:
-        # Ray actors that are kept free for sync bodies at the head of the queue. Chosen anew each time, always those
-        # with the fewest bodies: what waits for them gets nearer with each body that ends.
-        reserved = set[HostT]()
+        # Those with the fewest bodies, and of these the ones that were kept free before: so what waits for a Ray actor
+        # gets nearer with each body that ends there.
+        before, self._kept_free = self._kept_free, set()
         position = 0
         while self._loads and position < len(self._waiting):
             body = self._waiting[position]
-            host = self._place(is_sync=body.is_sync, reserved=reserved)
+            host = self._place(is_sync=body.is_sync)
             if host is not None:
                 del self._waiting[position]
                 body.answer(host)
                 continue
-            shared = [host for host in self._loads if host.is_alive and host not in reserved]
+            shared = [host for host in self._loads if host.is_alive and host not in self._kept_free]
             if not body.is_sync or not shared:
                 return
-            reserved.add(min(shared, key=self._loads.__getitem__))
+            self._kept_free.add(min(shared, key=lambda host: (self._loads[host], host not in before)))
             position += 1
 
-    def _place(self, *, is_sync: bool, reserved: "frozenset[HostT] | set[HostT]") -> HostT | None:
+    def _place(self, *, is_sync: bool) -> HostT | None:
         weight = self._weight(is_sync=is_sync)
         room = self._concurrency - weight
-        hosts = (host for host, load in self._loads.items() if load <= room and host.is_alive and host not in reserved)
+        hosts = (
+            host for host, load in self._loads.items() if load <= room and host.is_alive and host not in self._kept_free
+        )
         host = min(hosts, key=self._loads.__getitem__, default=None)
         if host is not None:
             self._loads[host] += weight

@@ -1,0 +1,294 @@
+"""Calls of a Ray actor over a connection that delays and reorders requests and answers; without a cluster.
+
+The code of the Ray actor runs in the event loop of a thread of this process.
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import anyio
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.exceptions import ActorDiedError
+
+import callboard
+from callboard.extend import Body, EngineError
+from callboard_actors.ray import _host_proxy
+from callboard_actors.ray._host import LONGEST_BATCH, Host
+from callboard_actors.ray._host_proxy import HostProxy
+from callboard_actors.ray._options import RayOptions
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio", "trio")]
+
+WAIT = 60
+
+
+class _Ref:
+    """Object reference of a result that arrives late."""
+
+    def __init__(self) -> None:
+        self.result: Future[Any] = Future()
+
+    def future(self) -> Future[Any]:
+        return self.result
+
+
+class _Method:
+    def __init__(self, actor: "_FakeActor", method: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        self._actor = actor
+        self._method = method
+
+    def remote(self, *args: Any) -> _Ref:
+        return self._actor.call(self._method, args)
+
+
+class _FakeActor:
+    """Handle of a Ray actor whose code runs in another thread, with random delays in both directions."""
+
+    def __init__(self, seed: int) -> None:
+        self.requests = 0
+        self.is_held = False
+        """`True` while no request reaches the Ray actor, as if a body held its event loop."""
+        self._chance = random.Random(seed)
+        self._refs: list[_Ref] = []
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        started: Future[tuple[asyncio.AbstractEventLoop, Host]] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)))
+        self._thread.start()
+        self._loop, self._host = started.result()
+        self.hello, self.exchange = _Method(self, self._host.hello), _Method(self, self._host.exchange)
+
+    async def _serve(self, started: "Future[tuple[asyncio.AbstractEventLoop, Host]]") -> None:
+        started.set_result((asyncio.get_running_loop(), Host(max_result=10**7)))
+        await self._stop.wait()
+
+    def call(self, method: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> _Ref:
+        self.requests += 1
+        self._refs.append(ref := _Ref())
+        delays = [self._chance.choice([0.0, 0.0, 0.001, 0.004]) for _ in range(2)]
+
+        async def deliver() -> None:
+            while self.is_held:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(delays[0])
+            value = await method(*args)
+            await asyncio.sleep(delays[1])
+            if not ref.result.done():
+                ref.result.set_result(value)
+
+        def start() -> None:
+            self._tasks.add(task := self._loop.create_task(deliver()))
+            task.add_done_callback(self._tasks.discard)
+
+        self._loop.call_soon_threadsafe(start)
+        return ref
+
+    def die(self) -> None:
+        """Fail all requests that are on their way, as Ray does when the process has ended."""
+        for ref in self._refs:
+            if not ref.result.done():
+                ref.result.set_exception(ActorDiedError())
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+@pytest.fixture(params=range(3))
+def actor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[_FakeActor]:
+    fake = _FakeActor(request.param)
+    monkeypatch.setattr(_host_proxy.ray, "kill", lambda actor, no_restart: actor.die())
+    monkeypatch.setattr(_host_proxy.ray, "is_initialized", lambda: True)
+    try:
+        yield fake
+    finally:
+        fake.close()
+
+
+async def _started(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> HostProxy:
+    class Make:
+        def options(self, **_: Any) -> "Make":
+            return self
+
+        def remote(self, max_result: int) -> _FakeActor:
+            return actor
+
+    monkeypatch.setattr(_host_proxy.ray, "remote", lambda _: Make())
+    terms = RayOptions(
+        workers=1, most_workers=1, concurrency=100, idle_for=1, cpus=1, gpus=0, memory=None, grace=5.0,
+        max_result=10**7, start_timeout=10, patience=10,
+    )  # fmt: skip
+    proxy = HostProxy("a test", terms)
+    await proxy.start()
+    return proxy
+
+
+async def echo(number: int, seconds: float) -> int:
+    """Return the number after some progress."""
+    callboard.progress("one", done=number)
+    await asyncio.sleep(seconds)
+    callboard.progress("two", done=number)
+    return number
+
+
+def large(size: int) -> bytes:
+    """Return many bytes."""
+    return b"x" * size
+
+
+async def stubborn() -> None:
+    """Ignore the first cancellation."""
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.01)
+
+
+async def test_each_of_many_calls_has_its_own_result_and_its_events_in_order(
+    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests and answers overtake each other, and many calls share them."""
+    results: dict[int, int] = {}
+    events: dict[int, list[str]] = {number: [] for number in range(100)}
+
+    def record(told: dict[str, Any]) -> None:
+        text, number, _ = told["progress"]
+        events[number].append(text)
+
+    monkeypatch.setattr(_host_proxy, "dispatch_event", record)
+    with anyio.fail_after(WAIT):
+        proxy = await _started(actor, monkeypatch)
+        chance = random.Random(1)
+
+        async def run(number: int) -> None:
+            seconds = chance.choice([0.0, 0.002, 0.02])
+            results[number] = await proxy.run_body(Body(fn=echo, args=(number, seconds), title="echo"))
+
+        async with anyio.create_task_group() as group:
+            for number in range(100):
+                group.start_soon(run, number)
+                if number % 7 == 0:
+                    await anyio.sleep(0)
+        await proxy.end("the test is over")
+    assert results == {number: number for number in range(100)}
+    assert all(texts == ["one", "two"] for texts in events.values())
+    assert actor.requests < 100, "calls share requests"
+
+
+async def test_cancelled_calls_end_before_their_callers_and_the_others_go_on(
+    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storm of cancellations, before and after the calls were sent, leaves nothing behind in the Ray actor."""
+    ended: list[int] = []
+    results: list[int] = []
+    with anyio.fail_after(WAIT):
+        proxy = await _started(actor, monkeypatch)
+        chance = random.Random(2)
+
+        async def cancelled(number: int) -> None:
+            with anyio.move_on_after(chance.choice([0.0, 0.001, 0.01, 0.03])):
+                await proxy.run_body(Body(fn=stubborn, title="stubborn"), lambda: ended.append(number))
+                raise AssertionError("it sleeps")
+
+        async def run(number: int) -> None:
+            results.append(await proxy.run_body(Body(fn=echo, args=(number, 0.01), title="echo")))
+
+        async with anyio.create_task_group() as group:
+            for number in range(60):
+                group.start_soon(cancelled, number)
+                group.start_soon(run, number)
+                if number % 5 == 0:
+                    await anyio.sleep(0.001)
+        assert proxy._calls == {}
+        host: Any = actor._host
+        assert host._calls == {}
+        assert proxy.is_alive
+        await proxy.end("the test is over")
+    assert sorted(ended) == list(range(60))
+    assert sorted(results) == list(range(60))
+
+
+async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
+    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ray actor that kept each function of a notebook, whose cells are run again and again, would grow for ever."""
+    sent: list[int] = []
+
+    def make(number: int) -> Callable[[], Any]:
+        async def fresh() -> int:
+            return number
+
+        return fresh
+
+    functions = [make(number) for number in range(_host_proxy._MOST_FUNCTIONS + 10)]
+    with anyio.fail_after(WAIT):
+        proxy = await _started(actor, monkeypatch)
+        exchange = actor.exchange.remote
+
+        def count(batch: Any) -> _Ref:
+            sent.append(len(batch.functions))
+            return exchange(batch)
+
+        monkeypatch.setattr(actor.exchange, "remote", count)
+        for number in [*range(len(functions)), 5, 5, len(functions) - 1]:
+            assert await proxy.run_body(Body(fn=functions[number], title="fresh")) == number
+        host: Any = actor._host
+        assert len(host._functions._pickles) <= _host_proxy._MOST_FUNCTIONS
+        await proxy.end("the test is over")
+    assert sum(sent) == len(functions) + 1, "function 5 was forgotten, and is sent once more"
+
+
+async def test_large_results_do_not_share_an_answer(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an answer could have the size of all results of a Ray actor together."""
+    sizes: list[int] = []
+    receive = HostProxy._receive
+
+    def weigh(self: HostProxy, future: Future[Any]) -> None:
+        if future.exception() is None:
+            sizes.append(sum(len(reply[1]) for _, _, reply in future.result().news if reply is not None))
+        receive(self, future)
+
+    monkeypatch.setattr(HostProxy, "_receive", weigh)
+    with anyio.fail_after(WAIT):
+        proxy = await _started(actor, monkeypatch)
+
+        async def run() -> None:
+            assert len(await proxy.run_body(Body(fn=large, args=(LONGEST_BATCH,), title="large"))) == LONGEST_BATCH
+
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(run)
+        await proxy.end("the test is over")
+    assert max(sizes) < 2 * LONGEST_BATCH
+
+
+async def test_calls_that_were_not_sent_have_not_begun_when_the_ray_actor_is_lost(
+    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of calls that were sent, nobody knows; the others wait behind a busy connection and may run elsewhere."""
+    ended: list[str] = []
+    begun: list[int] = []
+    with anyio.fail_after(WAIT):
+        proxy = await _started(actor, monkeypatch)
+        actor.is_held = True
+
+        async def run(number: int) -> None:
+            body = Body(fn=echo, args=(number, 0.0), title="echo", on_begin=lambda: begun.append(number))
+            with pytest.raises(EngineError) as caught:
+                await proxy.run_body(body)
+            ended.append(caught.value.ended)
+
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(run, number)
+                await anyio.wait_all_tasks_blocked()
+            actor.die()
+    assert ended.count("unknown") == len(begun) == _host_proxy._MOST_REQUESTS - 1, "one request was on its way before"
+    assert ended.count("unavailable") == 8 - len(begun)
