@@ -21,6 +21,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+import jsonschema
 import pytest
 import yaml
 
@@ -183,6 +184,70 @@ def test_the_manifests_match_the_schemas_of_kubernetes(version: str) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert (done.stdout + done.stderr).count(" passed ") == 3
+
+
+# The cluster of Ray
+
+
+def ray_cluster() -> Any:
+    return yaml.safe_load((DEPLOY / "raycluster.yaml").read_text())
+
+
+def ray_pods() -> list[Any]:
+    spec = ray_cluster()["spec"]
+    return [group["template"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
+def without_unknown_fields(schema: Any) -> Any:
+    """Return a schema that refuses fields which it does not name, as `kubectl` warns of them."""
+    if isinstance(schema, list):
+        return [without_unknown_fields(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    strict = {name: without_unknown_fields(part) for name, part in schema.items()}
+    return {**strict, "additionalProperties": False} if isinstance(schema.get("properties"), dict) else strict
+
+
+def test_the_ray_cluster_matches_the_schema_of_its_operator() -> None:
+    """The operator ignores a misspelled field; without `authOptions`, everybody in the network could run code."""
+    schema = without_unknown_fields(yaml.safe_load((Path(__file__).parent / "schemas" / "raycluster.yaml").read_text()))
+    spec = ray_cluster()["spec"]
+
+    jsonschema.validate(spec, schema)
+    with pytest.raises(jsonschema.ValidationError, match="authOption"):
+        jsonschema.validate({**spec, "authOption": {}}, schema)
+    with pytest.raises(jsonschema.ValidationError, match="'tokens' is not one of"):
+        jsonschema.validate({**spec, "authOptions": {"mode": "tokens"}}, schema)
+    assert (ray_cluster()["apiVersion"], ray_cluster()["kind"]) == ("ray.io/v1", "RayCluster")
+    assert spec["authOptions"]["mode"] == "token"
+
+
+def test_the_page_uses_the_names_of_the_ray_cluster() -> None:
+    """The operator derives the name of the head's service from that of the cluster."""
+    name, secret = ray_cluster()["metadata"]["name"], ray_cluster()["spec"]["authOptions"]["secretName"]
+
+    assert f"--address={name}-head-svc:6379" in PAGE
+    assert f"kubectl create secret generic {secret} --from-literal=auth_token=" in PAGE
+    assert f"secretKeyRef: {{name: {secret}, key: auth_token}}" in PAGE
+    assert {pod["spec"]["containers"][0]["image"] for pod in ray_pods()} == {"registry.example/tools-on-ray:1"}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("kubernetes-validate") is None, reason="uv tool install kubernetes-validate")
+def test_the_pods_of_the_ray_cluster_match_the_schemas_of_kubernetes(tmp_path: Path) -> None:
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}, **pod}
+        for number, pod in enumerate(ray_pods())
+    ]
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all(pods))
+    command = ["kubernetes-validate", "--strict", "--kubernetes-version", "1.37", str(tmp_path / "pods.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count(" passed ") == 2
+
+
+# The Dockerfile
 
 
 @pytest.mark.exhaustive

@@ -46,8 +46,9 @@ def connect(address: str | None) -> None:
 
 def _begin(address: str | None) -> None:
     wanted = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    if wanted is not None and (place := _PLACE.fullmatch(wanted)):
-        _check_token(place["host"], wanted)
+    place = None if wanted is None else _PLACE.fullmatch(wanted)
+    if place is not None:
+        _check_token(place["host"], place[0])
         # `ray.init` would block for minutes if nothing listens there.
         try:
             socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=_TO_ANSWER).close()
@@ -59,8 +60,10 @@ def _begin(address: str | None) -> None:
         ray.init(**arguments)
     except Exception as error:
         where = "a Ray of its own cannot be started" if address is None else f"no Ray can be reached at {wanted!r}"
-        raise ActorStartError("RayEngine", f"{where}: {type(error).__name__}: {error}") from error
-    if address is not None:
+        # Ray does not tell a wrong token from a port that nobody serves; this port has accepted a connection.
+        hint = "; is the token here the one of the cluster?" if place and isinstance(error, ConnectionError) else ""
+        raise ActorStartError("RayEngine", f"{where}: {type(error).__name__}: {error}{hint}") from error
+    if address is not None and place is None:
         _check_token_of_connection()
 
 
