@@ -31,16 +31,16 @@ def _add_address() -> None:
         fcntl.ioctl(sock, _SIOCSIFADDR, address)
 
 
-async def _run_body(backend_name: str) -> None:
+async def _run_body() -> None:
     async with RayEngine(f"{_HOST}:{_PORT}", workers=1, start_timeout=60.0) as engine:
-        print(backend_name, await engine.run_body(Body(fn=tools.crunch, args=(3,), title="crunch")))
+        print("outcome:", await engine.run_body(Body(fn=tools.crunch, args=(3,), title="crunch")))
 
 
 def main() -> None:
     """Start the cluster, or run one body on it if there is an argument."""
     if len(sys.argv) > 1:
         try:
-            anyio.run(_run_body, sys.argv[1], backend=sys.argv[1])
+            anyio.run(_run_body, backend=sys.argv[1])
         except ActorStartError as error:
             print(error)
         return
