@@ -25,7 +25,7 @@ from langsmith.utils import get_env_var
 import callboard
 from callboard.testing import calls
 from callboard.tools import _callbacks
-from callboard.tools._callbacks import manager_of_tool
+from callboard.tools._callbacks import is_traced, manager_of_tool
 
 HANDLER = BaseCallbackHandler()
 
@@ -140,16 +140,9 @@ async def test_an_instrumentation_that_comes_late_hears_of_the_tool(monkeypatch:
     assert heard == ["work"]
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-def test_langsmith_is_found_by_its_variables_and_by_its_functions(
-    monkeypatch: pytest.MonkeyPatch, is_known: bool
-) -> None:
-    """LangSmith's functions take long, but another release may decide by other variables."""
-    if not is_known:
-        monkeypatch.setattr(_callbacks, "_ENABLING", "")
-    is_on = _callbacks._langsmith()
-    assert is_on.__name__ == ("by_variables" if is_known else "by_functions")
-    assert not is_on()
+def test_what_langsmith_is_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace that was switched on in the context, in the process or in the environment has the tools' runs."""
+    assert not is_traced()
     for surroundings in (
         tracing_context(enabled=True),
         tracing_context(tags=["a"]),
@@ -157,24 +150,18 @@ def test_langsmith_is_found_by_its_variables_and_by_its_functions(
         tracing_context(parent=RunTree(name="outer", client=None)),
     ):
         with surroundings:
-            assert is_on()
+            assert is_traced()
     with monkeypatch.context() as patch:
         patch.setattr(_context, "_GLOBAL_TRACING_ENABLED", True)
-        assert is_on()
+        assert is_traced()
         with tracing_context(enabled=False):
-            assert not is_on()
+            assert not is_traced()
     with monkeypatch.context() as patch:
         patch.setenv("LANGSMITH_TRACING", "true")
         get_env_var.cache_clear()
-        assert is_on()
+        assert is_traced()
     get_env_var.cache_clear()
-    assert not is_on()
-
-
-def test_a_release_that_asks_other_sources_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_callbacks, "_is_known", False)
-    monkeypatch.setattr(AsyncCallbackManager, "configure", lambda *given: given)
-    assert manager_of_tool(work, {}) == (None, None, False, None, None, None, None)
+    assert not is_traced()
 
 
 async def test_what_a_body_adds_to_its_run_manager_reaches_no_other_call() -> None:

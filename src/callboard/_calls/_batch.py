@@ -62,7 +62,7 @@ class Batch(Generic[T]):
         loop = self.calls[0].loop if count else current_loop()
         # A cancelled caller starts no call. Its deadline was read when the calls were made, just before; a cancellation
         # since then reaches their tasks.
-        if not count or self.calls[0].until == -math.inf:
+        if not count or self.calls[0].time_limits.until == -math.inf:
             await checkpoint_if_cancelled()
         block = Block() if loop.name == "asyncio" else None  # on trio every task has a nursery
         self._pulse = loop.pulse
@@ -82,7 +82,7 @@ class Batch(Generic[T]):
                     for number, call in enumerate(self.calls, 1):
                         if nursery.cancel_called:
                             break
-                        nursery.start(self._run_next, call.grace)
+                        nursery.start(self._run_next, call.time_limits.grace)
                         if number % PORTION == 0:
                             await checkpoint()  # may be cancelled: the nursery ends the calls that were started
                 finally:

@@ -137,22 +137,17 @@ class Attempt:
         """Run the tool's function; raise `CallTimeoutError` if it exceeds the timeout or idle timeout of the policy."""
         owner = self.owner
         clock = self.clock = AttemptClock(
-            owner.loop, timeout=policy.timeout, idle=policy.idle_timeout, until=owner.until, grace=owner.grace
+            owner.loop, owner.time_limits, timeout=policy.timeout, idle=policy.idle_timeout
         )
         token = current_timed.set(clock)
-        cause: Exception | None = None
         try:
-            with clock.scope:  # a `TimeLimit`, written out: it would be one more object and three more functions
+            with (limit := TimeLimit(clock.scope)):
                 return await running
-        except Exception as error:
-            if not clock.scope.cancel_called:
-                raise
-            cause = error  # of the clean-up after a timeout, which it must not hide
         finally:
             current_timed.reset(token)
         # Reached only if a timeout ended the block.
         seconds, is_idle, held = clock.out_of_time()
-        raise CallTimeoutError(self._call["name"], owner.id, seconds, held=held, idle=is_idle) from cause
+        raise CallTimeoutError(self._call["name"], owner.id, seconds, held=held, idle=is_idle) from limit.cause
 
     def suspend_timeouts(self) -> Turn | None:
         """Suspend any timeouts until an engine starts the tool's function; return a `Turn`, which restarts them."""
@@ -318,7 +313,7 @@ class CallOptions(NamedTuple):
     limiters: Sequence[AnyLimiter]
 
 
-class SupervisedCall(Timed, Generic[T]):
+class SupervisedCall(Generic[T]):
     """Tool call of a batch, from the queue to its outcome; a subclass implements `run`, which executes the call."""
 
     __slots__ = (
@@ -334,7 +329,8 @@ class SupervisedCall(Timed, Generic[T]):
         "do_not_cache",
         "ended",
         "error",
-        "handled",
+        "handled_error",
+        "loop",
         "number",
         "only_for_thread",
         "outer",
@@ -343,6 +339,7 @@ class SupervisedCall(Timed, Generic[T]):
         "resumes",
         "running",
         "throttle",
+        "time_limits",
         "waiting",
     )
 
@@ -353,11 +350,10 @@ class SupervisedCall(Timed, Generic[T]):
         limiters: Sequence[AnyLimiter],
         around: BatchContext,
     ) -> None:
-        # The fields of `Timed`, without its constructor: one is made for each call.
         self.loop = around.loop
-        self.until = around.until if policy.budget is None else _end(policy, around)
-        self.grace = DEFAULT_GRACE if policy.grace is None else policy.grace
-        self._cleanup_until = None
+        until = around.until if policy.budget is None else min(around.until, around.now + policy.budget)
+        self.time_limits = Timed(around.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
+        """Deadline and grace of the call outside of its attempts."""
         self.call = call
         self.policy = policy
         self.attempts = 0
@@ -367,8 +363,8 @@ class SupervisedCall(Timed, Generic[T]):
         self._away = 0  # number of open `outside_timeout` blocks: a middleware may run several attempts at once
         self.result: T | None = None
         self.error: BaseException | None = None
-        self.handled: BaseException | None = None
-        """Error that was turned into the result of the call; `None` without one."""
+        self.handled_error: BaseException | None = None
+        """Error that the last attempt, or the end of the call, turned into its message; `None` without one."""
         self.ended = self.do_not_cache = self.only_for_thread = False
         """`do_not_cache` (`only_for_thread`): no other call (thread) may have the result."""
         self.running = self.waiting = 0
@@ -405,7 +401,7 @@ class SupervisedCall(Timed, Generic[T]):
             return await run()
         # `at_least` is for a call whose budget was spent in the queue.
         deadline = max(self._around.now + budget, self.loop.now() + at_least)
-        with (limit := TimeLimit(self.loop.scope(deadline, self.grace))):
+        with (limit := TimeLimit(self.loop.scope(deadline, self.time_limits.grace))):
             return await run()
         # Reached only if the scope ended the block.
         raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from limit.cause
@@ -424,21 +420,16 @@ class SupervisedCall(Timed, Generic[T]):
             return await middleware()
         began, timeout = monotonic(), max(timeout, at_least)
         deadline = self.loop.now() + timeout
-        scope = self._middleware_scope = self.loop.scope(deadline, self.grace)
-        self.until = min(self._around.until, deadline)  # `remaining()` reads it
-        cause: Exception | None = None
+        scope = self._middleware_scope = self.loop.scope(deadline, self.time_limits.grace)
+        self.time_limits.until = min(self._around.until, deadline)  # `remaining()` reads it
         try:
-            with scope:  # a `TimeLimit`, written out: it would be one more object and three more functions
+            with (limit := TimeLimit(scope)):
                 return await middleware()
-        except Exception as error:
-            if not scope.cancel_called:
-                raise
-            cause = error  # of the clean-up after a timeout, which it must not hide
         finally:
-            self.until, self._middleware_scope = self._around.until, None
+            self.time_limits.until, self._middleware_scope = self._around.until, None
         # Reached only if a timeout ended the block.
         held = self.loop.pulse.held_since(began)
-        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from cause
+        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from limit.cause
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
@@ -456,7 +447,8 @@ class SupervisedCall(Timed, Generic[T]):
         if scope is not None and timeout is not None:
             deadline = math.inf if self._away else self.loop.now() + timeout
             scope.move(deadline)
-            self.until = min(self._around.until, deadline)  # the call has no budget, whose end it would have to be
+            # The call has no budget, whose end it would have to be.
+            self.time_limits.until = min(self._around.until, deadline)
 
     def run(self) -> Coroutine[Any, Any, T]:
         """Run the call in its own task, and return its result; each subclass overrides this."""
@@ -466,7 +458,7 @@ class SupervisedCall(Timed, Generic[T]):
         """Prepare the call in its own task: attach it to the batch, and tell observers that it begins."""
         self._batch = batch
         # Context variables without reset: the task has a context of its own, which ends with the call.
-        current_timed.set(self)
+        current_timed.set(self.time_limits)
         self.outer = reporter.get()
         reporter.set(self)
         if self._observers:
@@ -479,8 +471,8 @@ class SupervisedCall(Timed, Generic[T]):
         self.result = result
         self.ended = True  # before the event "ended": from now on `report` ignores progress
         if self._observers or self.throttle is not None:
-            self._tell_end(error=self.handled, result=result)
-        self.handled = None  # its traceback refers to the frames of this call: a reference cycle
+            self._tell_end(error=self.handled_error, result=result)
+        self.handled_error = None  # its traceback refers to the frames of this call: a reference cycle
 
     def as_error(self, exc: BaseException) -> Exception | None:
         """Return `exc`, or `CallCancelledError` for an unrequested cancellation; `None` if `exc` must propagate."""
@@ -509,9 +501,7 @@ class SupervisedCall(Timed, Generic[T]):
         terms: "CallOptions | None" = None,
     ) -> R:
         """Make one attempt: wait for the call's permits, and run the tool's function within its timeouts."""
-        # `_is_over` without its frame: it is asked for each call.
-        batch = self._batch
-        if (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get():
+        if self._is_over():
             await self._raise_over()
         call, policy, limiters = terms or (self.call, self.policy, self._limiters)
         attempt = Attempt(self, call, threads)
@@ -644,11 +634,6 @@ class SupervisedCall(Timed, Generic[T]):
         )
         for observer in self._observers:
             observer(event)
-
-
-def _end(policy: CallPolicy, around: BatchContext) -> float:
-    """Return the deadline of a call in loop time: the end of its budget, or its batch's deadline if that is earlier."""
-    return around.until if policy.budget is None else min(around.until, around.now + policy.budget)
 
 
 mark(SupervisedCall.attempt, Attempt)

@@ -100,22 +100,16 @@ class OutOfTime(NamedTuple):
 class AttemptClock(Timed):
     """Timeout and idle timeout of one execution of a tool's function, with methods that suspend and restart both."""
 
-    __slots__ = ("_around", "_began", "_idle", "_timeout", "scope")
+    __slots__ = ("_began", "_call_until", "_idle", "_timeout", "scope")
 
-    def __init__(
-        self, loop: EventLoop, *, timeout: float | None, idle: float | None, until: float, grace: float
-    ) -> None:
+    def __init__(self, loop: EventLoop, call_limits: Timed, *, timeout: float | None, idle: float | None) -> None:
         deadline = math.inf if timeout is None else loop.now() + timeout
-        # The fields of `Timed`, without its constructor: one is made for each attempt.
-        self.loop = loop
-        self.until = min(until, deadline)
-        self.grace = grace
-        self._cleanup_until = None
+        super().__init__(loop, min(call_limits.until, deadline), call_limits.grace)
         self._timeout = timeout
-        self._around = until  # deadline of the code around the body
+        self._call_until = call_limits.until
         self._began = monotonic()
-        self._idle = None if idle is None else IdleScope(loop, idle, deadline, grace)
-        self.scope: Scope = loop.scope(deadline, grace) if self._idle is None else self._idle
+        self._idle = None if idle is None else IdleScope(loop, idle, deadline, self.grace)
+        self.scope: Scope = loop.scope(deadline, self.grace) if self._idle is None else self._idle
         """Scope that cancels the body when one of the timeouts is over."""
 
     def out_of_time(self) -> OutOfTime:
@@ -128,7 +122,7 @@ class AttemptClock(Timed):
 
     def hold(self) -> None:
         """Suspend both timeouts until the engine starts the tool's function; call this in the event loop's thread."""
-        self.until = self._around
+        self.until = self._call_until
         if self._idle is not None:
             self._idle.hold()
         else:
@@ -141,7 +135,7 @@ class AttemptClock(Timed):
     def _begin_anew(self) -> None:
         self._began = monotonic()
         deadline = math.inf if self._timeout is None else self.loop.now() + self._timeout
-        self.until = min(self._around, deadline)
+        self.until = min(self._call_until, deadline)
         if self._idle is not None:
             self._idle.go_on(deadline)
         else:

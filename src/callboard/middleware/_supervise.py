@@ -275,14 +275,16 @@ class _AgentCall(SupervisedCall[Item]):
         # Middleware may have replaced the request, and with it the tool; then the new tool's policy and limits hold.
         terms = None if request is self._request else self._setup.terms(request)
         try:
-            output = await self.attempt(threads, way.body, request, terms=terms)
+            output, self.handled_error = await self.attempt(threads, way.body, request, terms=terms), None
         except NoKeyError as error:
-            return self._without_key(error, request)
-        self.handled = None  # an error that a previous attempt handled is no longer the call's outcome
+            output, self.handled_error = self._without_key(error, request)
         return output
 
-    def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
-        """Return the error message for a call whose invalid arguments made the key function of a limit fail."""
+    def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> tuple[ToolMessage, Exception]:
+        """Return the message for a call whose invalid arguments made the key function of a limit fail, and the error.
+
+        The error is that of the arguments.
+        """
         # If the arguments are valid, raise the error of the key function.
         call, tool = request.tool_call, request.tool
         try:
@@ -292,8 +294,7 @@ class _AgentCall(SupervisedCall[Item]):
             content = self._setup.errors.invalid_arguments(invalid)
             if content is None:
                 raise
-            self.handled = invalid
-            return error_message(content, call, invalid)
+            return error_message(content, call, invalid), invalid
         raise error.__cause__ or error from None
 
 

@@ -141,11 +141,7 @@ class Link(NamedTuple):
 
     middleware: Wrapper
     check: Callable[[object, str | None], None] | None = None
-    """Function of an output and the id of its call; it raises an error for an invalid output.
-
-    The chain does not call it for the usual output, a `ToolMessage` with the id of the call: that would be one more
-    function for each middleware and attempt.
-    """
+    """Function of an output and the id of its call; it raises an error for an invalid output."""
 
 
 def named(name: str, middleware: Wrapper) -> Link:
@@ -154,6 +150,8 @@ def named(name: str, middleware: Wrapper) -> Link:
 
 
 def _check(name: str, output: object, call_id: str | None) -> None:
+    if type(output) is ToolMessage and output.tool_call_id == call_id:
+        return
     if not is_output(output):
         raise _no_result("middleware", name, output, call_id)
     if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
@@ -227,7 +225,7 @@ class Chain:
         output: object = None
         try:
             output = await (outermost(request, step) if bounded is None else bounded(partial(outermost, request, step)))
-            if check and (type(output) is not ToolMessage or output.tool_call_id != request.tool_call["id"]):
+            if check is not None:
                 check(output, request.tool_call["id"])
         except Exception:
             # A middleware may catch control flow, retry after it or raise an error of its own: the recorded signal
@@ -254,7 +252,7 @@ class Chain:
                 return await call_next(request)
             middleware, check = self._links[place]
             output = await middleware(request, partial(self._step, signals, call_next, place + 1))
-            if check and (type(output) is not ToolMessage or output.tool_call_id != request.tool_call["id"]):
+            if check is not None:
                 check(output, request.tool_call["id"])
             return output
         except Exception as error:

@@ -106,7 +106,7 @@ class RunningCall(Protocol):
     """Policy of the tool that the model has called."""
     attempts: int
     """Number of attempts whose bodies have begun."""
-    handled: BaseException | None
+    handled_error: BaseException | None
     """Error that was converted into the call's error message. Observers receive it."""
     do_not_cache: bool
     """`True` if the result is valid only once, such as the number of a call that continues in the background."""

@@ -79,7 +79,7 @@ class EngineBody:
             kwargs=sent,
             title=self._plan.tool.name,
             call_id=None if supervised is None else supervised.id,
-            grace=None if supervised is None else grace_there(supervised.grace),
+            grace=None if supervised is None else grace_there(supervised.time_limits.grace),
             subject=self._plan.fn,
         )
 

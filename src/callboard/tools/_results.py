@@ -275,8 +275,6 @@ class ResultRules(NamedTuple):
 
     def checked(self, response: object, call: ToolCall) -> Output:
         """Return a tool's response if it is a valid output of its call; raise TypeError or ValueError otherwise."""
-        if isinstance(response, Command):
-            return self._command(response, call, needs_message=True)
         if isinstance(response, ToolMessage):
             if response.tool_call_id != call["id"]:
                 raise ValueError(
@@ -284,6 +282,8 @@ class ResultRules(NamedTuple):
                     f"{call['id']!r}. Take the id from an argument annotated with InjectedToolCallId."
                 )
             return response if type(response.content) is str else _plain_content(response)
+        if isinstance(response, Command):
+            return self._command(response, call, needs_message=True)
         if isinstance(response, list):
             return self._list(response, call)
         raise TypeError(f"Tool {call['name']} returned unexpected type: {type(response)}")

@@ -6,9 +6,8 @@ the calls. An agent runs a node's calls as its own tasks. For an agent, this mod
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -120,14 +119,21 @@ def running_method(node: object) -> RunningMethod | None:
     return running if running is not None and running.node is node else None
 
 
-@contextmanager
-def as_running(running: RunningMethod | None) -> Generator[None]:
-    """Set the running method in a `with` block; `None` for tools, which may start new runs of the same node."""
-    token = _running.set(running)
-    try:
-        yield
-    finally:
-        _running.reset(token)
+class as_running:  # noqa: N801 (used as a function, in `with`)
+    """Context manager that sets the running method; `None` for tools, which may start new runs of the same node."""
+
+    __slots__ = ("_method", "_token")
+
+    _token: Token[RunningMethod | None]
+
+    def __init__(self, method: RunningMethod | None) -> None:
+        self._method = method
+
+    def __enter__(self) -> None:
+        self._token = _running.set(self._method)
+
+    def __exit__(self, *exc: object) -> None:
+        _running.reset(self._token)
 
 
 class Entries:

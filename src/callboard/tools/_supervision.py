@@ -204,7 +204,7 @@ async def message_for(
 def _message_of(supervised: SupervisedCall[Any], error: Exception, judge: Judge) -> ToolMessage | None:
     if (content := judge(error)) is None:
         return None
-    supervised.handled = error
+    supervised.handled_error = error
     return error_message(content, cast("ToolCall", supervised.call), error)
 
 
@@ -217,7 +217,7 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
         return told
 
     # The error may be the spent budget itself: without the grace, redaction of its message would never run.
-    grace = supervised.grace
+    grace = supervised.time_limits.grace
     reworked = partial(supervised.within_timeout, partial(rework, message, failed), at_least=grace)
     try:
         return await supervised.within_budget(reworked, at_least=grace)

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, Self, TypedDict, cast
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from langchain_core.callbacks import AsyncCallbackManager
@@ -24,7 +24,7 @@ from callboard._calls._batch import Batch
 from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall
 from callboard._calls._draining import Operation
-from callboard._calls._limits import AnyLimiter, Limiter, NoKeyError
+from callboard._calls._limits import Limiter, NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
 from callboard._calls._thread_pool import ThreadPermits
@@ -253,7 +253,7 @@ class ToolBatch:
         """Append to `supervised` each call of the batch that has no result and no unanswered question."""
         ledger, supervision = self.ledger, self.setup.supervision
         kind = _BatchCall if self.around is None else _WrappedCall
-        is_plain = not self._wide and not supervision.takes_context
+        call_facts = partial(call_context, self.config, self.state, self._runtime.context)
         # With pauses for other tasks, because there may be very many calls.
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
@@ -266,17 +266,8 @@ class ToolBatch:
                         continue
                     resumes = known.mark
             self._due.append(key)
-            if is_plain:
-                name = call["name"]
-                policy = supervision.policies.get(name, supervision.default)
-                limiters: Sequence[AnyLimiter] = supervision.limiters.get(name, supervision.shared)
-            else:
-                context = partial(call_context, self.config, self.state, self._runtime.context)
-                _, policy, limiters = supervision.terms(call, self._wide, context)
-            one = kind(call, policy, limiters, around)
-            # No constructor of its own: it would be one more function for each call.
-            one.of, one.key, one.index, one.resumes = self, key, index, resumes
-            supervised.append(one)
+            terms = supervision.terms(call, self._wide, call_facts)
+            supervised.append(kind(self, key, index, terms, context=around, resumes=resumes))
 
     def _named(self, around: BatchContext) -> BatchContext:
         """Return a copy of the batch's context with data for observers: tool descriptions, redaction and run ids."""
@@ -399,6 +390,15 @@ class LazyRequest(ToolCallRequest):
     around: tuple[ToolBatch, ToolCall, RunnableConfig]
     """Batch, call and config from which the runtime is made."""
 
+    @classmethod
+    def of_call(cls, batch: ToolBatch, call: ToolCall, config: RunnableConfig) -> Self:
+        """Return the request of a call, still without a runtime."""
+        # `request.override()` calls the constructor of the dataclass, which needs a runtime.
+        request = cls.__new__(cls)
+        vars(request).update(tool_call=call, tool=batch.setup.tools.get(call["name"]), state=batch.state)
+        object.__setattr__(request, "around", (batch, call, config))
+        return request
+
     def __getattr__(self, name: str) -> Any:
         if name != "runtime":
             raise AttributeError(f"'ToolCallRequest' object has no attribute {name!r}", name=name, obj=self)
@@ -425,10 +425,23 @@ class _BatchCall(SupervisedCall[Output]):
     __slots__ = ("_config", "index", "key", "of")
 
     call: ToolCall
-    of: ToolBatch
-    key: str
-    index: int
-    _config: RunnableConfig
+
+    def __init__(
+        self,
+        batch: ToolBatch,
+        key: str,
+        index: int,
+        terms: CallOptions,
+        *,
+        context: BatchContext,
+        resumes: str | None,
+    ) -> None:
+        super().__init__(*terms, context)
+        self.of = batch
+        self.key = key
+        self.index = index
+        self.resumes = resumes
+        self._config = batch.config
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
         """Run the call under `config`, by default the batch's config; return its output or an error message."""
@@ -462,7 +475,7 @@ class _BatchCall(SupervisedCall[Output]):
 
     async def _refused(self) -> Output:
         """Return and store the error message of a refused call; nothing runs."""
-        message, self.handled = self.of.refused[self.index]
+        message, self.handled_error = self.of.refused[self.index]
         if self.of.keeps:
             await self.of.keep(self.key, message)
         return message
@@ -499,12 +512,7 @@ class _BatchCall(SupervisedCall[Output]):
 
     def _request(self) -> ToolCallRequest:
         batch, call = self.of, self.call
-        request = object.__new__(LazyRequest)
-        # Without `ToolCallRequest.__setattr__`, whose check costs more than the rest of a middleware.
-        fields = request.__dict__
-        fields["tool_call"], fields["tool"], fields["state"] = call, batch.setup.tools.get(call["name"]), batch.state
-        object.__setattr__(request, "around", (batch, call, self._config))
-        return request
+        return LazyRequest.of_call(batch, call, self._config)
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
         """Make one attempt at the call, or at the changed call in `request`, and return its output."""
@@ -521,7 +529,8 @@ class _BatchCall(SupervisedCall[Output]):
         ):
             if (tool := setup.tools.get(call["name"]) if request is None else request.tool) is None:
                 with self.outside_timeout():  # as an attempt, it restarts the timeout of the middleware
-                    return self._without_tool(call)
+                    message, self.handled_error = self._without_tool(call)
+                return message
             known = batch.ready(tool, config)
         if request is not None:
             # `invoke` modifies the config, and middleware may make another attempt.
@@ -547,24 +556,19 @@ class _BatchCall(SupervisedCall[Output]):
                 raise_without_key(error, known.plan, ready, call)
             except ValidationError as error:
                 raise_invalid_arguments(error, call, filled_in(known.plan, ready, call))
-            self.handled = None  # an earlier attempt may have set it
-            # The usual case is tested here, without a call of `checked`.
-            if type(response) is ToolMessage and response.tool_call_id == call["id"] and type(response.content) is str:
-                return response
-            return batch.rules.checked(response, call)
+            output, self.handled_error = batch.rules.checked(response, call), None
         except Exception as error:
             if (content := setup.at_tool(error)) is None:
                 raise
-            self.handled = error
-            return error_message(content, call, error)
+            output, self.handled_error = error_message(content, call, error), error
+        return output
 
-    def _without_tool(self, call: ToolCall) -> ToolMessage:
-        """Return the error message for an unknown tool; raise TypeError if only a middleware has removed the tool."""
+    def _without_tool(self, call: ToolCall) -> tuple[ToolMessage, Exception]:
+        """Return the message and the error for an unknown tool; raise TypeError if only a middleware has removed it."""
         tools = self.of.setup.tools
         if call["name"] in tools:
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
-        self.handled = LookupError(f"there is no tool {call['name']!r}")
-        return unknown_tool(call, tools)
+        return unknown_tool(call, tools), LookupError(f"there is no tool {call['name']!r}")
 
     def _is_claimed(self, terms: CallOptions | None) -> bool:
         policy = self.policy if terms is None else terms.policy

@@ -541,8 +541,8 @@ class Redact(Middleware):
 def _clear_handled(redaction: Redaction) -> None:
     """Replace secrets in the exception behind a call's error message, because observers receive the exception."""
     call = running_call()
-    if call is not None and isinstance(call.handled, Exception):
-        call.handled = redaction.cleared(call.handled)
+    if call is not None and isinstance(call.handled_error, Exception):
+        call.handled_error = redaction.cleared(call.handled_error)
 
 
 def _bind_to_thread(has_tokens: bool) -> None:

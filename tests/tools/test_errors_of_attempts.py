@@ -1,0 +1,57 @@
+"""The event of an ended call has the error behind its last attempt's message, and no error of an earlier attempt."""
+
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.tools import tool
+
+from callboard import CallEvent, ToolInvocationError, ToolNode, observe
+from callboard.testing import calls
+
+
+@tool
+async def half(number: int) -> str:
+    """Return half of an even number."""
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return str(number // 2)
+
+
+def attempting(*numbers: Any) -> Any:
+    """Return middleware that makes an attempt with each number, whatever came of the one before."""
+
+    async def attempt_each(request: Any, call_next: Any) -> Any:
+        for number in numbers:
+            result = await call_next(request.override(tool_call={**request.tool_call, "args": {"number": number}}))
+        return result
+
+    return attempt_each
+
+
+async def ended_with(*numbers: Any) -> tuple[str, BaseException | None]:
+    """Return the text of the call's message and the error in its last event."""
+    ends: list[BaseException | None] = []
+
+    def note(event: CallEvent) -> None:
+        if event.phase == "ended":
+            ends.append(event.error)
+
+    node = ToolNode([half], awrap_tool_call=attempting(*numbers), handle_tool_errors=True)
+    with anyio.fail_after(20), observe(note):
+        [message] = await node.ainvoke([calls(("half", {"number": 0}))])
+    [error] = ends
+    return message.content, error
+
+
+@pytest.mark.parametrize("failed", ["a word", 3], ids=["wrong arguments", "an error"])
+async def test_a_call_that_succeeds_after_a_failed_attempt_has_no_error(failed: Any) -> None:
+    assert await ended_with(failed, 4) == ("2", None)
+
+
+async def test_a_call_has_the_error_of_its_last_attempt() -> None:
+    _, error = await ended_with("a word", 3)
+    assert isinstance(error, ValueError)
+    assert str(error) == "3 is odd"
+    _, error = await ended_with(3, "a word")
+    assert isinstance(error, ToolInvocationError)
