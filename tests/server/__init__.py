@@ -1,1 +1,1 @@
-"""Tests of the room of state on a server: limits, documents, fleets."""
+"""Tests of the room of state on a server: limits and fleets."""
