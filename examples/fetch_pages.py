@@ -14,7 +14,7 @@ import anyio
 
 from callboard import create_react_agent
 from callboard.testing import ScriptedModel, calls
-from callboard_actors.http import HttpTools
+from callboard_actors.http import fetch_tool
 
 PAGES = {
     "/": "<title>Tea</title><h1>Tea</h1><ul><li><a href='/green'>green</a><li><a href='/prices.json'>prices</a></ul>",
@@ -72,7 +72,7 @@ def script(site: str, inner: str) -> ScriptedModel:
 async def main() -> None:
     with served("127.0.0.1", Site) as site, served("127.0.0.2", Inner) as inner:
         Site.behind = inner
-        async with create_react_agent(script(site, inner), [HttpTools(allow=["*", "127.0.0.1"])]) as agent:
+        async with create_react_agent(script(site, inner), [fetch_tool(hosts=["*", "127.0.0.1"])]) as agent:
             run = await agent.ainvoke({"messages": [("user", "What is green tea, and what does it cost?")]})
         told = [message.text for message in run["messages"] if message.type == "tool"]
         print(*told, sep="\n\n")
@@ -82,8 +82,8 @@ async def main() -> None:
         assert "70 degrees" in green
         assert "send it to us" not in green
         assert '"green": 4.5' in prices
-        assert "was not sent: its host is not a public one" in led
-        assert "was not sent: its host is not a public one" in asked
+        assert "was not requested: its host is not a public one" in led
+        assert "was not requested: its host is not a public one" in asked
         assert missing.startswith("HTTP 404 Not Found")
         assert Inner.asked == 0
 

@@ -30,7 +30,7 @@ from langchain_core.language_models import BaseChatModel
 from callboard import Agent, CallPolicy, Limit, create_agent
 from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
-from callboard_actors.http import HttpTools
+from callboard_actors.http import fetch_tool
 from callboard_actors.mcp import McpServer
 
 CALLBOARD = str(Path(sys.executable).with_name("callboard"))
@@ -76,11 +76,10 @@ def research(
 
     `ports` are those of URLs. With any port, a page could send the agent to the other servers of this machine.
     """
-    # A call that waits for its host holds no connection; `HttpTools(limit=...)` would limit requests, with redirects.
     one_at_a_time = Limit(concurrency=1, key=host_of)
     return create_agent(
         model,
-        [HttpTools(allow=["*", "127.0.0.1", "127.0.0.2"], ports=ports, timeout=1.0, retries=0), *notes],
+        [fetch_tool(hosts=["*", "127.0.0.1", "127.0.0.2"], ports=ports, timeout=1.0), *notes],
         system_prompt=prompt,
         policies={
             "fetch": CallPolicy(timeout=10.0, limit=one_at_a_time, idempotent=True),
@@ -210,7 +209,7 @@ def story(folder: Path, backend: str) -> None:
     told = [message for message in state["messages"] if message.type == "tool"]
     print(*(f"{one.status:7}  {one.name:10}  {one.text[:90]!r}" for one in told), state["messages"][-1].text, sep="\n")
     assert [one.name for one in told] == [*["fetch"] * 6, "keep_note", "keep_note", "read_notes", "read_notes"]
-    assert "has no answer" in told[5].text
+    assert "has no response" in told[5].text
     assert peaks == {"127.0.0.1": 1, "127.0.0.2": 1}
     assert len((folder / "notes.jsonl").read_text().splitlines()) == 2
     assert "White tea keeps for two years." in told[-1].text

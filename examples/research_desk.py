@@ -23,7 +23,7 @@ from database import policy_of, read_sqlite
 
 from callboard import Agent, CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls
-from callboard_actors.http import HttpTools
+from callboard_actors.http import fetch_tool
 from callboard_actors.mcp import McpServer
 from callboard_actors.process import Confine
 
@@ -63,7 +63,7 @@ async def desk() -> AsyncGenerator[Agent]:
         read_only = CallPolicy(timeout=20, idempotent=True)  # such calls run again after a crash
         confine = Confine(read=[FOLDER / "stock"], environment={"DATABASE": str(FOLDER / "stock" / "stock.db")})
         node = ToolNode(
-            [HttpTools(allow=["127.0.0.1"]), read_sqlite, files],
+            [fetch_tool(hosts=["127.0.0.1"]), read_sqlite, files],
             policies={"fetch": read_only, "read_sqlite": policy_of(confine), "files_read_note": read_only},
         )
         yield create_react_agent(script(), node)

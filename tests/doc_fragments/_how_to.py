@@ -82,15 +82,14 @@ async def confined_tools(world: World) -> AsyncSteps:
 
 @fragment(
     HOW_TO + "fetch-pages.md",
-    'await http.get("https://example.org/")',
+    'await client.get("https://example.org/")',
     faked="https://example.org/ is a server on loopback: tests use no network",
 )
 async def fetched_page(world: World) -> AsyncSteps:
     with public_web(world.patch):
         names = yield {}
-        assert names["page"].status == 200
-        async with names["node"] as node:
-            found = await node.ainvoke(_bodies.called("fetch", url="https://example.org/"))
+        assert names["response"].status_code == 200
+        found = await names["node"].ainvoke(_bodies.called("fetch", url="https://example.org/"))
         assert content_of(found).endswith("# Example")
 
 

@@ -155,22 +155,22 @@ async def interpreter_of_an_agent(world: World) -> AsyncSteps:
         assert texts(await agent.ainvoke(QUESTION)) == ["Out[1]: 3"]
 
 
-@fragment(README, "HttpTools(", faked=WEB)
+@fragment(README, "fetch_tool(", faked=WEB)
 async def web(world: World) -> AsyncSteps:
     with public_web(world.patch):
         names = yield {}
-        assert (names["page"].status, names["page"].data) == (200, b"<h1>Example</h1>")
+        assert names["response"].text == "<h1>Example</h1>"
         await fetches_a_page(names["node"])
 
 
-@fragment(REFERENCE, "http.get(", faked=WEB)
+@fragment(REFERENCE, "client.get(", faked=WEB)
 async def web_for_a_program(world: World) -> AsyncSteps:
     with public_web(world.patch):
-        names = yield {}
-        assert (names["page"].status, names["page"].data) == (200, b"<h1>Example</h1>")
+        names = yield {"httpx2": httpx2}
+        assert names["response"].text == "<h1>Example</h1>"
 
 
-@fragment(REFERENCE, "HttpTools(", faked=WEB)
+@fragment(REFERENCE, "fetch_tool(", faked=WEB)
 async def web_for_a_model(world: World) -> AsyncSteps:
     with public_web(world.patch):
         names = yield {}
@@ -178,9 +178,8 @@ async def web_for_a_model(world: World) -> AsyncSteps:
 
 
 async def fetches_a_page(node: ToolNode) -> None:
-    async with node:
-        assert (await said(node, "fetch", url="https://example.org/")).endswith("# Example")
-        assert "example.com" in await said(node, "fetch", url="https://example.com/")
+    assert (await said(node, "fetch", url="https://example.org/")).endswith("# Example")
+    assert "example.com" in await said(node, "fetch", url="https://example.com/")
 
 
 # MCP.

@@ -11,7 +11,7 @@ import httpcore2
 import pytest
 import trustme
 
-from callboard_actors.http import HttpClient, _wire
+from callboard_actors.http import GuardedTransport, _guard, fetch_tool
 
 PUBLIC = "93.184.215.14"
 """Address that the fake resolver gives; the guard of callboard checks it as usual."""
@@ -47,9 +47,10 @@ def public_web(patch: pytest.MonkeyPatch) -> Iterator[None]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     patch.setattr(_ToLoopback, "port", server.server_port)
-    patch.setattr(_wire, "unguarded", _ToLoopback)
-    patch.setitem(HttpClient.__init__.__kwdefaults__, "resolver", _resolve)
-    patch.setitem(HttpClient.__init__.__kwdefaults__, "tls", client)
+    patch.setattr(_guard, "plain_network", _ToLoopback)
+    for function in (GuardedTransport.__init__, fetch_tool):
+        patch.setitem(function.__kwdefaults__, "resolver", _resolve)
+        patch.setitem(function.__kwdefaults__, "tls", client)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

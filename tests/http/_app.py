@@ -20,8 +20,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 seen: dict[str, list[dict]] = defaultdict(list)
-running: dict[str, int] = defaultdict(int)
-most: dict[str, int] = defaultdict(int)
 gone: dict[str, int] = defaultdict(int)
 
 PAGE = """<!doctype html><html><head><title>Tea</title><script>alert(1)</script><style>p {}</style></head><body>
@@ -33,9 +31,7 @@ async def note(request: Request) -> None:
     case = request.query_params.get("case", request.url.path)
     seen[case].append(
         {
-            "method": request.method,
             "headers": dict(request.headers),
-            "body": (await request.body()).decode(),
             "client": request.client.port,
         }
     )
@@ -47,15 +43,9 @@ async def page(request: Request) -> Response:
     return Response(PAGE, media_type="text/html", headers=headers)
 
 
-async def echo(request: Request) -> Response:
-    await note(request)
-    return JSONResponse({"method": request.method, "body": (await request.body()).decode()})
-
-
 async def redirect(request: Request) -> Response:
     await note(request)
-    status = int(request.query_params.get("status", 302))
-    return Response(None, status, {"location": request.query_params["to"]})
+    return RedirectResponse(request.query_params["to"])
 
 
 async def circle(request: Request) -> Response:
@@ -63,21 +53,11 @@ async def circle(request: Request) -> Response:
     return RedirectResponse(str(request.url))
 
 
-async def status(request: Request) -> Response:
-    """Fail so many times, and then succeed."""
-    await note(request)
-    params = request.query_params
-    if len(seen[params["case"]]) <= int(params.get("times", 1)):
-        headers = {"Retry-After": params["after"]} if "after" in params else {}
-        return PlainTextResponse("not now", int(params["status"]), headers)
-    return PlainTextResponse("at last")
-
-
 async def body(request: Request) -> Response:
-    """Return a body of so many bytes of a media type."""
+    """Return a body: the bytes `hex` so many times, after the bytes `head`."""
     await note(request)
     params = request.query_params
-    content = bytes.fromhex(params["hex"]) if "hex" in params else b"x" * int(params["size"])
+    content = bytes.fromhex(params.get("head", "")) + bytes.fromhex(params["hex"]) * int(params.get("times", 1))
     headers = {"content-type": params["type"]} if "type" in params else {}
     headers |= {"content-encoding": params["encoding"]} if "encoding" in params else {}
     return Response(content, headers=headers)
@@ -85,7 +65,7 @@ async def body(request: Request) -> Response:
 
 @cache
 def bomb_of(layers: int) -> bytes:
-    """Return 64 MiB of zeros, compressed to 64 KiB or to a few hundred bytes."""
+    """Return 64 MiB of zeros, compressed to 64 KiB or, in layers, to a few hundred bytes."""
     if layers > 1:
         return gzip.compress(bomb_of(layers - 1), 9)
     compressor = zlib.compressobj(9, wbits=31)
@@ -114,74 +94,30 @@ async def slow(request: Request) -> Response:
     return StreamingResponse(parts(), media_type="text/plain")
 
 
-async def parts_of(request: Request) -> Response:
-    """Send so many parts of 1,000 bytes, at an interval in seconds."""
+async def silent(request: Request) -> Response:
+    """Send nothing for ten minutes."""
     await note(request)
-    params = request.query_params
-
-    async def parts():
-        for _ in range(int(params["count"])):
-            yield b"x" * 1000
-            await asyncio.sleep(float(params["each"]))
-
-    headers = {"content-length": params["length"]} if "length" in params else {}
-    return StreamingResponse(parts(), headers=headers, media_type="application/pdf")
-
-
-async def busy(request: Request) -> Response:
-    """Wait a moment and record how many requests do so at once."""
-    case = request.query_params["case"]
-    running[case] += 1
-    most[case] = max(most[case], running[case])
-    await asyncio.sleep(float(request.query_params.get("seconds", "0.005")))
-    running[case] -= 1
-    seen[case].append({})
+    await asyncio.sleep(600)
     return PlainTextResponse("done")
-
-
-async def drop(request: Request) -> Response:
-    """Read the request, and close the connection in the middle of the answer."""
-    await note(request)
-    if len(seen[request.query_params["case"]]) > int(request.query_params.get("times", 1)):
-        return PlainTextResponse("at last")
-
-    async def parts():
-        yield b"x"
-        raise ConnectionError
-
-    return StreamingResponse(parts(), headers={"content-length": "10"}, media_type="text/plain")
-
-
-async def cookie(request: Request) -> Response:
-    await note(request)
-    response = PlainTextResponse(request.headers.get("cookie", "no cookie"))
-    response.set_cookie("session", "secret")
-    return response
 
 
 async def asked(request: Request) -> Response:
     case = request.query_params["case"]
-    return JSONResponse({"requests": seen[case], "most": most[case], "gone": gone[case]})
+    return JSONResponse({"requests": seen[case], "gone": gone[case]})
 
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
 PATHS = {
     "/": page,
     "/page": page,
-    "/echo": echo,
     "/redirect": redirect,
     "/circle": circle,
-    "/status": status,
     "/body": body,
     "/bomb": bomb,
     "/slow": slow,
-    "/parts": parts_of,
-    "/busy": busy,
-    "/drop": drop,
-    "/cookie": cookie,
+    "/silent": silent,
     "/seen": asked,
 }
-app = Starlette(routes=[Route(path, fn, methods=METHODS) for path, fn in PATHS.items()])
+app = Starlette(routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in PATHS.items()])
 
 
 def ends_with_its_parent() -> None:

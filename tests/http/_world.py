@@ -3,18 +3,26 @@
 import itertools
 import json
 import socket
+import time
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from types import ModuleType
+from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
-from callboard import Backoff
+import anyio
+import httpx
+import httpx2
+import pytest
+
+from callboard_actors.http import GuardedTransport
 
 ROOT = Path(__file__).parents[2]
 WAIT = 30
 LOOPBACK = ["127.0.0.1"]
-AT_ONCE = Backoff(first=0.0)
-"""Retries without a pause, for tests that wait for nothing."""
+BOTH_LIBRARIES = pytest.mark.parametrize("library", [httpx2, httpx], ids=["httpx2", "httpx"])
 
 _numbers = itertools.count()
 
@@ -88,3 +96,37 @@ class Names:
         self.asked.append(host)
         found = self._answers[host]
         return found.pop(0) if len(found) > 1 else found[0]
+
+
+def client_of(library: ModuleType, *, follow_redirects: bool = True, **options: Any) -> Any:
+    """Return a client of httpx2 or httpx with a guarded transport."""
+    return library.AsyncClient(transport=GuardedTransport(**options), follow_redirects=follow_redirects)
+
+
+class Hold:
+    """Longest time for which the process computed without a turn of the event loop, in seconds."""
+
+    longest = 0.0
+
+    async def watch(self) -> None:
+        """Measure until the task is cancelled."""
+        # Processor time of all threads: other processes of the machine do not count, and a thread that holds the
+        # lock of the interpreter does.
+        begin = time.process_time()
+        while True:
+            await anyio.sleep(0.001)
+            end = time.process_time()
+            self.longest, begin = max(self.longest, end - begin), end
+
+
+@asynccontextmanager
+async def watched_loop() -> AsyncIterator[Hold]:
+    """Measure for how long the event loop is held."""
+    hold = Hold()
+    async with anyio.create_task_group() as group:
+        group.start_soon(hold.watch)
+        await anyio.sleep(0.01)
+        hold.longest = 0.0
+        yield hold
+        await anyio.sleep(0.01)
+        group.cancel_scope.cancel()

@@ -1,21 +1,25 @@
 """No request is sent to an address that is not public, by whatever name or redirect."""
 
+import logging
 import ssl
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from types import ModuleType
+from typing import Any
 
 import anyio
 import httpcore2
+import httpx
+import httpx2
 import pytest
 import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard_actors.http import HttpClient, HttpError, UrlRefusedError
-from callboard_actors.http._request import AddressRefusedError
-from callboard_actors.http._wire import GuardedBackend, rules_of
+from callboard_actors.http import UrlRefusedError
+from callboard_actors.http._guard import GuardedBackend, _AddressRefusedError, _warn_of_proxy, rules_of
 
-from ._world import AT_ONCE, WAIT, Names, Site, Trap
+from ._world import BOTH_LIBRARIES, WAIT, Names, Site, Trap, client_of
 
 pytestmark = pytest.mark.real_clock
 
@@ -90,22 +94,31 @@ def traps() -> Iterator[list[Trap]]:
         yield [first, second, third]
 
 
-async def refused(http: HttpClient, url: str) -> UrlRefusedError:
+INVALID = (httpx.InvalidURL, httpx2.InvalidURL, httpx.LocalProtocolError, httpx2.LocalProtocolError)
+"""Errors of the libraries for what is no URL, before the transport sees it."""
+
+
+async def refused(client: Any, url: str) -> UrlRefusedError:
     with pytest.raises(UrlRefusedError) as caught:
-        await http.get(url)
+        await client.get(url)
     return caught.value
 
 
-async def test_no_way_to_write_this_machine_leads_to_it(traps: list[Trap]) -> None:
+@BOTH_LIBRARIES
+@pytest.mark.backends("asyncio", "trio")
+@pytest.mark.every_variant
+async def test_no_way_to_write_this_machine_leads_to_it(traps: list[Trap], library: ModuleType) -> None:
     """Guards are bypassed when the code that checks a URL parses it differently from the code that connects."""
-    async with HttpClient(retries=0) as http:
+    async with client_of(library) as client:
         for host in LOOPBACK:
-            await refused(http, f"http://{host}:{traps[0].port}/")
+            with pytest.raises((UrlRefusedError, *INVALID)):
+                await client.get(f"http://{host}:{traps[0].port}/")
 
     assert [trap.accepted for trap in traps] == [0, 0, 0]
 
 
-async def test_a_name_whose_address_is_not_public_is_not_connected_to(traps: list[Trap]) -> None:
+@BOTH_LIBRARIES
+async def test_a_name_whose_address_is_not_public_is_not_connected_to(traps: list[Trap], library: ModuleType) -> None:
     """The name itself proves nothing. All addresses of a name have to be public, because any of them may be used."""
     answers = [
         ["127.0.0.1"],
@@ -117,10 +130,10 @@ async def test_a_name_whose_address_is_not_public_is_not_connected_to(traps: lis
         ["no address"],
     ]
     for answer in answers:
-        async with HttpClient(resolver=Names(tea_example_org=[answer]), retries=0) as http:
-            error = await refused(http, f"http://tea.example.org:{traps[0].port}/")
+        async with client_of(library, resolver=Names(tea_example_org=[answer])) as client:
+            error = await refused(client, f"http://tea.example.org:{traps[0].port}/")
             assert not any(address in str(error) for address in answer)  # a model does not see internal addresses
-            assert "HttpClient(allow=[..., " in error.__notes__[0]  # the user does
+            assert "the option hosts=[..., " in error.__notes__[0]  # the user does
 
     assert [trap.accepted for trap in traps] == [0, 0, 0]
 
@@ -129,79 +142,130 @@ async def test_a_name_whose_address_is_not_public_is_not_connected_to(traps: lis
 async def test_what_is_no_public_web_page_is_refused(url: str) -> None:
     """Metadata services, internal machines and other schemes are refused before any lookup."""
     resolver = Names()
-    async with HttpClient(resolver=resolver) as http:
-        await refused(http, url)
+    async with client_of(httpx2, resolver=resolver) as client:
+        with pytest.raises((UrlRefusedError, *INVALID, httpx2.UnsupportedProtocol)):
+            await client.get(url)
 
     assert resolver.asked == []
 
 
-async def test_a_name_that_has_another_address_the_next_time_is_looked_at_again(site: Site) -> None:
+@BOTH_LIBRARIES
+@pytest.mark.backends("asyncio", "trio")
+@pytest.mark.every_variant
+async def test_each_connection_goes_to_an_address_that_was_checked_for_it(site: Site, library: ModuleType) -> None:
     """Against DNS rebinding, the checked address is the one that is used, and each connection is checked."""
     case = site.case()
     names = Names(tea_example_org=[["127.0.0.1"], ["127.0.0.2"]])
     with Trap("127.0.0.2", site.port) as trap, anyio.fail_after(WAIT):
-        async with HttpClient(allow=["tea.example.org", "127.0.0.1"], resolver=names, retries=3) as http:
+        async with client_of(library, hosts=["tea.example.org", "127.0.0.1"], resolver=names) as client:
             url = f"http://tea.example.org:{site.port}/page?case={case}&close=1"
-            await http.get(url)
+            assert (await client.get(url)).is_success
             assert names.asked == ["tea.example.org"]  # one lookup only: connecting does not resolve the name again
-            await refused(http, url)
+            await refused(client, url)
         assert trap.accepted == 0
 
-    assert len(site.requests(case)) == 1
-    assert site.requests(case)[0]["headers"]["host"] == f"tea.example.org:{site.port}"
+    [request] = site.requests(case)
+    assert request["headers"]["host"] == f"tea.example.org:{site.port}"
 
 
-async def test_a_retry_looks_at_the_address_again(site: Site) -> None:
-    """The name may resolve to another address after the first attempt failed."""
+@BOTH_LIBRARIES
+async def test_a_connection_that_is_kept_stays_at_its_address(site: Site, library: ModuleType) -> None:
+    """A name that moves to a private address leads no request there: the open connection is pinned."""
+    case = site.case()
     names = Names(tea_example_org=[["127.0.0.1"], ["127.0.0.2"]])
-    with Trap() as closed:
-        port = closed.port
-    with Trap("127.0.0.2", port) as trap, anyio.fail_after(WAIT):
-        options = {"allow": ["tea.example.org", "127.0.0.1"], "resolver": names, "backoff": AT_ONCE}
-        async with HttpClient(**options) as http:
-            await refused(http, f"http://tea.example.org:{port}/")
+    with Trap("127.0.0.2", site.port) as trap, anyio.fail_after(WAIT):
+        async with client_of(library, hosts=["tea.example.org", "127.0.0.1"], resolver=names) as client:
+            for _ in range(3):
+                assert (await client.get(f"http://tea.example.org:{site.port}/page?case={case}")).is_success
         assert trap.accepted == 0
 
-    assert names.asked == ["tea.example.org"] * 2
+    assert len({request["client"] for request in site.requests(case)}) == 1
+    assert names.asked == ["tea.example.org"]
 
 
+@BOTH_LIBRARIES
 @pytest.mark.parametrize("host", ["127.0.0.2", "2130706434", "[::1]", "0x7f.2", "rebound.example.org", "localhost"])
-async def test_a_redirect_leads_to_no_private_address(site: Site, host: str) -> None:
+async def test_a_redirect_leads_to_no_private_address(site: Site, host: str, library: ModuleType) -> None:
     """An allowed page chooses the target of its redirect, so the target is checked as well."""
     names = Names(rebound_example_org=[["127.0.0.2"]])
     with Trap("127.0.0.2") as trap, anyio.fail_after(WAIT):
-        async with HttpClient(allow=["*", "127.0.0.1"], resolver=names) as http:
-            await refused(http, site.url("/redirect", to=f"http://{host}:{trap.port}/"))
+        async with client_of(library, hosts=["*", "127.0.0.1"], resolver=names) as client:
+            await refused(client, site.url("/redirect", to=f"http://{host}:{trap.port}/"))
         assert trap.accepted == 0
 
 
-async def test_tls_is_spoken_by_the_name_and_not_by_the_address(secure_site: Site, authority: trustme.CA) -> None:
+@BOTH_LIBRARIES
+async def test_tls_is_spoken_by_the_name_and_not_by_the_address(
+    secure_site: Site, authority: trustme.CA, library: ModuleType
+) -> None:
     """The certificate has to be valid for the name, and a server with another name is refused."""
     tls = ssl.create_default_context()
     authority.configure_trust(tls)
     names = Names(tea_example_org=[["127.0.0.1"]], ham_example_org=[["127.0.0.1"]])
-    async with HttpClient(allow=["*", "127.0.0.1"], resolver=names, tls=tls, retries=0) as http:
-        page = await http.get(secure_site.url())
-        with pytest.raises(HttpError, match="certificate verify failed") as caught:
-            await http.get(f"https://ham.example.org:{secure_site.port}/page")
+    async with client_of(library, hosts=["*", "127.0.0.1"], resolver=names, tls=tls) as client:
+        page = await client.get(secure_site.url())
+        # The address has an open connection that was verified for another name, which must not be used.
+        with pytest.raises(library.ConnectError, match="certificate verify failed"):
+            await client.get(f"https://ham.example.org:{secure_site.port}/page")
 
-    assert page.ok
-    assert not caught.value.was_sent
+    assert page.is_success
 
 
 async def test_what_is_allowed_is_no_more_than_what_is_written(site: Site) -> None:
     """An allowed host may still not resolve to this machine, and an allowed network allows no names that lead there."""
     names = Names(tea_example_org=[["127.0.0.1"]])
-    async with HttpClient(allow=["tea.example.org"], resolver=names) as http:
-        await refused(http, f"http://tea.example.org:{site.port}/page")
-    async with HttpClient(allow=["127.0.0.1"], resolver=names) as http:
-        error = await refused(http, f"http://tea.example.org:{site.port}/page")
+    async with client_of(httpx2, hosts=["tea.example.org"], resolver=names) as client:
+        await refused(client, f"http://tea.example.org:{site.port}/page")
+    async with client_of(httpx2, hosts=["127.0.0.1"], resolver=names) as client:
+        error = await refused(client, f"http://tea.example.org:{site.port}/page")
         assert str(error).endswith("its host is not among those that are allowed. Allowed: 127.0.0.1.")
-    async with HttpClient(allow=["127.0.0.1"], ports=[80]) as http:
-        await refused(http, site.url())
-    async with HttpClient(allow_private=True, resolver=names) as http:
-        assert (await http.get(f"http://tea.example.org:{site.port}/page")).ok
-        assert (await http.get(site.url())).ok
+    async with client_of(httpx2, hosts=["127.0.0.1"], ports=[80]) as client:
+        await refused(client, site.url())
+    async with client_of(httpx2, allow_private=True, resolver=names) as client:
+        assert (await client.get(f"http://tea.example.org:{site.port}/page")).is_success
+        assert (await client.get(site.url())).is_success
+
+
+async def test_a_long_path_and_unusual_characters_are_no_reason_to_refuse(site: Site) -> None:
+    """Signed URLs have thousands of characters; only host and port decide where a request goes."""
+    case = site.case()
+    async with client_of(httpx2, hosts=["127.0.0.1"]) as client:
+        assert (await client.get(site.url("/page", case=case, tea="t" * 5000, tag="<ü%>"))).is_success
+
+    assert len(site.requests(case)) == 1
+
+
+@BOTH_LIBRARIES
+async def test_half_a_character_is_sent_nowhere(library: ModuleType, trap: Trap) -> None:
+    """A lone surrogate has no bytes. It is an error before a connection, whatever part of the request has it."""
+    async with client_of(library, allow_private=True) as client:
+        with pytest.raises((UnicodeError, *INVALID)):
+            await client.get(f"http://127.0.0.1:{trap.port}/\ud800")
+        with pytest.raises((UnicodeError, *INVALID)):
+            await client.get(f"http://127.0.0.1:{trap.port}/", headers={"tea": "\ud800"})
+        with pytest.raises((UrlRefusedError, UnicodeError, *INVALID)):
+            await client.get(f"http://te\ud800a:{trap.port}/")
+
+    assert trap.accepted == 0
+
+
+@BOTH_LIBRARIES
+async def test_a_proxy_of_the_environment_does_not_bypass_the_guard_and_is_named_in_a_log(
+    site: Site, library: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A proxy would connect without the check of addresses; a warning explains why servers cannot be reached."""
+    _warn_of_proxy.cache_clear()
+    with Trap("127.0.0.2") as proxy, caplog.at_level(logging.WARNING, "callboard"):
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://user:secret@127.0.0.2:{proxy.port}/")
+        for _ in range(2):
+            async with client_of(library, hosts=["127.0.0.1"]) as client:
+                assert (await client.get(site.url())).is_success
+                await refused(client, f"http://127.0.0.2:{proxy.port}/")
+        assert proxy.accepted == 0
+
+    assert caplog.text.count("not through the proxy in HTTP_PROXY") == 1
+    assert "secret" not in caplog.text
 
 
 PUBLIC = [ip_address(one) for one in ("93.184.216.34", "1.1.1.1", "2606:4700:4700::1111")]
@@ -249,11 +313,11 @@ async def test_whatever_a_name_leads_to_only_public_addresses_are_connected_to(
 ) -> None:
     """One address that is not public makes the name refused, in every IPv6 form that embeds IPv4."""
     names = Names(tea_example_org=[[str(one) for one in addresses]])
-    backend = GuardedBackend(rules_of(None, private=False, ports=None), names)
-    plain = backend._plain = Nowhere()
+    backend = GuardedBackend(rules_of("GuardedTransport", None, private=False, ports=None), names)
+    plain = backend._network = Nowhere()
     try:
         await backend.connect_tcp("tea.example.org", 80, timeout=WAIT)
-    except AddressRefusedError:
+    except _AddressRefusedError:
         assert plain.connected == []
     else:
         assert set(plain.connected) <= {str(one) for one in addresses}
@@ -264,9 +328,9 @@ async def test_whatever_a_name_leads_to_only_public_addresses_are_connected_to(
 @given(st.one_of(private, hidden))
 async def test_no_address_that_is_not_public_is_let_through_as_a_host(address: IPv4Address | IPv6Address) -> None:
     """Addresses in a URL are checked like the addresses of names."""
-    rules = rules_of(None, private=False, ports=None)
+    rules = rules_of("GuardedTransport", None, private=False, ports=None)
     host = f"[{address}]" if address.version == 6 else str(address)
 
     assert not rules.permits(address)
-    with pytest.raises(ValueError, match="its host"):
+    with pytest.raises(UrlRefusedError, match="its host"):
         rules.check(f"http://{host}/")

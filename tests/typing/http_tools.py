@@ -1,27 +1,22 @@
-"""What type checkers see of the client and the tools of HTTP."""
+"""What type checkers see of the tool for pages, and of the transport for both libraries."""
 
 from typing import assert_type
 
-from callboard import Backoff, Limit, ToolNode, child, running
-from callboard_actors.http import HttpAnswer, HttpClient, HttpError, HttpTools, Page
+import httpx
+import httpx2
+from langchain_core.tools import BaseTool
 
-node = ToolNode([HttpTools(allow=["example.org"], methods=["GET", "POST"], retries=1)])
-spec = child(HttpTools(cookies=True, limit=None, headers={"example.org": {"Authorization": "key"}}), key=lambda call: 1)
+from callboard import ToolNode
+from callboard_actors.http import GuardedTransport, UrlRefusedError, fetch_tool
 
-
-async def ask() -> None:
-    async with HttpClient(limit=Limit(concurrency=2), backoff=Backoff(first=1.0)) as http:
-        assert_type(http, HttpClient)
-        assert_type(await http.get("https://example.org/"), Page)
-        assert_type(await http.post("https://example.org/", json={"a": 1}), Page)
-        page = await http.request("PUT", "https://example.org/", content=b"")
-        assert_type(await page.readable(), str)
-    async with running(HttpTools()) as tools:
-        assert_type(await tools.fetch("https://example.org/", start=10), HttpAnswer)
+assert_type(fetch_tool(hosts=["example.org"], max_chars=1000), BaseTool)
+node = ToolNode([fetch_tool()])
+client = httpx2.AsyncClient(transport=GuardedTransport(ports=[443]))
+classic_client = httpx.AsyncClient(transport=GuardedTransport(allow_private=True))
 
 
-def read(error: HttpError) -> None:
-    assert_type(error.was_sent, bool)
+def read(error: UrlRefusedError) -> None:
+    assert_type(error.reason, str)
 
 
-HttpTools(max_byte=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fetch_tool(max_byte=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,235 @@
+"""`fetch_tool`: tool with which a model reads web pages."""
+
+import json
+import re
+import ssl
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from contextlib import aclosing
+from http.client import responses
+from typing import Final, cast
+
+import anyio
+import anyio.to_thread
+import httpx2
+from anyio.lowlevel import RunVar
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+
+from callboard import remaining
+from callboard.extend import Resolver, system_resolver
+from callboard_actors._util._excerpts import clean
+from callboard_actors._util._options import check_counts, check_durations
+from callboard_actors.http._guard import GuardedTransport, UrlRefusedError, rules_of, shown_url
+from callboard_actors.http._page import Part, Task, media_type_of
+
+# Conversion of a page in a process of its own.
+
+_PROCESSES: Final = 4
+"""Maximum processes of an event loop that convert pages at the same time."""
+_CONVERSION_TIME = 10.0
+"""Seconds after which the process of a conversion is killed."""
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("callboard_http_processes")
+_COMMAND = "import sys; sys.path[:] = {path!r}; from callboard_actors.http._page import main; main()"
+
+
+class _Conversion:
+    """Conversion of one page by a process, which `stop` ends at any time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopped = False
+
+    def run(self, page: bytes) -> bytes | None:
+        """Return what the process has written; `None` if it was stopped or has failed. Blocks its thread."""
+        # Isolated, and with the search path of this program: the process imports what this one would import.
+        command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=sys.path)]
+        with subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            self._process = process
+            if self._is_stopped:  # while the process was started
+                process.kill()
+            output, _ = process.communicate(page)
+        return output if process.returncode == 0 else None
+
+    def stop(self) -> None:
+        """Kill the process. A process that has ended stays as it is."""
+        self._is_stopped = True
+        if self._process is not None:
+            self._process.kill()
+
+    async def stop_after(self, seconds: float) -> None:
+        """Stop after some seconds, or as soon as the task is cancelled."""
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            self.stop()
+
+
+async def read_part(body: bytes, task: Task, seconds: float) -> Part | None:
+    """Return a part of the text of a page; `None` if its conversion takes too long or too much memory."""
+    limiter = _limiter.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(_PROCESSES)
+        _limiter.set(limiter)
+    page = b"%b\n%b" % (json.dumps(task).encode(), body)
+    conversion = _Conversion()
+    output: bytes | None = None
+    async with limiter, anyio.create_task_group() as group:
+        group.start_soon(conversion.stop_after, seconds)
+        # In a thread: the start of a process, and pipes full of megabytes, would hold the event loop. A cancelled
+        # caller waits for the thread, which ends at once because the other task stops the process.
+        output = await anyio.to_thread.run_sync(conversion.run, page)
+        group.cancel_scope.cancel()
+    return None if output is None else cast("Part", json.loads(output))
+
+
+# Texts for a model.
+
+_OF_AN_ERROR = 2_000
+"""Maximum characters of a page that a model reads if the page has an error status."""
+_LONGEST_REASON = 300
+_LONGEST_TYPE = 1024
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+_-]{1,40}/[a-z0-9.+_-]{1,80}")
+"""Pattern of a valid media type. Other texts are dropped: a server could write instructions to the model in them."""
+
+
+def text_for_model(
+    *, status: int, url: str, content_type: str, size: int, is_cut: bool, part: Part | None, start: int
+) -> str:
+    """Return a text about a page: its status, its URL, and a part of its text."""
+    media_type = media_type_of(content_type)
+    kind = media_type if _MEDIA_TYPE.fullmatch(media_type) else "of no media type"
+    # Not the reason of the server, which may be any text.
+    head = f"HTTP {status} {responses.get(status, '')}".rstrip() + f", {shown_url(url)}"
+    length = f"{'more than ' if is_cut else ''}{size:,} bytes"
+    if part is None:
+        return f"{head} ({kind}, {length}). It is too complex, and its text could not be read."
+    text, total = part["text"], part["total"]
+    if text is None:
+        return f"{head} ({kind}, {length}). It is no text, and not shown."
+    if total and not text:
+        return f"{head} ({kind}). It has {total:,} characters, and none from start={start} on."
+    if not text.strip():
+        return f"{head} ({kind}). It is empty."
+    end = max(0, start) + len(text)
+    note = ""
+    if end < total:
+        note = f"\n[... {total - end:,} more characters; start={end} reads on ...]"
+    elif is_cut:
+        note = "\n[... the rest is longer than what is read of a page ...]"
+    return f"{head} ({kind}).\n\n{text}{note}"
+
+
+# The tool.
+
+_MOST_REDIRECTS = 5
+_MOST_TIME = 0.8
+"""Share of a call's remaining time that a request or a conversion may use; the rest is for the tool's answer."""
+
+
+def fetch_tool(
+    *,
+    hosts: Sequence[str] | None = None,
+    allow_private: bool = False,
+    ports: Collection[int] | None = None,
+    max_chars: int = 20_000,
+    max_bytes: int = 1_000_000,
+    timeout: float = 30.0,
+    resolver: Resolver = system_resolver,
+    tls: ssl.SSLContext | None = None,
+) -> BaseTool:
+    """Return the tool `fetch`, with which a model reads web pages.
+
+        node = ToolNode([fetch_tool(hosts=["example.org"])])
+
+    The tool sends GET requests by a `GuardedTransport`. A process of its own converts each page to text, and is killed
+    after ten seconds.
+
+    Args:
+        hosts: allowed hosts and networks, as for `GuardedTransport`; `None` for any public host.
+        allow_private: whether every address is allowed, those of this machine included.
+        ports: allowed ports; `None` for any.
+        max_chars: characters of a page that a model reads at once.
+        max_bytes: bytes of a page that are read at most; the rest is cut off.
+        timeout: seconds for a request with its redirects.
+        resolver: async function from a host and a port to addresses.
+        tls: context for https; by default with the system's certificates.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for a number out of range, or an invalid host.
+    """
+    check_durations("fetch_tool", timeout=timeout)
+    check_counts("fetch_tool", [("max_chars", max_chars, 100), ("max_bytes", max_bytes, 1)])
+    rules = rules_of("fetch_tool", hosts, private=allow_private, ports=ports)
+    tls = httpx2.create_ssl_context() if tls is None else tls
+
+    def open_transport() -> GuardedTransport:
+        return GuardedTransport(
+            hosts=hosts,
+            allow_private=allow_private,
+            ports=ports,
+            max_bytes=max_bytes + 1,
+            timeout=timeout,
+            resolver=resolver,
+            tls=tls,
+        )
+
+    open_transport()  # a wrong option is an error now, not in the first call
+
+    async def fetch(url: str, start: int = 0) -> str:
+        """Read a page or a file of the web: HTML as Markdown with its links, JSON and other text as it is.
+
+        What is long is read in pieces: the answer says with which `start` the next one is read.
+        """
+        try:
+            # The text of the URL is checked, too: libraries read unusual URLs in different ways.
+            checked_url = rules.check(url)
+            with anyio.fail_after(min(timeout, _MOST_TIME * remaining())):
+                response, body, is_cut = await _get(checked_url, open_transport(), max_bytes)
+        except UrlRefusedError as refused:
+            raise ToolException(str(refused)) from refused
+        except TimeoutError as error:
+            raise ToolException(f"{shown_url(url)} has no response: it did not end in time.") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reason = clean(str(error)[:_LONGEST_REASON]) or type(error).__name__
+            raise ToolException(f"{shown_url(url)} has no response: {reason}.") from error
+        content_type = response.headers.get("content-type", "")[:_LONGEST_TYPE]
+        task = Task(
+            url=str(response.url),
+            content_type=content_type,
+            start=start if response.is_success else 0,
+            max_chars=max_chars if response.is_success else min(max_chars, _OF_AN_ERROR),
+        )
+        part = await read_part(body, task, min(_CONVERSION_TIME, _MOST_TIME * remaining()))
+        return text_for_model(
+            status=response.status_code,
+            url=task["url"],
+            content_type=content_type,
+            size=len(body),
+            is_cut=is_cut,
+            part=part,
+            start=task["start"],
+        )
+
+    return StructuredTool.from_function(coroutine=fetch, handle_tool_error=True)
+
+
+async def _get(url: str, transport: GuardedTransport, max_bytes: int) -> tuple[httpx2.Response, bytes, bool]:
+    """Return the response to a GET request, up to `max_bytes` of its body, and whether the body is longer."""
+    client = httpx2.AsyncClient(
+        transport=transport,
+        follow_redirects=True,
+        max_redirects=_MOST_REDIRECTS,
+        headers={"User-Agent": "callboard"},
+        trust_env=False,
+    )
+    body = bytearray()
+    async with client, client.stream("GET", url) as response, aclosing(response.aiter_raw()) as pieces:
+        async for piece in pieces:
+            body += piece
+            if len(body) > max_bytes:
+                break
+    return response, bytes(body[:max_bytes]), len(body) > max_bytes
