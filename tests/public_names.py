@@ -35,7 +35,6 @@ RECEIVED = {
     "McpApp",
     "ModelRequest",
     "Note",
-    "Page",
     "Part",
     "PermitRequest",
     "RecordedAsk",
