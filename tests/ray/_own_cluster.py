@@ -42,7 +42,7 @@ def main() -> None:
         try:
             anyio.run(_run_body, backend=sys.argv[1])
         except ActorStartError as error:
-            print(error)
+            print("outcome:", error)
         return
     loopback_up()
     _add_address()
