@@ -15,23 +15,6 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from callboard.testing import tool_call
-
-
-def turns(count: int, first: int = 0) -> list[BaseMessage]:
-    """Return a conversation of this many turns with one call each."""
-    return [
-        message
-        for number in range(first, first + count)
-        for message in (
-            HumanMessage("go", id=f"h{number}"),
-            AIMessage("", tool_calls=[tool_call("work", f"c{number}", query="a")], id=f"a{number}"),
-            ToolMessage("a", tool_call_id=f"c{number}", id=f"t{number}", name="work"),
-            AIMessage("done", id=f"d{number}"),
-        )
-    ]
-
-
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(max_size=5), parts, max_size=3),
@@ -80,15 +63,6 @@ def parts(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value), [parts(part) for part in value]
     return type(value), repr(value)
-
-
-def changeable(value: Any) -> list[int]:
-    """Return the identities of all mutable objects in a value."""
-    if isinstance(value, BaseMessage):
-        return [id(value), *changeable(vars(value)), id(value.__pydantic_fields_set__), id(value.__pydantic_extra__)]
-    within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    own = [id(value)] if isinstance(value, (dict, list, set)) else []
-    return [*own, *(one for part in within for one in changeable(part))]
 
 
 def outcome_of(dump: Callable[[], Any]) -> Any:

@@ -1,35 +1,32 @@
 """Slow checkpointers: data is stored however long that takes, or an error says that it was not."""
 
 import asyncio
-import logging
 import sqlite3
 import threading
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
 import anyio
 import pytest
-from aiosqlite import Connection, Cursor, connect
-from aiosqlite.context import contextmanager
-from langgraph.checkpoint.base import empty_checkpoint
+from aiosqlite import connect
+from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from callboard import StorageError, ToolNode, create_react_agent
-from callboard._langgraph._savers import for_storing
 from callboard._loops import _deadline
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make
 
-from ._savers import AT, QUESTION, SAVERS, contents, saver_of, scripted, shape
+from ._savers import AT, QUESTION, SAVERS, contents, saver_of, say, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -349,86 +346,12 @@ async def test_a_checkpointer_that_connects_again_during_a_run_stores_with_its_n
         await saver.conn.close()
 
 
-async def test_a_change_on_an_async_sqlite_saver_is_one_job_of_its_thread(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With the connection as it is, the saver would wait for four jobs of the thread for each change."""
-    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
-        await run_on_asyncio(saver.setup)
-        model = ScriptedModel([*[calls("work")] * 10, "done"])
-        agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
-        with anyio.fail_after(30), caplog.at_level(logging.DEBUG, "aiosqlite"):
-            await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 50})
-
-    log = [record.args[0] for record in caplog.records if record.msg == "executing %s" and record.args]
-    jobs = [job.func.__name__ for job in log if isinstance(job, partial)]
-    assert jobs.count("_committed") == 24
-    assert not {"executemany", "commit"} & {*jobs}
-
-
 async def test_a_commit_that_is_mocked_on_an_aiosqlite_connection_fails_the_run(tmp_path: Path) -> None:
     async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
         await run_on_asyncio(saver.setup)
         saver.conn.commit = AsyncMock(side_effect=sqlite3.OperationalError("disk I/O error"))
         with anyio.fail_after(30), pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
             await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "decorate"),
-    [
-        (Connection, "commit", wraps),
-        (Connection, "cursor", wraps),
-        (Connection, "execute", wraps),
-        (Connection, "execute", lambda _: contextmanager),
-        (Connection, "_execute", wraps),
-        (Cursor, "executemany", wraps),
-    ],
-)
-async def test_a_function_in_place_of_a_method_of_aiosqlite_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, decorate: Any
-) -> None:
-    """Instrumentations replace these methods. `execute` and `cursor` are used with `await` and with `async with`."""
-    real = getattr(kind, name)
-    heard: list[str] = []
-
-    @decorate(real)
-    def counted(self: Any, *args: Any) -> Any:
-        heard.append(str(args))
-        return real(self, *args)
-
-    async def change(saver: Any) -> None:
-        await saver.setup()
-        monkeypatch.setattr(kind, name, counted)
-        storing = for_storing(saver, saver.serde)
-        where = await storing.aput(
-            {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {}
-        )
-        await storing.aput_writes(where, [("messages", "hi")], "task")
-        monkeypatch.undo()
-
-    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
-        with anyio.fail_after(30):
-            await run_on_asyncio(partial(change, saver))
-
-    assert heard and "_committed" not in str(heard)
-
-
-@pytest.mark.backends("asyncio")
-async def test_the_methods_of_a_sqlite3_connection_by_the_user_are_called(tmp_path: Path) -> None:
-    heard: set[str] = set()
-
-    class Traced(sqlite3.Connection):
-        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-            heard.add(sql.partition(" ")[0])
-            return super().execute(sql, *args)
-
-    async with connect(tmp_path / "agent.db", factory=Traced) as connection:
-        agent = scripted(["done"], [], checkpointer=AsyncSqliteSaver(connection))
-        with anyio.fail_after(30):
-            await agent.ainvoke(QUESTION, AT)
-
-    assert "INSERT" in heard
 
 
 @pytest.mark.parametrize("kind", SAVERS)
@@ -466,122 +389,6 @@ async def test_a_method_that_is_put_on_a_saver_or_taken_from_it_during_a_run_is_
     assert bool(heard) is is_replaced
 
 
-@pytest.mark.parametrize("is_of_class", [True, False])
-async def test_a_commit_that_is_mocked_during_a_run_fails_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_class: bool
-) -> None:
-    """A user's test lets the disk become full after a call."""
-
-    async def fill() -> str:
-        """Fill the disk."""
-        full = AsyncMock(side_effect=sqlite3.OperationalError("disk is full"))
-        monkeypatch.setattr(Connection if is_of_class else saver.conn, "commit", full)
-        return "filled"
-
-    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
-        agent = scripted([calls("fill"), "done"], [fill], checkpointer=saver)
-        with anyio.fail_after(30), pytest.raises(sqlite3.OperationalError, match="disk is full"):
-            await agent.ainvoke(QUESTION, AT)
-        monkeypatch.undo()
-
-
-class Decorated:
-    """Callable object in place of a method, as of a decorator that is a class; it has no code of its own."""
-
-    def __init__(self, method: Any) -> None:
-        self._method = method
-        self.calls = 0
-
-    def __get__(self, saver: Any, kind: type | None = None) -> Any:
-        return self if saver is None else partial(self, saver)
-
-    async def __call__(self, *args: Any) -> Any:
-        self.calls += 1
-        return await self._method(*args)
-
-
-@pytest.mark.parametrize("name", ["aput", "aput_writes", "setup"])
-async def test_a_method_of_an_async_sqlite_saver_may_be_a_callable_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    decorated = Decorated(getattr(AsyncSqliteSaver, name))
-    monkeypatch.setattr(AsyncSqliteSaver, name, decorated)
-    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
-        with anyio.fail_after(30):
-            result = await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
-
-    assert contents(result) == ["go", "done"]
-    assert decorated.calls > 0
-
-
-@pytest.mark.parametrize("is_of_class", [True, False])
-@pytest.mark.parametrize("name", ["aput", "aput_writes"])
-async def test_the_error_of_a_mocked_method_of_an_async_sqlite_saver_is_that_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_of_class: bool
-) -> None:
-    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
-        owner = AsyncSqliteSaver if is_of_class else saver
-        monkeypatch.setattr(owner, name, AsyncMock(side_effect=OSError("disk full")))
-        with anyio.fail_after(30), pytest.raises(OSError, match="disk full"):
-            await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
-        monkeypatch.undo()
-
-
-@pytest.mark.parametrize("is_at_once", [True, False])
-@pytest.mark.parametrize("name", ["aput_writes", "setup"])
-async def test_a_method_of_an_async_sqlite_saver_that_the_user_has_written_may_use_all_of_the_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_at_once: bool
-) -> None:
-    """The method is replaced before a run or during it."""
-    real: Any = getattr(AsyncSqliteSaver, name)
-    found: list[Any] = []
-
-    @wraps(real)
-    async def counted(self: Any, *args: Any) -> Any:
-        result = await real(self, *args)
-        found.append(await self.conn.execute_fetchall("SELECT 1"))
-        return result
-
-    async def change() -> str:
-        """Replace the method."""
-        monkeypatch.setattr(AsyncSqliteSaver, name, counted)
-        return "changed"
-
-    if is_at_once:
-        await change()
-    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
-        agent = scripted([calls("change"), "done"], [change], checkpointer=saver)
-        with anyio.fail_after(30):
-            result = await agent.ainvoke(QUESTION, AT)
-
-    assert contents(result) == ["go", "", "changed", "done"]
-    assert found
-
-
-@pytest.mark.parametrize("is_ours", [True, False])
-async def test_a_failed_change_leaves_the_users_transaction_open_as_langgraphs_own_does(
-    tmp_path: Path, is_ours: bool
-) -> None:
-    """The connection is the user's, who may have begun something on it that only the user may take back."""
-
-    async def change(saver: Any) -> list[Any]:
-        connection = saver.conn
-        await saver.setup()
-        await connection.executescript("CREATE TABLE own (value); DROP TABLE writes")
-        await connection.execute("INSERT INTO own VALUES (1)")
-        storing = for_storing(saver, saver.serde) if is_ours else saver
-        where = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
-        with pytest.raises(sqlite3.OperationalError, match="writes"):
-            await storing.aput_writes(where, [("messages", "hi")], "task")
-        assert connection.in_transaction
-        return list(await connection.execute_fetchall("SELECT value FROM own"))
-
-    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
-        with anyio.fail_after(30):
-            assert await run_on_asyncio(partial(change, saver)) == [(1,)]
-            await run_on_asyncio(saver.conn.rollback)
-
-
 async def test_a_serializer_of_an_async_sqlite_saver_reads_the_context_variables_of_the_run(tmp_path: Path) -> None:
     """A serializer may take the key of a tenant from there."""
     tenant: ContextVar[str] = ContextVar("tenant", default="")
@@ -600,3 +407,46 @@ async def test_a_serializer_of_an_async_sqlite_saver_reads_the_context_variables
             await agent.ainvoke(QUESTION, AT)
 
     assert seen == {"one"}
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_what_a_tool_does_to_an_old_message_is_stored(kind: str, tmp_path: Path) -> None:
+    """As in LangGraph, a tool gets the message objects of the conversation, and may change them."""
+
+    def spoil(messages: list[BaseMessage]) -> list[BaseMessage]:
+        messages[1].additional_kwargs["seen"] = [len(messages)]
+        messages[2].content = "changed"
+        return messages
+
+    seen: list[list[BaseMessage]] = []
+
+    def prompt(state: Any) -> Any:
+        seen.append(state["messages"])
+        return spoil(state["messages"]) if len(seen) in (5, 6, 9) else state["messages"]
+
+    async with saver_of(kind, tmp_path / "db") as saver:
+        model = ScriptedModel([reply for _ in range(6) for reply in (calls(("work", {"query": "a"})), "done")])
+        agent = create_react_agent(model, [Recorder().tool("work")], prompt=prompt, checkpointer=saver)
+        for _ in range(6):
+            result = await agent.ainvoke(say("go"), AT)
+            found = await agent.aget_state(AT)
+            assert found.values["messages"] == result["messages"]
+
+    assert isinstance(found.values["messages"][2], ToolMessage)
+    assert found.values["messages"][1].additional_kwargs == {"seen": [17]}
+    assert found.values["messages"][2].content == "changed"
+
+
+def test_a_user_s_subclass_of_a_saver_is_the_object_that_reads() -> None:
+    """The subclass may depend on being one object, so the reader must not be a copy."""
+    read_by: list[int] = []
+
+    class Own(InMemorySaver):
+        def get_tuple(self, config: Any) -> Any:
+            read_by.append(id(self))
+            return super().get_tuple(config)
+
+    saver = Own()
+    scripted(["hi"], [], checkpointer=saver).invoke(QUESTION, AT)
+
+    assert set(read_by) == {id(saver)}

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Generic, NewType, TypeVar
 
 import ormsgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -28,6 +30,7 @@ from callboard.agent import _react
 from callboard.conversations._stored_types import named_types
 from callboard.testing import Recorder, ScriptedModel, calls
 
+from ._messages import MESSAGES, outcome_of, parts
 from ._savers import AT, QUESTION, scripted
 
 pytestmark = pytest.mark.real_clock
@@ -388,3 +391,14 @@ async def test_memory_by_url_is_as_strict(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="Loose"):
         await agent_on("memory", "hi", state_schema=Bag, tools=[Recorder().tool("work")]).ainvoke(given, AT)
+
+
+@given(messages=st.lists(MESSAGES, max_size=4))
+def test_messages_are_stored_and_read_as_by_langgraphs_own_serializer(messages: list[Any]) -> None:
+    """LangGraph's agents read the same databases."""
+    langgraph, strict = JsonPlusSerializer(), StrictSerializer("x")
+    stored = outcome_of(lambda: strict.dumps_typed(messages))
+
+    assert stored == outcome_of(lambda: langgraph.dumps_typed(messages))
+    if isinstance(stored, tuple):
+        assert parts(strict.loads_typed(stored)) == parts(langgraph.loads_typed(stored))

@@ -7,10 +7,8 @@ import asyncio
 import copy
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
 from functools import cache, partial
-from types import FunctionType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from anyio import to_thread
 from langchain_core.messages import AIMessage
@@ -135,7 +133,7 @@ def create_tables(saver: Any) -> None:
     """Create the tables of a LangGraph `SqliteSaver`, unless the saver has created them; ignore other savers."""
     module = sys.modules.get("langgraph.checkpoint.sqlite")
     if module is not None and type(saver) is module.SqliteSaver and not saver.is_setup:
-        # Each copy of a saver without tables would create them again, with each change.
+        # Each copy of a saver without tables would create them again, with each reading.
         with saver.lock:
             saver.setup()
 
@@ -145,46 +143,6 @@ async def acreate_tables(saver: Any) -> None:
     module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
     if module is not None and type(saver) is module.AsyncSqliteSaver and not saver.is_setup:
         await saver.setup()
-
-
-class _OneJob:
-    """SQLite connection that makes a whole change, with the commit, in one job of its thread; for `AsyncSqliteSaver`.
-
-    With its own connection, the saver waits for four jobs of this thread. It still packs the values and holds its lock,
-    and like it, this connection rolls nothing back: a transaction that the user has begun there ends with the commit.
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._statements: list[tuple[str, Sequence[Any]]] = []
-        """SQL statements of the change in progress, each with the parameters of all its executions."""
-
-    def cursor(self) -> Self:
-        self._statements = []  # a change that was cancelled may have left some
-        return self
-
-    def execute(self, sql: str, parameters: Any) -> Self:
-        self._statements = [(sql, [parameters])]
-        return self
-
-    async def executemany(self, sql: str, parameters: Sequence[Any]) -> None:
-        self._statements.append((sql, parameters))
-
-    async def commit(self) -> None:
-        statements, self._statements = self._statements, []
-        await self._connection._execute(_committed, self._connection._connection, statements)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-
-def _committed(connection: Any, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
-    with closing(connection.cursor()) as cursor:
-        for sql, parameters in statements:
-            cursor.executemany(sql, parameters)
-        connection.commit()
 
 
 # PostgreSQL savers
@@ -251,73 +209,6 @@ def with_serde(saver: Any, serde: Any) -> Any:
     copied = copy.copy(saver)
     copied.serde = serde
     return copied
-
-
-def for_storing(saver: Any, serde: Any) -> Any:
-    """Return a saver with the serializer `serde`, only for calls of `put`, `put_writes`, `aput` and `aput_writes`."""
-    copied = with_serde(saver, serde)
-    if _has_plain_connection(saver):
-        copied = copy.copy(saver) if copied is saver else copied
-        copied.conn = _OneJob(saver.conn)
-    return copied
-
-
-def _has_plain_connection(saver: Any) -> bool:
-    """Return whether a saver is LangGraph's `AsyncSqliteSaver`, with a connection of aiosqlite's own class."""
-    module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
-    if module is None or type(saver) is not module.AsyncSqliteSaver:
-        return False
-    connection = saver.conn
-    # A subclass may do more in its methods, and so may what an instrumentation or a test puts in place of them.
-    if type(connection) is not module.aiosqlite.Connection or not _LEFT_OUT.isdisjoint(vars(connection)):
-        return False
-    if type(vars(connection).get("_connection")) is not sys.modules["sqlite3"].Connection:
-        return False
-    methods = _methods_for_storing(module)
-    # Other releases of the saver may use more of the connection than `_OneJob` has.
-    names = set(_STORING.split())
-    return all(map(_is_theirs, methods)) and all(names.issuperset(one.__code__.co_names) for one in methods[:2])
-
-
-def _methods_for_storing(module: Any) -> list[Any]:
-    """Return the methods with which `AsyncSqliteSaver` stores something: `aput`, `aput_writes`, and all they call."""
-    return [
-        *map(vars(module.AsyncSqliteSaver).get, ("aput", "aput_writes", "setup")),
-        *map(vars(module.aiosqlite.Connection).get, _LEFT_OUT),
-        *map(vars(module.aiosqlite.Cursor).get, ("executemany", "_execute")),
-    ]
-
-
-def _is_theirs(method: Any) -> bool:
-    """Return whether a method, with what it wraps, is a function that LangGraph or aiosqlite defines."""
-    # The type first: a mock or another callable has no code. The globals, because `wraps` copies a function's names.
-    if type(method) is not FunctionType:
-        return False
-    if method.__globals__.get("__name__", "").partition(".")[0] not in ("langgraph", "aiosqlite"):
-        return False
-    wrapped = vars(method).get("__wrapped__")
-    return wrapped is None or _is_theirs(wrapped)
-
-
-def parts_of(saver: Any) -> list[Any]:
-    """Return all on which the result of `for_storing` depends, for a comparison by identity."""
-    parts = [*vars(saver), *vars(saver).values()]
-    module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
-    if module is None or type(saver) is not module.AsyncSqliteSaver:
-        return parts
-    if type(saver.conn) is module.aiosqlite.Connection:
-        parts += [*vars(saver.conn), *vars(saver.conn).values(), *_methods_for_storing(module)]
-    return parts
-
-
-_LEFT_OUT = frozenset(("commit", "cursor", "execute", "_execute"))
-"""Methods of a connection that `AsyncSqliteSaver` uses to store something, and that `_OneJob` calls less or not."""
-
-_STORING = """
-    WRITES_IDX_MAP all commit conn cursor dumps dumps_typed encode enumerate execute executemany get
-    get_checkpoint_metadata json lock serde setup str
-"""
-"""Names in the methods of `AsyncSqliteSaver` that store something, in the releases that were read, on all Pythons."""
 
 
 def reading_objects(saver: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import ormsgpack
@@ -26,7 +26,6 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
-from callboard._langgraph._message_cache import Loads, MessageMemory, StoredConversation, dumped
 from callboard.exceptions import StorageError
 
 Name = tuple[str, ...]
@@ -54,8 +53,6 @@ class StrictSerializer(JsonPlusSerializer):
         self._where = where
         self._types = _by_name(types)
         self._unknown = unknown
-        self.memory: MessageMemory | None = None
-        self.conversation: StoredConversation | None = None
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Name | type]) -> "StrictSerializer":
         """Return a copy of the serializer that allows further types, given as types or names. Called by LangGraph."""
@@ -65,19 +62,11 @@ class StrictSerializer(JsonPlusSerializer):
         return other
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        if self.conversation is not None:
-            return dumped(obj, self._dumped, partial(self.conversation.packed, check=self._check))
-        return self._dumped(obj)
-
-    def _dumped(self, obj: Any) -> tuple[str, bytes]:
-        kind, data = dumped(obj, super().dumps_typed)
+        kind, data = super().dumps_typed(obj)
         if kind == "msgpack":
-            self._check(data)
+            # On the packed bytes, not on the value: exactly what is written is checked, whatever packed it.
+            self._read(_Reading(self, makes=False), data)
         return kind, data
-
-    def _check(self, data: bytes) -> None:
-        # On the packed bytes, not on the value: exactly what is written is checked, whatever packed it.
-        self._read(_Reading(self, makes=False), data)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         kind, stored = data
@@ -88,16 +77,13 @@ class StrictSerializer(JsonPlusSerializer):
                 "LangGraph's with the serializer that has written it",
             )
         if kind == "msgpack":
-            return self._remade(stored) if self.conversation is None else self.conversation.read(stored, self._remade)
+            return self._read(_Reading(self, makes=True), stored)
         if kind != "json":
             return super().loads_typed(data)
         try:
             return json.loads(stored, object_hook=self._revived)
         except Exception as error:
             raise self._damaged(error) from error
-
-    def _remade(self, data: bytes) -> Any:
-        return self._read(_Reading(self, makes=True), data)
 
     def _read(self, reading: "_Reading", data: bytes) -> Any:
         try:
@@ -163,13 +149,7 @@ class _Reading:
         self.problem: BaseException | None = None  # first error of a hook, which ormsgpack replaces by its own
 
     def unpacked(self, data: bytes) -> Any:
-        return ormsgpack.unpackb(data, ext_hook=self._hook, option=ormsgpack.OPT_NON_STR_KEYS)
-
-    def _hook(self, code: int, data: bytes) -> Any:
-        memory = self._owner.memory
-        if memory is not None and self._makes:
-            return memory.read(code, data, self._extension)
-        return None if memory is not None and memory.knows(code, data) else self._extension(code, data)
+        return ormsgpack.unpackb(data, ext_hook=self._extension, option=ormsgpack.OPT_NON_STR_KEYS)
 
     def _extension(self, code: int, data: bytes) -> Any:
         try:
@@ -209,17 +189,12 @@ def _made(code: int, make: Any, content: Any) -> Any:
 class OutlineSerializer(JsonPlusSerializer):
     """Serializer that reads plain data only, with `None` in place of every object."""
 
-    def __init__(self, conversation: StoredConversation | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(allowed_msgpack_modules=None, __unpack_ext_hook__=lambda _code, _data: None)
-        self._conversation = conversation
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         kind, stored = data
-        if kind == "json":
-            return json.loads(stored)
-        if kind != "msgpack" or self._conversation is None:
-            return super().loads_typed(data)
-        return self._conversation.outlined(stored, lambda part: JsonPlusSerializer.loads_typed(self, (kind, part)))
+        return json.loads(stored) if kind == "json" else super().loads_typed(data)
 
 
 def can_be_outlined(serde: object) -> bool:
@@ -228,34 +203,6 @@ def can_be_outlined(serde: object) -> bool:
     if isinstance(serde, StrictSerializer) or not isinstance(serde, JsonPlusSerializer):
         return isinstance(serde, StrictSerializer)
     return type(serde).loads_typed is JsonPlusSerializer.loads_typed and not serde.pickle_fallback
-
-
-def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
-    """Return a serializer's copy with caches of messages and conversations; return a user's serializer as it is."""
-    if isinstance(serde, StrictSerializer):
-        other = copy.copy(serde)
-        other.memory, other.conversation = memory, conversation
-        return other
-    hook = getattr(serde, "_unpack_ext_hook", None)
-    # Exact type and default hook only: of a subclass it is unknown how it reads a message.
-    if type(serde) is not JsonPlusSerializer or serde._custom_unpack_ext_hook or hook is None:
-        return serde
-    theirs = copy.copy(serde)
-    pack = None if conversation is None else conversation.packed
-    own = {"dumps_typed": partial(dumped, theirs=serde.dumps_typed, pack=pack)}
-    vars(theirs).update(
-        own if "dumps_typed" not in vars(serde) else {}, _unpack_ext_hook=partial(memory.read, make=hook)
-    )
-    if conversation is not None and "loads_typed" not in vars(serde):
-        vars(theirs)["loads_typed"] = partial(_loaded, conversation.read, copy.copy(theirs))
-    return theirs
-
-
-def _loaded(read: Callable[[bytes, Loads], Any], serde: JsonPlusSerializer, data: tuple[str, bytes]) -> Any:
-    """Return the value of stored data; `read` takes cached parts from a cache, `serde` parses the rest."""
-    if data[0] != "msgpack":
-        return serde.loads_typed(data)
-    return read(data[1], lambda part: serde.loads_typed(("msgpack", part)))
 
 
 MEND = "Bring back a copy, or go on in another thread"

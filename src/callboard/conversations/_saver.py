@@ -2,16 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
-from operator import is_
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard._langgraph._message_cache import MessageMemory, StoredConversations
 from callboard._langgraph._savers import (
     AwaitedSaver,
     Value,
@@ -20,26 +17,30 @@ from callboard._langgraph._savers import (
     aforget,
     clock,
     create_tables,
-    for_storing,
     forget,
     gone_values,
     is_known,
     keeps_values,
-    parts_of,
     with_serde,
 )
-from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
+from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined
 from callboard.conversations._database import LazySaver
 from callboard.conversations._storage import Base, check_checkpoint, reading_stored_data
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """Keys of a config that name a thread and a checkpoint in it."""
 
-Place = tuple[str, str]
-"""Id of a thread, and the namespace of a graph within it."""
-
 Change = tuple[str, tuple[Any, ...]]
 """Name of a checkpointer's method that stores something, and its arguments."""
+
+
+def _unchanged(saver: Any) -> Any:
+    return saver
+
+
+def _outlined(saver: Any) -> Any:
+    """Return a copy of a saver that reads outlines; return a saver that cannot be copied, or read in part, as it is."""
+    return with_serde(saver, OutlineSerializer()) if is_known(saver) and can_be_outlined(saver.serde) else saver
 
 
 class Saver:
@@ -56,15 +57,6 @@ class Saver:
         self.thread_id = thread_id
         self.namespace = namespace
         self._about = {} if about is None else about
-        self._copies: dict[str, tuple[list[Any], Any]] = {}
-        """Copies of the saver with a caching serializer, by the name of the method that stores something.
-
-        Each copy stands behind the parts of the saver from which it was made.
-        """
-
-    @property
-    def _place(self) -> Place:
-        return self.thread_id, self.namespace
 
     @property
     def is_waited_for(self) -> bool:
@@ -81,27 +73,25 @@ class Saver:
 
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
         """Return a checkpoint with its pending writes, or `None` if it does not exist; by default the latest."""
-        config, seen = self.config(checkpoint_id), partial(_remembering, place=self._place)
-        return self._checked(await self._get(self._awaited.call, config, seen))
+        return self._checked(await self._get(self._awaited.call, self.config(checkpoint_id)))
 
     async def outline(self) -> CheckpointTuple | None:
         """Return the latest checkpoint with `None` in place of each object; return `None` if there is no checkpoint."""
         # Most of the time of a read is spent on making messages, which the caller does not need. Like a change, this
         # read goes on within the grace if the caller is cancelled: a run must learn at its end whether it still holds
         # its thread.
-        seen = partial(_outlined, place=self._place)
-        return self._checked(await self._get(self._awaited.store, self.config(), seen), outlined=True)
+        return self._checked(await self._get(self._awaited.store, self.config(), _outlined), outlined=True)
 
     async def _get(
-        self, call: Callable[..., Awaitable[Any]], config: RunnableConfig, seen: Callable[[Any], Any]
+        self, call: Callable[..., Awaitable[Any]], config: RunnableConfig, reader_of: Callable[[Any], Any] = _unchanged
     ) -> CheckpointTuple | None:
         def get(saver: Any) -> Any:
             create_tables(saver)
-            return seen(saver).get_tuple(config)
+            return reader_of(saver).get_tuple(config)
 
         async def aget(saver: Any) -> Any:
             await acreate_tables(saver)
-            return await seen(saver).aget_tuple(config)
+            return await reader_of(saver).aget_tuple(config)
 
         return cast("CheckpointTuple | None", await call("get_tuple", get, aget))
 
@@ -111,10 +101,10 @@ class Saver:
         config = self.config()
 
         def get(saver: Any) -> list[CheckpointTuple]:
-            return list(_remembering(saver).list(config, before=bound, limit=limit))
+            return list(saver.list(config, before=bound, limit=limit))
 
         async def aget(saver: Any) -> list[CheckpointTuple]:
-            return [found async for found in _remembering(saver).alist(config, before=bound, limit=limit)]
+            return [found async for found in saver.alist(config, before=bound, limit=limit)]
 
         listed = await self._awaited.call("list", get, aget)
         return [found for found in map(self._checked, listed) if found is not None]
@@ -124,8 +114,8 @@ class Saver:
         given = {"config": self.config(checkpoint_id), "channels": names}
         return await self._awaited.call(
             "get_delta_channel_history",
-            lambda saver: _remembering(saver).get_delta_channel_history(**given),
-            lambda saver: _remembering(saver).aget_delta_channel_history(**given),
+            lambda saver: saver.get_delta_channel_history(**given),
+            lambda saver: saver.aget_delta_channel_history(**given),
         )
 
     def told(self, found: CheckpointTuple) -> str:
@@ -170,7 +160,7 @@ class Saver:
 
         def make() -> None:
             for name, args in changes:
-                getattr(self._storing(saver, name), name)(*args)
+                getattr(saver, name)(*args)
                 if gone := self._gone(name, args):
                     forget(saver, gone)
 
@@ -179,20 +169,9 @@ class Saver:
     async def _amake(self, changes: Sequence[Change], saver: Any) -> None:
         await acreate_tables(saver)
         for name, args in changes:
-            await getattr(self._storing(saver, name), f"a{name}")(*args)
+            await getattr(saver, f"a{name}")(*args)
             if gone := self._gone(name, args):
                 await aforget(saver, gone)
-
-    def _storing(self, saver: Any, name: str) -> Any:
-        """Return the copy of a saver for calls of its method `name`; return a saver of an unknown class unchanged."""
-        if not is_known(saver):
-            return saver
-        # The program may change the saver during a run, such as to connect again; the copy would keep the old parts.
-        parts, known = parts_of(saver), self._copies.get(name)
-        if known is None or len(parts) != len(known[0]) or not all(map(is_, parts, known[0])):
-            serde = _caching(saver, self._place if name == "put" else None)
-            known = self._copies[name] = parts, for_storing(saver, serde)
-        return known[1]
 
     def _gone(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
         if name != "put" or not keeps_values(self._saver):
@@ -210,7 +189,7 @@ class Saver:
     @property
     def identity(self) -> Hashable:
         """Key that identifies this thread of this checkpointer, valid while the checkpointer exists."""
-        return id(self._saver), *self._place
+        return id(self._saver), self.thread_id, self.namespace
 
     def packed(self, value: object) -> tuple[str, bytes]:
         """Serialize a value; return its kind and its bytes. Raises the serializer's error if it refuses the value."""
@@ -226,29 +205,3 @@ class Saver:
         except Exception:  # of any type; the caller reports the write's error instead
             return False
         return True
-
-
-_KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
-"""Cached checkpoints and messages of each saver, as they were last read or written."""
-
-
-def _kept(saver: Any) -> StoredConversations:
-    return _KEPT.setdefault(saver, StoredConversations(MessageMemory()))
-
-
-def _remembering(saver: Any, place: Place | None = None) -> Any:
-    """Return a copy of the saver whose serializer caches messages; return a saver of an unknown class unchanged."""
-    return with_serde(saver, _caching(saver, place)) if is_known(saver) else saver
-
-
-def _caching(saver: Any, place: Place | None) -> Any:
-    """Return a copy of a saver's serializer that caches messages."""
-    kept = _kept(saver)
-    # Only the latest checkpoint of the thread may be cached, and `place` is given only for it.
-    return remembering(saver.serde, kept.memory, None if place is None else kept.at(place))
-
-
-def _outlined(saver: Any, place: Place) -> Any:
-    if not is_known(saver) or not can_be_outlined(saver.serde):
-        return saver
-    return with_serde(saver, OutlineSerializer(_kept(saver).at(place)))
