@@ -130,24 +130,6 @@ async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
 
 
 @pytest.mark.backends("asyncio")
-async def test_langgraph_goes_on_with_what_was_sent() -> None:
-    """The checkpoint contains LangGraph's own sends, and finished calls do not run again."""
-    works, saver = Works(), InMemorySaver()
-    agent = agent_of(works, "hi", saver=saver)
-    sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
-    theirs = langgraph_agent(ScriptedModel(["end"]), works.tools(), checkpointer=saver, version="v2")
-    await agent.ainvoke(QUESTION, AT)
-    await agent.ainvoke(Command(goto=sends), AT)
-    state = await theirs.aget_state(AT)
-    result = await theirs.ainvoke(Command(resume="yes"), AT)
-
-    questions = [(task.name, [one.value for one in task.interrupts]) for task in state.tasks]
-    assert questions == [("tools", []), ("tools", ["x"])]
-    assert contents(result) == ["go", "hi", "w", "x: yes", "end"]
-    assert works.ran == ["w", "x", "x"]
-
-
-@pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("stops", [True, False], ids=["before", "in the middle"])
 async def test_we_go_on_with_what_langgraph_has_sent(stops: bool) -> None:
     """callboard runs LangGraph's sends beside the next node; finished calls of an interrupted step do not run again."""

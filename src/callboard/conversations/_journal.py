@@ -19,16 +19,13 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 
 from callboard._calls._observers import current_mark
-from callboard._langgraph._node_scope import PUSH
 from callboard._langgraph._serializers import MEND
 from callboard.conversations._actor_states import ActorStates
 from callboard.conversations._channels import MESSAGES, Schema, State, Write
 from callboard.conversations._langgraph_threads import (
     kept_records,
-    merged_records,
     next_nodes,
     read_next_nodes,
-    writes_for_langgraph,
 )
 from callboard.conversations._lease import LEASE, OwnLease, described, is_over, new_holder, prolonged, release
 from callboard.conversations._saver import Change, Saver
@@ -67,7 +64,7 @@ from callboard.conversations._storage import (
     stored_form,
     unknown_values,
 )
-from callboard.conversations._stored_types import tracked_entry, tracked_writes
+from callboard.conversations._stored_types import tracked_entry
 from callboard.conversations._thread import START, Following, RecordedThread
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
@@ -170,12 +167,8 @@ class SavedThread(RecordedThread):
         with reading_stored_data(self.saver.told(found)):
             self.load(found)
             self._base, self._commits = base_of(found), commits_in(found)
-            # From LangGraph's writes on this checkpoint: its agents may have gone on after the last entry of ours.
-            theirs = dict(self.records)
             for entry in entries:
                 self.take(entry)
-            if self.checkpoint_id == self._base.id:
-                self.records = merged_records(self.records, theirs)
             for name in self.schema.conversations:
                 _check_messages(self.state.get(name) or [])
 
@@ -453,15 +446,6 @@ class SavedThread(RecordedThread):
         if self._base is None or self._base.id != self.checkpoint_id:
             await self._rebase(self.source)
         await self._flush(wait=True)
-        if self.records and self._base is not None:
-            # Last: only LangGraph agents need these writes to go on. Replay works without them.
-            changes = [
-                self.saver.writes(
-                    self._base.id, tracked_writes(writes, self.schema.untracked), task_id, f"~{PUSH}, {index:010}"
-                )
-                for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base))
-            ]
-            await self.saver.store(*changes)
 
     async def _rebase(self, source: Source) -> None:
         """Store the whole state as a new checkpoint, which later journal entries are added to."""

@@ -1,10 +1,10 @@
-"""Unfinished steps in LangGraph's stored form, so that LangGraph and callboard can resume each other's threads.
+"""Unfinished steps in LangGraph's stored form, so that callboard can continue a thread that waits under LangGraph.
 
 The next nodes are channels `branch:to:<node>`. The calls to run are LangGraph sends in a channel of their own, without
-the state. The results of a call are written under the task id that LangGraph would compute for it.
+the state. LangGraph has written the results of a call under the id of the call's task.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import ToolCall
@@ -14,7 +14,7 @@ from langgraph.types import Interrupt, Send
 from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
 from callboard.conversations._channels import MESSAGES
 from callboard.conversations._flow import AFTER, AGENT, BEFORE, MODEL, TOOLS, Sent, numbered
-from callboard.conversations._storage import BRANCH, SENDS, Asked, Base, Entry, Finished, notes_of
+from callboard.conversations._storage import BRANCH, SENDS, Asked, Entry, Finished, notes_of
 from callboard.conversations._stored_types import tracked_send
 from callboard.conversations._thread import START, Thread
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, keys_of
@@ -55,39 +55,9 @@ def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
     return [*finished, Asked(others)] if others else finished
 
 
-def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Yield, for each task that asks a question and each call with a result, LangGraph's task id and the writes."""
-    tasks = _call_tasks(thread)
-    # If LangGraph still has a call to run, that call's task leads on to the model by itself.
-    nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
-    after = _names(thread, thread.schema.flow.turn_entry) if nothing_left else ()
-    onward: list[tuple[str, Any]] = [(BRANCH + name, None) for name in after]
-    for number, keys in tasks:
-        records = [thread.known_of(key) for key in keys]
-        task_id = task_id_of(base.id, thread.namespace, thread.step + 1, TOOLS, PUSH, str(number))
-        if records and all(record.is_finished for record in records):
-            yield task_id, [*thread.written(keys), *onward]
-        elif pending := [question for record in records for question in record.pending]:
-            yield task_id, _asked(pending, records[0].answers if len(keys) == 1 else ())
-    for node in thread.next:
-        if node != TOOLS and (record := thread.known_of(node)).pending:
-            yield _pulled(thread, base.id, node), _asked(record.pending, record.answers)
-
-
-def _asked(pending: Sequence[Interrupt], answers: Sequence[Any]) -> list[tuple[str, Any]]:
-    return [(INTERRUPT, [*pending]), *([(RESUME, [*answers])] if answers else [])]
-
-
 def _pulled(thread: Thread, checkpoint_id: str, node: str) -> str:
     """Return LangGraph's id of the task that runs a node with the state as its input."""
     return task_id_of(checkpoint_id, thread.namespace, thread.step + 1, node, PULL, f"{BRANCH}{node}")
-
-
-def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
-    """Return LangGraph's tasks for the tools node: each task's index among all sends, and its tool calls' keys."""
-    messages = thread.state.get(MESSAGES) or []
-    sent = [(one.number, one.tasks(messages, MESSAGES)) for one in thread.sends if one.node == TOOLS]
-    return [*sent, *((number, [key]) for number, (key, _) in enumerate(open_calls(thread), len(thread.sends)))]
 
 
 def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
@@ -144,17 +114,6 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
     ((key, call),) = calls
     if (record := _record_of(writes, call)) is not None:
         thread.records[key] = record
-
-
-def merged_records(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
-    """Merge callboard's and LangGraph's records of calls; for each call, the record with more progress is kept."""
-    # LangGraph may have continued a step at which callboard had stopped.
-    both = {key: max(ours.get(key, NOTHING_KNOWN), record, key=_progress) for key, record in theirs.items()}
-    return {**ours, **both}
-
-
-def _progress(record: CallRecord) -> tuple[bool, int]:
-    return record.is_finished, len(record.answers)
 
 
 Numbered = list[tuple[int, Send]]
