@@ -1,5 +1,6 @@
 """Results of the calls of a run without a checkpointer, which are recorded together when their batch has ended."""
 
+import threading
 from typing import Annotated, Any
 
 import anyio
@@ -11,8 +12,6 @@ from langgraph._internal._constants import CONFIG_KEY_SEND
 from langgraph.types import Command, interrupt
 
 from callboard import AgentState, CallEvent, create_react_agent, observe
-from callboard._util._cooperative import PORTION, in_portions
-from callboard.agent._tools_step import CallStep
 from callboard.conversations._thread import Thread
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.testing import Recorder, ScriptedModel, calls
@@ -76,7 +75,7 @@ async def test_each_message_has_an_id_when_it_is_recorded(with_command: bool) ->
     messages = [ToolMessage("", tool_call_id=str(place)) for place in range(4)]
     messages[1].id = "own"
     outputs: list[Any] = [*messages[:3], Command(update={"messages": messages[3:]})] if with_command else messages
-    await in_portions(thread.finishing(["a", "b", "c", "d"], outputs))
+    thread.record_results(["a", "b", "c", "d"], outputs)
     assert [record.output for record in thread.records.values()] == outputs
     ids = [message.id for message in messages]
     assert (None not in ids, len({*ids}), ids[1]) == (True, 4, "own")
@@ -98,21 +97,22 @@ async def test_observers_of_calls_see_results_with_their_ids(recorder: Recorder)
     assert None not in seen
 
 
-async def test_a_large_batch_is_recorded_in_portions(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = list[int]()
-    original = CallStep._recording
+async def test_the_results_of_a_large_batch_are_recorded_in_another_thread(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 8: to record thousands of results takes longer than other tasks of the event loop should wait."""
+    threads = list[int]()
+    original = Thread.record_results
 
-    def counted(self: CallStep, *results: Any) -> Any:
-        parts.append(0)
-        for _ in original(self, *results):
-            parts[-1] += 1
-            yield
+    def counted(self: Thread, *results: Any) -> None:
+        threads.append(threading.get_ident())
+        original(self, *results)
 
-    monkeypatch.setattr(CallStep, "_recording", counted)
-    asked = calls(*["quick"] * (2 * PORTION + 1))
-    agent = create_react_agent(ScriptedModel([asked, "done"]), [recorder.tool("quick")])
+    monkeypatch.setattr(Thread, "record_results", counted)
+    asked = calls(*["quick"] * 1001)
+    agent = create_react_agent(ScriptedModel([calls("quick"), asked, "done"]), [recorder.tool("quick")])
     messages = (await agent.ainvoke(QUESTION))["messages"]
-    assert parts == [2]
-    assert [one.tool_call_id for one in messages if isinstance(one, ToolMessage)] == [
-        call["id"] for call in asked.tool_calls
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]
+    assert [one.tool_call_id for one in messages if isinstance(one, ToolMessage)][1:] == [
+        call["id"] for call in messages[3].tool_calls
     ]

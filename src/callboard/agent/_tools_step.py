@@ -12,6 +12,7 @@ from itertools import count
 from operator import itemgetter
 from typing import Any, cast
 
+from anyio import to_thread
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -23,7 +24,7 @@ from callboard._langgraph._call_scope import Write, with_writes
 from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
-from callboard._util._cooperative import Steps, in_portions
+from callboard._util._cooperative import in_portions
 from callboard.agent._run_context import RunContext
 from callboard.conversations._flow import TOOLS, Sent
 from callboard.conversations._thread import as_update
@@ -36,6 +37,9 @@ from callboard.tools._results import Output, Requested, ResultRules, messages_in
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, ToolBatch
 from callboard.tools._unanswered import answered_ids, id_of
+
+_MANY_RESULTS = 1000
+"""Number of results up to which a batch is recorded in the event loop; it takes one or two milliseconds."""
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
@@ -222,12 +226,12 @@ class CallStep:
         try:
             combined = await batch.run()
             if not self._records_each:
-                await in_portions(self._recording(*batch.results))
+                await self._record_results(*batch.results)
         except BaseException:
             # Shielded, within the grace: a cancelled step still records the calls that are known to have ended.
             with cleanup():
                 if not self._records_each:
-                    await in_portions(self._recording(*batch.results))
+                    await self._record_results(*batch.results)
                 await self._note_ended(batch)
             raise
         self._leave_with(combined if isinstance(combined, list) else [combined])
@@ -331,10 +335,15 @@ class CallStep:
         whole = with_writes(output, self._writes[key]) if key in self._writes else output
         await self._run.thread.finished(self.tasks[key], whole, later=is_last and self._ends_step)
 
-    def _recording(self, keys: Sequence[str], outputs: Sequence[Any]) -> Steps[None]:
+    async def _record_results(self, keys: Sequence[str], outputs: Sequence[Any]) -> None:
         if self._writes:
             outputs = [with_writes(one, self._writes.get(key, ())) for key, one in zip(keys, outputs, strict=True)]
-        return self._run.thread.finishing([*map(self.tasks.__getitem__, keys)], outputs)
+        record = partial(self._run.thread.record_results, [*map(self.tasks.__getitem__, keys)], outputs)
+        # Many results take longer than other tasks of the event loop should wait.
+        if len(keys) > _MANY_RESULTS:
+            await to_thread.run_sync(record)
+        else:
+            record()
 
 
 # Overridden methods of a tools node, around each call or around all calls of a reply. The method gets the same input as

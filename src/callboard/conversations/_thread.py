@@ -12,7 +12,6 @@ from langchain_core.messages import BaseMessage, ToolMessage, convert_to_message
 from langgraph.types import Command, Interrupt, Overwrite, Send
 
 from callboard._calls._observers import current_mark
-from callboard._util._cooperative import PORTION, Steps
 from callboard.conversations._actor_states import ActorStates, KeptStates
 from callboard.conversations._channels import MESSAGES, Schema, State, Write
 from callboard.conversations._flow import Sent, Target, numbered, parted
@@ -133,18 +132,14 @@ class Thread:
         """Record the result of a task; with `later`, it may be stored together with the next journal entry."""
         self.records[task] = CallRecord(output=self.identified(output))
 
-    def finishing(self, tasks: Sequence[str], outputs: Sequence[object]) -> Steps[None]:
+    def record_results(self, tasks: Sequence[str], outputs: Sequence[object]) -> None:
         """Record the results of several tasks of a thread in memory, in which nothing has to be stored."""
-        for start in range(0, len(tasks), PORTION):
-            if start:
-                yield
-            part = outputs[start : start + PORTION]
-            if {*map(type, part)} != {ToolMessage}:
-                part = [*map(self.identified, part)]
-            elif self._has_ids:
-                _give_ids(cast("Sequence[ToolMessage]", part))
-            for task, output in zip(tasks[start : start + PORTION], part, strict=True):
-                self.records[task] = CallRecord(output=output)
+        if {*map(type, outputs)} != {ToolMessage}:
+            outputs = [*map(self.identified, outputs)]
+        elif self._has_ids:
+            _give_ids(cast("Sequence[ToolMessage]", outputs))
+        for task, output in zip(tasks, outputs, strict=True):
+            self.records[task] = CallRecord(output=output)
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
         """Record the questions of tasks, and the answers that these tasks have taken."""
