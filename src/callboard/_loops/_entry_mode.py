@@ -36,6 +36,8 @@ def is_sync_entry() -> bool:
 
 def is_missing(half: Any) -> bool:
     """Return whether a function only raises `NotImplementedError`, in place of a missing sync or async version."""
+    # By its code, because nothing else tells: a class with an async version often has a sync one that only raises, such
+    # as `_run` of a tool or `wrap_tool_call` of LangChain's middleware. A call to find out would run users' code twice.
     code = getattr(half, "__code__", None)
     # A function that uses any other name than that of the error does more than raise it.
     return code is not None and code.co_names == ("NotImplementedError",)
