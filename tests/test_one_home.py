@@ -10,8 +10,6 @@ SOURCE = TESTS.parent / "src" / "callboard"
 ACTORS = TESTS.parent / "actors" / "src" / "callboard_actors"
 
 ANSWERS_IN_SOURCE = {
-    "which bytes are a message": r'"model_validate_json"|\\xdc',
-    "how much of a conversation is as it was stored": r"\.begins\(",
     "until when must code report activity": r"callboard_idle",
     "for which call does code run": r"callboard_supervised",
     "which kinds of entries does a journal have": r'KIND\b.* = "(actor|amend|asked|claim|failed|hold|leave|step|task)"',
