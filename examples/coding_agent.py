@@ -7,13 +7,12 @@ callboard run coding_agent:agent "Fix the tests." --live --db my.db  the same ag
 
 The project is a folder: $PROJECT, or with `--model` also `--project`. The example without a model makes one with a bug.
 Commands run confined by the kernel: they read and write the project, and have no network. Each edit of a file waits for
-a person, and so does each command that is not a plain call of an allowed program. The scripted model wants to remove a
+a person, and so does each command that does not begin like a harmless one. The scripted model wants to remove a
 failing test; the person declines, and the model repairs the code.
 """
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from commands import policy_of, run_command
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool, ToolException, tool
 from langgraph.types import Command
@@ -30,13 +30,13 @@ from callboard import Agent, CallPolicy, ToolCallRequest, ToolNode, create_react
 from callboard.middleware import RequireApproval
 from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
-from callboard_actors.process import Confine
-from callboard_actors.shell import Shell
 
 FOLDER = Path(os.environ.get("PROJECT", "."))
 TASK = "Make the tests pass."
-PROMPT = "You work on a Python project. Run the tests with `python -m unittest`. Read a file before you edit it."
-ALLOWED = ("ls", "grep", "python -m unittest")
+PROMPT = "You work on a Python project. Its tests run with `python -m unittest`. Read a file before you edit it."
+PROGRAMS = ("ls", "grep", "python", "rm", "mv", "mkdir")
+HARMLESS = (("ls",), ("grep",), ("python", "-m", "unittest"))
+"""Beginnings of commands that need no approval; they are confined, too."""
 MAX_CHARACTERS = 20_000
 
 
@@ -51,13 +51,14 @@ def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER) -> Ag
             f"{folder} contains {', '.join(found)}: let the agent work on a copy without them, made by `git archive`"
         )
     python = Path(sys.executable)
-    confine = Confine(read=[sys.prefix, sys.base_prefix], write=[folder], processes=True)
-    shell = Shell(folder, confine=confine, env={"PATH": f"{python.parent}:{os.defpath}"}, timeout=60.0)
+    commands = policy_of(
+        folder, PROGRAMS, read=[sys.prefix, sys.base_prefix], path=f"{python.parent}:{os.defpath}", timeout=120.0
+    )
     node = ToolNode(
-        [*file_tools(folder), shell],
+        [*file_tools(folder), run_command],
         middleware=[approval()],
-        handle_tool_errors=(ToolException, OSError, ValueError),  # the last two: of paths and of files without text
-        policies={"read_file": CallPolicy(idempotent=True), "run": CallPolicy(timeout=120.0)},
+        handle_tool_errors=True,  # no command of a model may end the run
+        policies={"read_file": CallPolicy(idempotent=True), "run_command": commands},
     )
     model = model or os.environ.get("MODEL") or script()
     return create_react_agent(model, node, prompt=PROMPT, checkpointer="memory", name="coder", budget=900.0)
@@ -65,14 +66,16 @@ def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER) -> Ag
 
 def approval() -> RequireApproval:
     """Return the middleware that asks a person before edits, and before commands that may do harm."""
-    return RequireApproval({"edit_file": True, "run": may_harm, "start_job": may_harm})
+    return RequireApproval({"edit_file": True, "run_command": may_harm})
 
 
 def may_harm(request: ToolCallRequest) -> bool:
-    """Return whether a command is more than a plain call of an allowed program, without any syntax of a shell."""
-    command = str(request.tool_call["args"].get("command", ""))
-    is_plain = re.fullmatch(r"[\w ./:=-]*", command) is not None
-    return not (is_plain and any(f"{command} ".startswith(f"{allowed} ") for allowed in ALLOWED))
+    """Return whether a command begins like none of the harmless ones."""
+    arguments = request.tool_call["args"].get("arguments")
+    if not isinstance(arguments, list):
+        return True
+    command = (request.tool_call["args"].get("program"), *arguments)
+    return not any(command[: len(beginning)] == beginning for beginning in HARMLESS)
 
 
 def path_in(folder: Path, name: str) -> Path:
@@ -168,14 +171,14 @@ def make_project(folder: Path) -> None:
 
 
 def script() -> ScriptedModel:
-    tests = {"command": "python -m unittest"}
+    tests = {"program": "python", "arguments": ["-m", "unittest"]}
     return ScriptedModel(
         [
-            calls("list_files", ("run", tests)),
+            calls("list_files", ("run_command", tests)),
             calls(("read_file", {"path": "price.py"}), ("read_file", {"path": "test_price.py"})),
-            calls(("run", {"command": "rm test_price.py"})),
+            calls(("run_command", {"program": "rm", "arguments": ["test_price.py"]})),
             calls(("edit_file", REPAIR)),
-            calls(("run", tests)),
+            calls(("run_command", tests)),
             "The discount was taken instead of the rest. The tests pass now.",
         ]
     )
@@ -201,12 +204,12 @@ def story(folder: Path, backend: str) -> None:
     print(*told, state["messages"][-1].text, sep="\n\n")
     files, failed, _, _, declined, edited, passed = told
     assert files == "price.py\ntest_price.py"
-    assert failed.startswith("Exit code 1 after ")
+    assert failed.startswith("Exit code 1.")
     assert "AssertionError: 10 != 90" in failed
     assert "The tests stay." in declined
     assert edited == "Edited price.py."
-    assert passed.startswith("Exit code 0 after ")
-    assert asked == ["run", "edit_file"]
+    assert passed.startswith("Exit code 0.")
+    assert asked == ["run_command", "edit_file"]
     assert (folder / "test_price.py").read_text() == PROJECT["test_price.py"]
 
 

@@ -31,7 +31,7 @@ BOUNDED_ON_VIRTUAL_CLOCKS = {"actors", "agent", "calls", "loops", "middleware", 
 
 Elsewhere threads work while the clock stands, and a deadline could make it jump; pytest-timeout ends such a test.
 """
-TAKE_TURNS = {"http", "mcp", "mcp_service", "process", "python", "server", "shell"}
+TAKE_TURNS = {"http", "mcp", "mcp_service", "process", "python", "server"}
 """Packages whose async tests start processes and servers, which takes most of the suite's time.
 
 Such a test runs on one backend, and the next one of its file on the other. The marker `backends` with both names keeps

@@ -221,7 +221,7 @@ PUBLIC = {
     "callboard.testing",
     "callboard.threads",
 }
-PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "mcp", "process", "python", "shell")}
+PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "mcp", "process", "python")}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -27,7 +27,7 @@ LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for na
 ACTOR_LAYERS = {
     0: ["_util"],
     1: ["_engine", "_server"],
-    2: ["process", "ray", "redis", "postgres", "http", "shell", "python", "mcp"],
+    2: ["process", "ray", "redis", "postgres", "http", "python", "mcp"],
     3: ["mcp_service"],
 }
 ACTOR_LAYER_OF = {f"callboard_actors.{name}": layer for layer, names in ACTOR_LAYERS.items() for name in names}
@@ -35,7 +35,6 @@ ACTOR_LAYER_OF = {f"callboard_actors.{name}": layer for layer, names in ACTOR_LA
 KNOWN_PEERS = {
     ("_server", "_engine"): "Members of a fleet seal asks and replies as the pickles that engines send.",
     ("python", "process"): "An interpreter is a confined worker process.",
-    ("shell", "process"): "A command runs in a worker process, which can be confined and killed.",
 }
 """Imports between rooms of one layer of `callboard_actors`, with their reasons."""
 

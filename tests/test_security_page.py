@@ -25,7 +25,6 @@ import callboard_actors.postgres
 import callboard_actors.process
 import callboard_actors.python
 import callboard_actors.redis
-import callboard_actors.shell
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.mcp_service._command import mcp
@@ -67,7 +66,6 @@ MODULES = (
     callboard_actors.process,
     callboard_actors.python,
     callboard_actors.redis,
-    callboard_actors.shell,
 )
 
 

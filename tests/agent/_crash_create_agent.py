@@ -9,7 +9,6 @@ from langchain_core.messages import AIMessage
 
 from callboard import Agent, create_agent
 from callboard.testing import calls, tool_call
-from callboard_actors.shell import Shell
 
 from . import _crashes as crashes
 
@@ -22,7 +21,6 @@ SCRIPT = (
     calls(
         tool_call("write_file", "w1", path="one", text="1"),
         tool_call("run", "c1", command=RAN.format("c1")),
-        tool_call("start_job", "j1", command="sleep 600"),
         tool_call("research", "r1", topic="tea"),
         tool_call("write_file", "w2", path="two", text="2"),
     ),
@@ -71,6 +69,11 @@ def made(directory: Path, checkpointer: Any) -> Agent:
         crashes.fate.point("in body")
         return f"{path} is written"
 
+    async def run(command: str) -> str:
+        """Run a command in the directory."""
+        done = await anyio.run_process(command, cwd=directory)
+        return f"Exit code {done.returncode}."
+
     async def look_up(word: str) -> str:
         """Look a word up."""
         await anyio.lowlevel.checkpoint()
@@ -86,7 +89,7 @@ def made(directory: Path, checkpointer: Any) -> Agent:
 
     return create_agent(
         crashes.replies(SCRIPT),
-        [write_file, research, Shell(directory, unrestricted=True)],
+        [write_file, research, run],
         middleware=[Noted(), TodoListMiddleware()],
         checkpointer=checkpointer,
         on_unknown="rerun",

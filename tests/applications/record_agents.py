@@ -69,10 +69,15 @@ async def coding_with_a_correction(folder: Path) -> None:
     """Let the person correct an edit before it is made."""
     app = example("coding_agent")
     app.make_project(folder)
-    tests = {"command": "python -m unittest"}
+    tests = {"program": "python", "arguments": ["-m", "unittest"]}
     wrong = {**app.REPAIR, "new": "sum(prices) - discount"}
     model = ScriptedModel(
-        [calls(("read_file", {"path": "price.py"})), calls(("edit_file", wrong)), calls(("run", tests)), "Done."]
+        [
+            calls(("read_file", {"path": "price.py"})),
+            calls(("edit_file", wrong)),
+            calls(("run_command", tests)),
+            "Done.",
+        ]
     )
 
     def person(asked: Mapping[str, Any]) -> dict[str, Any]:

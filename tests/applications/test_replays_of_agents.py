@@ -162,15 +162,15 @@ def test_a_skipped_approval_is_found(replay: Replays, tmp_path: Path, monkeypatc
     """The new rule allows every command that begins with a known program, and the model removes a test unasked."""
 
     def may_harm(request: ToolCallRequest) -> bool:
-        return not request.tool_call["args"]["command"].startswith(("ls", "grep", "python", "rm"))
+        return request.tool_call["args"]["program"] not in ("ls", "grep", "python", "rm")
 
     monkeypatch.setattr(example("coding_agent"), "may_harm", may_harm)
 
     told = differences(replay, coding_agent(tmp_path))
 
     assert "run 1 of 'coder', after model request 3:\n" in told
-    assert 'expected  call_5 run(command="rm test_price.py"): interrupted' in told
-    assert 'got       call_5 run(command="rm test_price.py"): ok' in told
+    assert 'expected  call_5 run_command(program="rm", arguments=["test_price.py"]): interrupted' in told
+    assert 'got       call_5 run_command(program="rm", arguments=["test_price.py"]): ok' in told
 
 
 @recorded("coding_agent_with_a_correction")
@@ -179,7 +179,7 @@ def test_a_correction_that_is_ignored_is_found(
 ) -> None:
     """The person may no longer edit a call, and the recorded correction is refused."""
     app = example("coding_agent")
-    strict = app.RequireApproval({"edit_file": True, "run": app.may_harm}, allow=["accept", "ignore"])
+    strict = app.RequireApproval({"edit_file": True, "run_command": app.may_harm}, allow=["accept", "ignore"])
     monkeypatch.setattr(app, "approval", lambda: strict)
 
     told = differences(replay, coding_agent(tmp_path))

@@ -92,26 +92,21 @@ def folders(world: World) -> None:
 # Tools for models.
 
 
-@fragment(README, "Shell(")
-@fragment(REFERENCE, "Shell(", exhaustive=True)
-async def commands(world: World) -> AsyncSteps:
-    (world.folder / "project").mkdir()
-    (world.folder / "project" / "a.txt").write_text("")
-    world.patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # where pytest is
-    names = yield {}
-    async with names["node"] as node:
-        assert {"run", "start_job", "job", "stop_job", "jobs"} == set(node.tools_by_name)
-        assert "a.txt" in await said(node, "run", command="ls")
-        assert "git version" in await said(node, "run", command="git --version")
-        assert "Refused" in await said(node, "run", command="rm a.txt")
-
-
-DATABASE = "docs/how-to/ask-a-database.md"
+COMMANDS, DATABASE = "docs/how-to/run-commands.md", "docs/how-to/ask-a-database.md"
 
 
 def recipes(world: World) -> None:
     """Put the examples in the path, from which a reader copies them."""
     world.patch.syspath_prepend(ROOT / "examples")
+
+
+@fragment(COMMANDS, "run_command", exhaustive=True)
+async def project_for_commands(world: World) -> AsyncSteps:
+    recipes(world)
+    (world.folder / "project").mkdir()
+    (world.folder / "project" / "notes.txt").write_text("tea\nham\n")
+    names = yield {}
+    assert names["found"].status == "success"
 
 
 @fragment(DATABASE, "read_sqlite", exhaustive=True)

@@ -9,12 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import ToolNode, running
+from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.process import Confine, Processes
 from callboard_actors.process._confinement import _readable
 from callboard_actors.python import python_tool
-from callboard_actors.shell import Shell
 
 from ._processes import WAIT, opened
 
@@ -77,17 +76,6 @@ async def test_a_cell_with_a_folder_to_read_cannot_read_what_lies_beside_the_scr
 async def _told(node: ToolNode, code: str) -> str:
     found = await node.ainvoke([tool_call("run_python", code[:20], code=code)])
     return str(found["messages"][0].content)
-
-
-async def test_a_command_cannot_read_what_lies_beside_the_script(project: Path, tmp_path: Path) -> None:
-    """The shell cannot read the script's folder when its commands run in another folder."""
-    work = tmp_path / "work"
-    work.mkdir()
-    with anyio.fail_after(WAIT):
-        async with running(Shell(work, confine=Confine(write=[work], processes=True), grace=0.3)) as shell:
-            said = await shell.run(" ; ".join(f"cat {path}" for path in secrets_of(project)))
-    assert SECRET not in said
-    assert said.count("Permission denied") == 2
 
 
 async def test_a_module_that_is_preloaded_needs_no_folder(project: Path) -> None:

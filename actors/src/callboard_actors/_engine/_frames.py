@@ -16,8 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
-from callboard_actors._engine._kernel import receive_with_files
-
 MAGIC: Final = b"cR"
 HEADER: Final = struct.Struct("!2sBQQ")
 """Layout of a frame's header: magic bytes, kind, number, length of the payload."""
@@ -139,14 +137,10 @@ calls with smaller numbers have begun, too.
 """
 
 
-def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, bytes | bytearray] | None:
+def receive_frame(sock: socket) -> tuple[int, bytes | bytearray] | None:
     """Block until a frame has arrived; return its call number and payload, or `None` if the other end has closed."""
     # The peer must not send another frame before this one is answered: surplus bytes would be lost.
-    if files is None:
-        data = sock.recv(64 * 1024)
-    else:
-        data, sent = receive_with_files(sock, 64 * 1024, 1)
-        files += sent
+    data = sock.recv(64 * 1024)
     # Usually one `recv` gets the whole frame; the lines below complete a partial header or body.
     if data and len(data) < HEADER.size:
         data += receive_exactly(sock, HEADER.size - len(data)) or b""

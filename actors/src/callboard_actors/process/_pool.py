@@ -151,12 +151,6 @@ class Processes(OpenedEngine[Crew]):
         """
         return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
 
-    async def _run_with_file(self, file: int, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
-        """Run a function in a worker as `run` does, and send an open file with the call."""
-        # In the worker, `sent_file()` returns the descriptor of the file. This works in confined workers, too.
-        found: _T = await self._run(Body(fn=fn, args=args, title=name_of(fn)), file)
-        return found
-
     async def run_body(self, body: Body, /) -> Any:
         """Run one function call (`body`) of a tool or actor in a worker; raise the same errors as `run`.
 
@@ -164,16 +158,13 @@ class Processes(OpenedEngine[Crew]):
 
         On cancellation, the function call has the grace of `body` or of the pool, whichever is shorter.
         """
-        return await self._run(body)
-
-    async def _run(self, body: Body, file: int | None = None) -> Any:
-        """Run a function call in a worker; if the worker dies before the function has begun, try another worker."""
         data = packed(body, self._variables.values())
         with self._bodies.running(body, grace=self._terms.grace) as noted:
             for left in reversed(range(_ATTEMPTS)):
                 crew = self._here(noted.title, noted.call_id)
                 worker = await crew.take(noted)
-                found = await self._exchange(worker, crew, noted, data, file)
+                # If the worker dies before the function has begun, another worker is tried.
+                found = await self._exchange(worker, crew, noted, data)
                 if not isinstance(found, WorkerDiedError):
                     kind, reply, output = found
                     return await self._finish(worker, crew, noted, kind, reply, output=output)
@@ -209,7 +200,7 @@ class Processes(OpenedEngine[Crew]):
                 await crew.let_go(worker)
 
     async def _exchange(
-        self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
+        self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
         """Run a call in a worker; return the reply's kind and bytes, and the text that a failed call has printed."""
         # If the worker dies, its error is returned: a `WorkerDiedError` that is raised here may be an observer's,
@@ -221,7 +212,7 @@ class Processes(OpenedEngine[Crew]):
             body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
         try:
             most = self._terms.max_result
-            kind, reply = await worker.exchange(number, call_of(inject_context(), data), most, dispatch_event, file)
+            kind, reply = await worker.exchange(number, call_of(inject_context(), data), most, dispatch_event)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
             return await self._death(worker, crew, body, number, broken.reason)

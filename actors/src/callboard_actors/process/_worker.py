@@ -13,7 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from functools import partial
 from io import TextIOWrapper
 from os import _exit  # bound at import: user code may replace attributes of `os`
@@ -127,8 +127,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool
 
 def _serve(sock: socket, begun_counter: int, settings: Settings) -> None:
     reply_writer, encode = _ReplyWriter(sock), replies(is_plain=settings.terms.confine is not None)
-    files: list[int] = []
-    while (request := receive_frame(sock, files)) is not None:
+    while (request := receive_frame(sock)) is not None:
         number, body = request
         # Written before any code of the call runs; unpickling runs some. From here on, the pool treats the call as
         # begun.
@@ -139,23 +138,10 @@ def _serve(sock: socket, begun_counter: int, settings: Settings) -> None:
             _kernel.limit_processor_time(settings.terms.cpu, for_good=settings.terms.confine is not None)
         tell = reply_writer.begin(number)
         # A fresh copy: variables that one call sets are invisible to the next.
-        context = copy_context()
-        for fd in files:
-            context.run(_sent_file.set, fd)
-        outcome = context.run(_outcome, body, tell, settings.backend, encode)
-        while files:
-            os.close(files.pop())
+        outcome = copy_context().run(_outcome, body, tell, settings.backend, encode)
         kind, reply = bounded(*outcome, settings.terms.max_result)
         flush()
         reply_writer.reply(number, kind, reply)
-
-
-_sent_file: ContextVar[int] = ContextVar("callboard_sent_file")
-
-
-def sent_file() -> int:
-    """Return the descriptor of the file that was sent with the current call. The worker closes it after the call."""
-    return _sent_file.get()
 
 
 def _prepare(settings: Settings) -> None:

@@ -194,16 +194,16 @@ class WorkerProxy:
             raise ActorStartError("Processes", "a new interpreter ended at once; what it says is on stderr") from None
 
     async def exchange(
-        self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
+        self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None]
     ) -> tuple[Kind, bytes | bytearray]:
-        """Send a call to the worker, and an open file if `file` is not `None`; return the reply's kind and payload."""
+        """Send a call to the worker; return the reply's kind and payload."""
         # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
         self._kept.clear()
         self.calls += 1
         reader = self.reader(max_result, number)
         try:
-            await self.send(frame(Kind.CALL, number, body), number, file)
+            await self.send(frame(Kind.CALL, number, body), number)
             while True:
                 header, said = await reader.next()
                 if header.kind is not Kind.TOLD:
@@ -223,15 +223,12 @@ class WorkerProxy:
         kinds = OUTCOMES | {Kind.TOLD}
         return FrameReader(self._incoming.receive, max_result, bound="max_result is {}", only=only, kinds=kinds)
 
-    async def send(self, data: bytes, number: int = 0, file: int | None = None) -> None:
-        """Write bytes of the call `number`, and a file if given, to the worker; only one task may write at a time."""
+    async def send(self, data: bytes, number: int = 0) -> None:
+        """Write bytes of the call `number` to the worker; only one task may write at a time."""
         view = memoryview(data)
         while view:
             try:
-                if file is None:
-                    view = view[self._sock.send(view) :]
-                else:
-                    view, file = view[socket.send_fds(self._sock, [view], [file]) :], None
+                view = view[self._sock.send(view) :]
                 # After each partial send: a cancellation in the wait below must find the call counted as sent.
                 self._last_sent = max(self._last_sent, number)
             except BlockingIOError:

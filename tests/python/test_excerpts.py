@@ -1,16 +1,13 @@
-"""Cleaning of output for models, and the spool that stores it."""
+"""Cleaning of output for models."""
 
-import os
 import re
 import time
-from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard_actors._util._excerpts import Excerpt, clean
-from callboard_actors.shell._command import SpoolReader, SpoolWriter
 
 
 @pytest.mark.parametrize(
@@ -70,34 +67,3 @@ def test_no_character_is_cut(text: str, data: st.DataObject) -> None:
         head, tail = read.split(f"[... {begin - end:,} bytes left out ...]\n")
         assert text.startswith(head.removesuffix("\n"))
         assert text.endswith(tail)
-
-
-@given(st.lists(st.one_of(st.binary(max_size=60), st.none()), max_size=30), st.integers(2, 50))
-def test_a_spool_has_the_ends_of_what_was_written_since_the_last_look(written: list[bytes | None], size: int) -> None:
-    """`None` is a read. All output is kept while it fits; then the start of the unread part and the latest output."""
-    since = total = b""
-    with closing(SpoolReader(size)) as reader, closing(SpoolWriter(reader.fileno(), size)) as writer:
-        for one in [*written, None]:
-            if one is not None:
-                writer.write(one)
-                since, total = since + one, total + one
-                continue
-            found = reader.look()
-            assert found.size == len(since)
-            assert since.startswith(found.head)
-            assert since.endswith(found.tail)
-            if found.left_out:
-                assert len(found.tail) == size - size // 2
-            elif not found.left_out:
-                assert found.head + found.tail == since
-            since = b""
-
-
-def test_a_spool_that_was_spoiled_is_read_as_what_it_is() -> None:
-    """An untrusted worker may write anything into the file of its output."""
-    with closing(SpoolReader(100)) as reader:
-        os.truncate(reader.fileno(), 0)
-        os.pwrite(reader.fileno(), b"\xff" * 50, 0)
-        assert len(reader.look().text()) < 1000
-        os.truncate(reader.fileno(), 0)
-        assert reader.look().text() == ""
