@@ -66,6 +66,7 @@ class Slept:
 OWN = _lease.new_holder()
 _lease.release(OWN)
 PARENT = {**OWN, "pid": os.getppid(), "born": _lease._stat(os.getppid())[1]}
+CONTAINER = {**OWN, "pid_namespace": "pid:[1]"}
 HOLDERS: dict[str, tuple[dict[str, Any], float, float | None, int, bool, float]] = {
     "another machine": (FAR, 60, None, 0, False, 0),
     "another machine, at its end": (FAR, -1, None, 0, True, _lease.LEASE),
@@ -75,6 +76,16 @@ HOLDERS: dict[str, tuple[dict[str, Any], float, float | None, int, bool, float]]
     "another machine, at its end by the database's clock, not by ours": (FAR, 60, HOUR, 0, True, 0),
     "another boot of this machine": ({**PARENT, "boot": "before"}, 60, None, 0, False, 0),
     "another boot of this machine, at its end": ({**PARENT, "boot": "before"}, -1, None, 0, True, _lease.LEASE),
+    "another container of this machine, with our host name and process id": (CONTAINER, 60, None, 0, False, 0),
+    "another container of this machine, at its end by their one clock": (CONTAINER, -1, None, 0, True, 0),
+    "another container of this machine, at its end by our clock, not by the database's": (
+        CONTAINER,
+        -1,
+        -HOUR,
+        0,
+        False,
+        0,
+    ),
     "a live process of this machine, at its end by any clock": (PARENT, -25 * HOUR, HOUR, 0, False, 0),
     "a later process with the number of a dead one": ({**PARENT, "born": "1"}, 60, None, 0, True, 0),
     "an ended run of this process": (OWN, 60, None, 0, True, 0),
@@ -86,8 +97,10 @@ look at which the entry has changed, whether the lease is over, and the seconds 
 @pytest.mark.every_variant
 @pytest.mark.parametrize("holder", HOLDERS)
 async def test_a_lease_is_over_if_its_holder_is_surely_gone(holder: str, slept: Slept) -> None:
-    """Processes of another machine or boot cannot be inspected, so their lease counts; restarted workers often get the
-    same process ids, above all in containers."""
+    """Processes of another machine, boot or container cannot be inspected, so their lease counts.
+
+    Restarted workers often get the same process ids, above all in containers.
+    """
     who, until, ahead, changes_at, over, waited = HOLDERS[holder]
     entry = {**who, "until": time.time() + until}
     looks = list[float]()

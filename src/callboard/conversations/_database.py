@@ -24,6 +24,7 @@ from langgraph.types import ensure_valid_checkpointer
 
 from callboard._langgraph._savers import clock, keeps_values, with_serde
 from callboard._langgraph._serializers import MEND, StrictSerializer, described
+from callboard._loops._forks import after_fork_in_child
 from callboard.exceptions import StorageError
 
 T = TypeVar("T")
@@ -54,52 +55,128 @@ class Connections(Protocol[T]):
         ...
 
 
+class _Opened(Generic[T]):
+    """Saver or store on an open connection, which is closed when no thread uses it any more.
+
+    SQLite ends the process if a connection is closed while another thread runs a statement on it.
+
+    Args:
+        resource: the open saver or store.
+        close: function that closes the connection of `resource`.
+        lock: lock that guards the fields, and the place where threads find this object.
+    """
+
+    def __init__(self, resource: T, close: Callable[[T], None], lock: threading.Lock) -> None:
+        self.resource = resource
+        self._close = close
+        self._lock = lock
+        # Threads that use the resource. A thread is added under the lock, and only until the object is retired.
+        self.users = 0
+        self._is_retired = False
+
+    def give_back(self) -> None:
+        """End one thread's use of the resource; the last user of a retired resource closes it."""
+        with self._lock:
+            self.users -= 1
+            is_unused = self._is_retired and not self.users
+        # Outside the lock: closing may block, and other threads can open a new connection meanwhile.
+        if is_unused:
+            self._close(self.resource)
+
+    def retire(self) -> None:
+        """Close the resource now, or when its last user gives it back; a second call does nothing."""
+        with self._lock:
+            is_unused = not self._is_retired and not self.users
+            self._is_retired = True
+        if is_unused:
+            self._close(self.resource)
+
+    def close_if_unused(self) -> None:
+        """Close the resource at the end of the program, if no thread uses it or is opening another one."""
+        # Daemon threads may still run then, and may hold the lock for ever.
+        if self._lock.acquire(blocking=False):
+            is_unused = not self._is_retired and not self.users
+            self._is_retired = True
+            self._lock.release()
+            if is_unused:
+                self._close(self.resource)
+
+
 class _Lazily(Generic[T]):
     """Wrapper of a saver or store that is opened on first use, and closed at the latest at garbage collection."""
 
     def __init__(self, place: Connections[T]) -> None:
         self._place = place
-        # Guards the two fields below. Worker threads share the saver, and none of them holds the lock while it uses it.
+        # Guards the fields below. Worker threads share the saver, and none of them holds the lock while it uses it.
         self._lock = threading.Lock()
-        self._opened: T | None = None
-        self._closing: Callable[[], object] = _nothing_to_close
+        self._opened: _Opened[T] | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        _LAZIES.add(self)
 
     def call(self, work: Callable[[T], R]) -> R:
         """Call `work` with the saver or store, which is opened if necessary; return the result. Blocks the thread."""
         with self._place.explained():
-            opened = self._get()
+            opened = self._borrow()
             try:
-                return work(opened)
+                return work(opened.resource)
             except Exception as error:
                 if not self._place.is_lost(error):
                     raise
+                self._retire(opened)
+            finally:
+                opened.give_back()
             # A second call on a new connection, so `work` has to be idempotent.
-            self._close(opened)
-            return work(self._get())
+            opened = self._borrow()
+            try:
+                return work(opened.resource)
+            finally:
+                opened.give_back()
 
-    def _get(self) -> T:
+    def _borrow(self) -> _Opened[T]:
         with self._lock:
             if self._opened is None:
                 # Under the lock: a second thread must wait for this connection and not open another.
-                self._opened = self._place.open()
+                self._opened = _Opened(self._place.open(), self._place.close, self._lock)
                 # The finalizer must not refer to `self`, or the object would never be collected.
-                self._closing = weakref.finalize(self, self._place.close, self._opened)
+                self._finalizer = weakref.finalize(self, self._opened.close_if_unused)
+            self._opened.users += 1
             return self._opened
 
     def close(self) -> None:
-        self._close(self._opened)
+        if (opened := self._opened) is not None:
+            self._retire(opened)
 
-    def _close(self, opened: T | None) -> None:
+    def _retire(self, opened: _Opened[T]) -> None:
         with self._lock:
-            if opened is not self._opened:
-                return  # another thread has already replaced the lost connection
-            closing, self._opened, self._closing = self._closing, None, _nothing_to_close
-        # Outside the lock: closing may block, and other threads can open a new connection meanwhile.
-        closing()
+            if opened is self._opened:  # otherwise, another thread has already replaced the lost connection
+                self._opened = None
+                if self._finalizer is not None:
+                    self._finalizer.detach()
+        opened.retire()
+
+    def forget_inherited(self) -> None:
+        """Leave the connection to the parent process, and open a new one on next use; called in a forked child."""
+        # The child shares the socket or the file with its parent: to use it would mix up the statements of both, and to
+        # close it would end it for the parent. So it is kept open, unused, for as long as the child lives.
+        if self._opened is not None:
+            _INHERITED.append(self._opened)
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._opened = self._finalizer = None
+        self._lock = threading.Lock()  # another thread of the parent may have held it
 
 
-def _nothing_to_close() -> None:
-    pass
+_LAZIES: weakref.WeakSet[_Lazily[Any]] = weakref.WeakSet()
+_INHERITED: list[_Opened[Any]] = []
+"""Connections that a forked child has in common with its parent."""
+
+
+def _forget_inherited_connections() -> None:
+    for lazy in list(_LAZIES):
+        lazy.forget_inherited()
+
+
+after_fork_in_child(_forget_inherited_connections)
 
 
 class LazySaver(BaseCheckpointSaver[str]):

@@ -59,7 +59,7 @@ def new_holder(now: float | None = None) -> dict[str, Any]:
     # Before the entry is stored: a run of this process that reads an unknown token takes its holder for dead.
     _here.add(token)
     pid = os.getpid()
-    host = {"host": socket.gethostname(), "boot": _BOOT}
+    host = {"host": socket.gethostname(), "boot": _BOOT, "pid_namespace": _PID_NAMESPACE}
     mark = current_mark()
     marked = {} if mark is None else {"mark": mark}
     return {"token": token, **host, "pid": pid, "born": _birth(), "until": _until(now), **marked}
@@ -98,6 +98,8 @@ async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awa
     """Return whether the run that holds a thread has ended or lost its lease; this may wait for up to one lease."""
     # The clock of the database decides only about other machines; processes of this machine are looked up by id.
     there = await now() if _is_elsewhere(holder) else None
+    if there is None and _is_elsewhere(holder) and holder["boot"] == _BOOT != "":
+        there = time.time()  # a container of this machine: both have its one clock
     if is_alive(holder, there):
         return False
     if there is not None or not _is_elsewhere(holder) or holder["until"] < time.time() - _AGES:
@@ -120,8 +122,10 @@ def release(holder: Mapping[str, Any]) -> None:
 
 def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
     """Return whether the process of a holder cannot be looked up on this machine."""
-    # It is then on another machine, or of an earlier boot of this one; on Windows, any other process.
-    is_here = (holder["host"], holder["boot"]) == (socket.gethostname(), _BOOT)
+    # It is then on another machine, of an earlier boot of this one, or in another container, where its process id means
+    # another process; on Windows, any other process.
+    place = (holder["host"], holder["boot"], holder.get("pid_namespace", ""))
+    is_here = place == (socket.gethostname(), _BOOT, _PID_NAMESPACE)
     return not (is_here and (_SEES_PROCESSES or holder["pid"] == os.getpid()))
 
 
@@ -178,6 +182,14 @@ def _boot_id() -> str:
         return ""
 
 
+def _pid_namespace() -> str:
+    """Return the name of the namespace of this process's id; an empty text if the system has none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 @cache
 def _birth() -> str:
     """Return the start time of this process in ticks, as a text."""
@@ -187,5 +199,7 @@ def _birth() -> str:
 # Read when the module is imported, because a run that reads a file blocks its event loop.
 _BOOT = _boot_id()
 """Id of the current boot: process ids of an earlier boot mean nothing."""
+_PID_NAMESPACE = _pid_namespace()
+"""Namespace of this process's id: containers may share a host name, and each has a process 1."""
 _birth()
 after_fork_in_child(_birth.cache_clear)
