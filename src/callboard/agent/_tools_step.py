@@ -30,7 +30,15 @@ from callboard.conversations._flow import TOOLS, Sent
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of, naming
 from callboard.tools._chain import Chain, Link, Next, named
-from callboard.tools._errors import UNKNOWN, error_message, is_control_flow, question_about, runs_again, unknown_text
+from callboard.tools._errors import (
+    UNKNOWN,
+    error_message,
+    is_control_flow,
+    question_about,
+    runs_again,
+    unknown_text,
+    unstorable_text,
+)
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import injected_args, written_args
 from callboard.tools._results import Output, Requested, ResultRules, messages_in, parse_input, reading
@@ -333,6 +341,8 @@ class CallStep:
 
     async def _finished(self, key: str, output: Any, is_last: bool) -> None:
         whole = with_writes(output, self._writes[key]) if key in self._writes else output
+        if (reason := self._run.thread.unstorable(whole)) is not None:
+            whole = error_message(unstorable_text(reason), self._requested.calls[self._keys.index(key)])
         await self._run.thread.finished(self.tasks[key], whole, later=is_last and self._ends_step)
 
     async def _record_results(self, keys: Sequence[str], outputs: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from anyio import Event, sleep
 from anyio.lowlevel import cancel_shielded_checkpoint
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 
@@ -66,6 +66,7 @@ from callboard.conversations._storage import (
 )
 from callboard.conversations._stored_types import tracked_entry
 from callboard.conversations._thread import START, Following, RecordedThread
+from callboard.conversations._unstorable import describe_unstorable
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
@@ -106,6 +107,11 @@ class SavedThread(RecordedThread):
         self._ahead: set[str] = set()  # claimed calls whose bodies have not started
         self._lease = OwnLease()
         self._is_lost = False  # set if another run has taken the thread: no entry may be written any more
+        # Set if the end of a step, or another change of the state, was left out of the journal, because it or an entry
+        # before it cannot be stored. The thread then knows more than its journal, and no later entry may be written: a
+        # call that a person has rejected would run. The next run goes on from the last stored position.
+        self._is_cut_off = False
+        self._has_unstorable = False  # true if the result of a task could not be stored; the step must not end then
         # Set if the run goes on from an earlier place; its first change then writes a checkpoint of a new branch.
         self._forks = False
         self._is_latest = True  # false if `_base` is older than the thread's last checkpoint
@@ -224,6 +230,9 @@ class SavedThread(RecordedThread):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
+        self._is_cut_off = self._is_cut_off or (self._has_unstorable and isinstance(entry, Move))
+        if self._is_cut_off:
+            return
         # Nothing up to the `append` below suspends this task. Otherwise a write that another task begins could contain
         # the actors' states without the entry.
         self._take_kept(entry)
@@ -240,6 +249,17 @@ class SavedThread(RecordedThread):
             await self._flush(wait=True)
         elif self._durability != "exit" and not later:
             await self._flush(wait=self._durability == "sync", ends_step=isinstance(entry, Move))
+
+    def unstorable(self, output: object) -> str | None:
+        """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""
+        if type(output) is ToolMessage and output.artifact is None and isinstance(output.content, str):
+            return None  # nearly all results; a text is stored in any case
+        return None if self.saver.can_store(output) else describe_unstorable(output, self.saver.can_store)
+
+    async def failed(self, task: str, error: str) -> None:
+        # A call that has finished stays finished, also if the write of its result failed.
+        if not self.known_of(task).has_ended:
+            await super().failed(task, error)
 
     async def finished(self, task: str, output: object, *, later: bool = False) -> None:
         # With durability "sync", a result is stored before a reader of the stream sees it. With "async", it may share
@@ -323,10 +343,12 @@ class SavedThread(RecordedThread):
             # If the caller is cancelled here, the write goes on within the grace and the cancellation is raised
             # afterwards. The entries stay in `_sending`; repeating a stored write changes nothing.
             await self.saver.store(*changes)
-        except Exception:
+        except Exception as error:
             self._is_lost = self._is_lost or not self._is_sure  # a run that could not begin writes nothing more
-            self._drop_unserializable()
-            raise
+            unstorable = self._leave_out_unstorable()
+            if unstorable is None or isinstance(error, StorageError):
+                raise  # a text of the serializer names the type, and how to allow it
+            raise self._refusal(unstorable) from error
         # Only after success: the repetition of a failed write must have the same task id.
         self._base, self._commits, self._sending = base, self._commits + 1, []
 
@@ -347,14 +369,44 @@ class SavedThread(RecordedThread):
             changes.append(self.saver.writes(base.id, _stored(self._sending), task_id, "~callboard"))
         return base, changes
 
-    def _drop_unserializable(self) -> None:
-        """Remove from a failed write the journal entries that the serializer refuses."""
-        left_out = [entry for entry in self._sending if not self.saver.can_store(stored_form(entry))]
-        for entry in left_out:
+    def _leave_out_unstorable(self) -> Entry | None:
+        """Remove the entries that cannot be stored from a failed write, and what rests on them; return the first one.
+
+        The results of other calls of the step remain. A later step, or another change of the state, does not.
+        """
+        unstorable: Entry | None = None
+        storable: list[Entry] = []
+        for entry in [*self._sending, *self._entries]:
+            if not self.saver.can_store(stored_form(entry)):
+                unstorable = unstorable or entry
+            elif unstorable is None or not isinstance(entry, Move):
+                storable.append(entry)
+                continue
+            if isinstance(entry, Move):
+                self._is_cut_off = True
+                break
             if isinstance(entry, Finished):
                 # The thread must not know more than its journal: a later checkpoint would try to store it again.
                 self.records.pop(entry.task, None)
-        self._sending = [entry for entry in self._sending if entry not in left_out]
+        if unstorable is not None:
+            # Nothing of the failed write was stored: serializers refuse values before the database gets them.
+            self._sending, self._entries, self._has_unstorable = storable, [], True
+        return unstorable
+
+    def _refusal(self, entry: Entry) -> StorageError:
+        """Return the error for an entry that cannot be stored."""
+        if isinstance(entry, Finished):
+            what = f"the result of {entry.task!r}"
+        elif isinstance(entry, (Asked, Claimed)):
+            what = "an answer or a question"
+        else:
+            what = "the new values of the state"
+        part = describe_unstorable(stored_form(entry), self.saver.can_store).removeprefix("['output']")
+        return StorageError(
+            self.saver.where,
+            f"cannot store {what} in thread {self.saver.thread_id!r}: {part}. It takes texts, numbers of at most "
+            "64 bits, lists, mappings, messages and the types that the agent's schemas name",
+        )
 
     async def _check_lease(self) -> None:
         if self._mine is None or not self._is_sure or not self._lease.may_be_over:
@@ -436,6 +488,11 @@ class SavedThread(RecordedThread):
     async def _store_final_state(self) -> None:
         if self._forks or self._is_lost:
             return  # nothing has changed, or another run's writes count
+        if self._is_cut_off:
+            # The state has more than the journal. The claims stay: nobody knows how these calls ended.
+            self._entries = [Left()] if self._mine is not None and self._base is not None else []
+            await self._flush(wait=True)
+            return
         if not self._is_sure:
             await self._flush(wait=True)  # raises if another run holds the thread
         self._take_back_claims()

@@ -121,10 +121,14 @@ class Saver:
     def told(self, found: CheckpointTuple) -> str:
         return self.described_at(cast("Any", found.config).get("configurable", {}).get("checkpoint_id"))
 
-    def described_at(self, checkpoint_id: str) -> str:
+    @property
+    def where(self) -> str:
+        """Description of the checkpointer for errors, without a password."""
         saver = self._saver
-        keeper = saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
-        return f"{keeper} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
+        return saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
+
+    def described_at(self, checkpoint_id: str) -> str:
+        return f"{self.where} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
 
     def _checked(self, found: CheckpointTuple | None, *, outlined: bool = False) -> CheckpointTuple | None:
         if found is not None:

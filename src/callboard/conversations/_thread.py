@@ -153,6 +153,10 @@ class Thread:
         """Record that several calls are about to run their tools."""
         # A stored thread stores this before any of the tools starts, together with entries that were held back for it.
 
+    def unstorable(self, output: object) -> str | None:
+        """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""
+        return None
+
     async def failed(self, task: str, error: str) -> None:
         """Record the error of a task; the task runs again when the thread is resumed."""
         self.records[task] = self.known_of(task)._replace(error=error, claimed=False)

@@ -1,4 +1,4 @@
-"""Limits of a model's tool calls: number, size, depth, and length of names and ids.
+"""Limits of a model's tool calls: number, size, depth, integers, and length of names and ids.
 
 Larger calls are refused one by one.
 """
@@ -17,6 +17,8 @@ MAX_DEPTH = 100
 MAX_VALUES = 100_000
 MAX_CHARACTERS = 10_000_000
 """Maximum number of characters of all texts and keys in the arguments of one call."""
+INTEGERS = range(-(2**63), 2**64)
+"""Integers that a database can store, in msgpack. A model may write longer ones, which are legal JSON."""
 MAX_ID = 65_536
 """Maximum length of a call id, in characters. Some providers put a signature of a few thousand characters into it."""
 MAX_NAME = 256
@@ -115,6 +117,8 @@ def _is_small(call: ToolCall) -> bool:
         # By class: this runs for each argument of each call, and `isinstance` takes longer.
         if len(value) > _SHORT if value.__class__ is str else value.__class__ not in _PLAIN:
             return False
+        if value.__class__ is int and value not in INTEGERS:
+            return False
         if key.__class__ is not str or len(key) > _SHORT:
             return False
     return True
@@ -136,6 +140,11 @@ def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
             if values > MAX_VALUES:
                 return f"the arguments have more than {MAX_VALUES} values. Call the tool several times, with fewer."
             for part in _parts(container):
+                if (number := _integer_beyond(part)) is not None:
+                    return (
+                        f"the arguments have an integer of {number.bit_length()} bits, at most 64 are allowed. Call "
+                        "the tool again with a smaller number."
+                    )
                 characters += _weigh(part, below)
                 seen += len(part) + 1
                 if seen > PORTION:
@@ -158,6 +167,11 @@ def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
     # Copies, because other tasks run between two pieces and may change the container.
     whole = [*parts[0], *container] if parts else [*container]
     return [whole[start : start + PORTION] for start in range(0, len(whole), PORTION)]
+
+
+def _integer_beyond(part: Collection[Any]) -> int | None:
+    """Return the first integer of more than 64 bits; `None` if there is none."""
+    return next((value for value in part if isinstance(value, int) and value not in INTEGERS), None)
 
 
 def _weigh(part: Collection[Any], below: list[Any]) -> int:

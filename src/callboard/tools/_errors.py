@@ -219,6 +219,14 @@ UNKNOWN = (
 )
 
 
+def unstorable_text(reason: str) -> str:
+    """Return the text for the model about a call that has finished with a result that the database cannot store."""
+    return (
+        "Error: the tool has run and finished, but its result is lost, because the database cannot store it: "
+        f"{reason}. Do not call the tool again for the same effect."
+    )
+
+
 REPEATS = "__callboard_repeats__"
 """Name of an attribute that marks functions which themselves repeat a call after the death of its actor."""
 

@@ -1,0 +1,51 @@
+"""Description of the part of a value that a database cannot store, such as an object or an integer beyond 64 bits."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langgraph.types import Command
+
+from callboard.tools._bounds import INTEGERS
+
+CanStore = Callable[[object], bool]
+"""Function that returns whether a serializer accepts a value."""
+
+_MAX_DEPTH = 20
+"""Maximum number of levels that are searched; a deeper part is described by the value that contains it."""
+
+
+def describe_unstorable(value: object, can_store: CanStore) -> str:
+    """Return a text about the innermost part of a value that cannot be stored: its place, and what it is."""
+    place = ""
+    for _ in range(_MAX_DEPTH):
+        for name, part in _parts(value):
+            if not can_store(part):
+                place, value = f"{place}{name}", part
+                break
+        else:
+            break
+    what = _description(value)
+    return f"{place.lstrip('.')} is {what}" if place else f"it is {what}"
+
+
+def _parts(value: Any) -> Iterable[tuple[str, object]]:
+    if isinstance(value, dict):
+        return [(f"[{key!r}]"[:80], part) for key, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"[{index}]", part) for index, part in enumerate(value)]
+    if isinstance(value, BaseMessage):
+        return [(f".{name}", getattr(value, name)) for name in type(value).model_fields]
+    if isinstance(value, Command):
+        return [(f".{name}", getattr(value, name)) for name in ("update", "goto", "resume", "graph")]
+    return ()
+
+
+def _description(value: object) -> str:
+    if isinstance(value, int) and value not in INTEGERS:
+        return f"an integer of {value.bit_length()} bits, and 64 are the most"
+    if isinstance(value, str):
+        return "a text with a lone surrogate, which has no bytes in UTF-8"
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"a value of the type {name}"
