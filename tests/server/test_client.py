@@ -24,9 +24,6 @@ class Client(BackgroundClient[Connection]):
     def has_work(self) -> bool:
         return False
 
-    def has_last_words(self) -> bool:
-        return False
-
     async def say_what_is_due(self, line: Connection) -> float:
         raise AssertionError
 

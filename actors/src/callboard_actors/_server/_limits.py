@@ -558,11 +558,6 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
     def has_work(self) -> bool:
         return bool(self._gates)
 
-    def has_last_words(self) -> bool:
-        # Without a connection the server gave no permits, or takes them back after the lease. While connected, `talk`
-        # sends all that is due before it closes.
-        return False
-
     async def listen(self, line: LimitsTransport) -> None:
         async for name, number, token in line.heard():
             if (gate := self._gates.get(name)) is not None:  # a gate that is gone has no permits left

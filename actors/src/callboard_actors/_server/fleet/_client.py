@@ -338,6 +338,3 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     def has_work(self) -> bool:
         return True
-
-    def has_last_words(self) -> bool:
-        return False
