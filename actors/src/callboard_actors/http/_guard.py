@@ -45,7 +45,8 @@ class UrlRefusedError(CallboardError):
 
 def shown_url(url: str) -> str:
     """Return a URL as it is quoted in texts: without invisible characters, and cut if it is very long."""
-    url = clean(url[: 2 * _LONGEST_URL])
+    # Half a surrogate pair could be neither sent to a model nor stored.
+    url = clean(url[: 2 * _LONGEST_URL]).encode(errors="replace").decode()
     return url if len(url) <= _LONGEST_URL else f"{url[:_LONGEST_URL]}..."
 
 

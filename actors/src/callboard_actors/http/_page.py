@@ -58,9 +58,9 @@ def decode(data: bytes, content_type: str) -> str:
     for name in charsets:
         if name is not None:
             # The bytes may end in the middle of a character, which is then left out.
-            with suppress(LookupError, ValueError):
+            with suppress(Exception):  # the server names the codec, and Python has some that are not of text
                 text: object = codecs.getincrementaldecoder(name)().decode(data)
-                if isinstance(text, str):  # some codecs of Python decode to bytes
+                if isinstance(text, str):
                     return text.encode(errors="replace").decode()  # no model can be sent half a surrogate pair
     return data.decode("windows-1252", errors="replace")
 
