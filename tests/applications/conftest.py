@@ -1,5 +1,6 @@
-"""A PostgreSQL server for the recipe that reads databases, if one is installed."""
+"""The path of modules, and a PostgreSQL server for the recipe that reads databases, if one is installed."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,13 @@ import pytest
 from tests.agent._postgres import Server, running_postgres
 
 from ._server import Shop, new_role, new_template
+from .record_agents import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _functions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the tests and the examples on the path, where worker processes look for functions."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT), str(ROOT / "examples")])
 
 
 @pytest.fixture(scope="session")

@@ -213,6 +213,7 @@ async def test_a_statement_ends_on_the_server_soon_after_its_call(shop: Shop, na
         "EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$"
     )
     async with reading(example("database").read_postgres, on_server(shop.url, TIMEOUT)) as ask:
+        await ask("SELECT 1")  # the pool has started
         begun = time.monotonic()
         assert "did not finish within its timeout" in (await ask(ENDLESS_POSTGRES[name])).text
         assert time.monotonic() - begun < TIMEOUT + LATE
