@@ -202,31 +202,22 @@ for name, cls in (("process", "Processes"), ("python", "python_tool")):
     assert len(re.findall("needs a POSIX system, and this is win32: .* within WSL", told)) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        pytest.param(["demo", "--calls", "10"], 0, "tasks left over: 0", marks=pytest.mark.exhaustive),
-        (["worker", "json:loads"], 1, "Error: callboard_actors.process needs a POSIX system"),
-    ],
-)
 @pytest.mark.exhaustive
-def test_a_command_runs_without_the_names_of_posix_or_says_that_it_needs_them(
-    arguments: list[str], code: int, message: str
-) -> None:
+def test_a_command_runs_without_the_names_of_posix() -> None:
     """A traceback in a terminal looks like a defect."""
     told = in_a_new_python(
         ON_WINDOWS
-        + f"""
+        + """
 from callboard._cli import main
-sys.argv = ["callboard", *{arguments!r}]
+sys.argv = ["callboard", "demo", "--calls", "10"]
 try:
     main()
 except SystemExit as end:
-    assert end.code == {code}, end.code
+    assert end.code == 0, end.code
 """
     )
 
-    assert message in told
+    assert "tasks left over: 0" in told
     assert "Traceback" not in told
 
 

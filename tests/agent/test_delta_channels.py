@@ -359,7 +359,8 @@ class Walk:
                 await desk.say(agent_of, action, at)
         states = [await desk.run("ours", "get_state", AT) for desk in (self.mixed, self.pure)]
         assert told(states[0]) == told(states[1])
-        assert await self.mixed.read() == states[0].values
+        if who == "theirs" or not states[0].interrupts:
+            assert await self.mixed.read() == states[0].values
         self.places.append(Place(who, [state.config for state in states], states[0]))
 
     async def check(self) -> None:
