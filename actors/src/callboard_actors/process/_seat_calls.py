@@ -161,6 +161,7 @@ class Connection:
 
     async def run(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> str | None:
         """Read and write frames until the process closes its socket; return what it has sent that is no valid frame."""
+        mistake: str | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._write)
             mistake = await self._read(on_frame)
