@@ -1,13 +1,17 @@
 """Promise 8: during long work of callboard itself, other tasks of the event loop get their turns."""
 
-from copy import deepcopy
+import gc
+import time
+from collections.abc import Awaitable, Callable
 from datetime import date
+from operator import attrgetter
 from typing import Any
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 import pytest
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import StructuredTool
 
 from callboard import Statistics, ToolNode
@@ -68,6 +72,7 @@ async def test_a_batch_that_is_cancelled_while_it_starts_starts_no_more(most: in
     assert node.statistics() == IDLE
 
 
+@pytest.mark.real_clock
 async def test_a_call_that_fails_while_others_start_ends_the_batch_there() -> None:
     begun = Begun()
 
@@ -80,60 +85,100 @@ async def test_a_call_that_fails_while_others_start_ends_the_batch_there() -> No
     assert begun.count == begun.ended < 100
 
 
-class Counted(dict[str, object]):
-    """A tool call that counts how often it is read."""
-
-    looks = 0
-
-    def __getitem__(self, key: str) -> object:
-        Counted.looks += 1
-        return super().__getitem__(key)
+LONGEST = 0.02
+"""Seconds that a task may wait for its turn while callboard works."""
+ATTEMPTS = 5
+"""Number of measurements; on a busy machine, the system may keep the event loop waiting in some of them."""
 
 
-@pytest.mark.parametrize("form", ["message", pytest.param("calls", marks=pytest.mark.exhaustive)])
-async def test_very_many_calls_are_read_in_portions(form: str) -> None:
-    begun = Begun()
-    node = begun.node()
-    reply = calls(*["wait"] * 20 * MANY)
-    # Bypass the message's validation, which would turn the calls into plain dicts.
-    reply.tool_calls = [Counted(call) for call in reply.tool_calls]
-    looks: list[int] = []
+class Turns:
+    """A task of the event loop that records the longest time between two of its turns."""
 
-    async def watch() -> None:
-        while not begun.count:
-            before = Counted.looks
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self.is_over = False
+
+    async def take(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        task_status.started()
+        # The processor time of all threads of this process: other processes do not count.
+        before = time.process_time()
+        while not self.is_over:
             await anyio.lowlevel.checkpoint()
-            looks.append(Counted.looks - before)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(node.ainvoke, [reply] if form == "message" else reply.tool_calls)
-        await watch()
-        tasks.cancel_scope.cancel()
-    # A thousand calls at a time, some values of each; trio may give one task two turns in a row.
-    assert max(looks) <= 15 * MANY < sum(looks) / 3
+            now = time.process_time()
+            self.longest = max(self.longest, now - before)
+            before = now
 
 
-async def test_large_arguments_are_weighed_in_portions() -> None:
-    turns = 0
-    over = False
+async def turns_while(work: Callable[[Turns], Awaitable[object]]) -> Turns:
+    """Do the work while another task takes turns; return the measurement in which the task waited the least."""
+    measurements: list[Turns] = []
+    for _ in range(ATTEMPTS):
+        turns = Turns()
+        gc.collect()
+        gc.disable()  # a full collection of the objects of all tests takes longer
+        try:
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as tasks:
+                    await tasks.start(turns.take)
+                    await work(turns)
+                    turns.is_over = True
+        finally:
+            gc.enable()
+        measurements.append(turns)
+        if turns.longest <= LONGEST:
+            break
+    return min(measurements, key=attrgetter("longest"))
 
-    async def take_turns() -> None:
-        nonlocal turns
-        while not over:
-            await anyio.lowlevel.checkpoint()
-            turns += 1
 
+def half_answered(reply: AIMessage) -> list[BaseMessage]:
+    return [reply, *[ToolMessage("", tool_call_id=str(call["id"])) for call in reply.tool_calls[::2]]]
+
+
+FORMS: dict[str, Callable[[AIMessage], list[Any]]] = {
+    "message": lambda reply: [reply],
+    "calls": lambda reply: [*reply.tool_calls],
+    "calls without a type": lambda reply: [{**call, "id": int(str(call["id"])[5:])} for call in reply.tool_calls],
+    "half answered": half_answered,
+}
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("form", FORMS)
+async def test_other_tasks_get_their_turns_while_very_many_calls_are_read(form: str) -> None:
+    given = FORMS[form](calls(*["wait"] * 50 * MANY))
+
+    async def work(turns: Turns) -> None:
+        begun = Begun()
+
+        async def first_call() -> None:
+            while not begun.count:
+                await anyio.lowlevel.checkpoint()
+            turns.is_over = True
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first_call)
+            await begun.node().ainvoke(given)
+
+    turns = await turns_while(work)
+    assert turns.longest <= LONGEST
+
+
+@pytest.mark.real_clock
+async def test_other_tasks_get_their_turns_while_large_arguments_are_weighed() -> None:
     async def read(values: list[int]) -> int:
-        nonlocal over
-        over = True
         return len(values)
 
     node = ToolNode([StructuredTool.from_function(coroutine=read, description="Reads.")])
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(take_turns)
-        [message] = await node.ainvoke([calls(("read", {"values": list(range(90_000))}))])
-    assert message.content == "90000"
-    assert turns >= 50
+    # Each call stays below the limits, and pydantic validates few values: the others are no argument of the tool.
+    reply = calls(*[("read", {"values": [1], "others": list(range(90_000))})] * 10)
+
+    async def work(turns: Turns) -> None:
+        messages = await node.ainvoke([reply])
+        assert [message.content for message in messages] == ["1"] * 10
+
+    turns = await turns_while(work)
+    assert turns.longest <= LONGEST
 
 
 ROWS = [{"id": number, "name": f"row {number}", "tags": ["a", None]} for number in range(20_000)]
@@ -141,49 +186,43 @@ NAMES = [f"file {number}" for number in range(50_000)]
 BLOCKS = [{"type": "text", "text": name} for name in NAMES]
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
-    ("result", "turns"),
+    "result",
     [
-        pytest.param(ROWS, 40, id="json"),
-        pytest.param({"rows": ROWS, "at": date(2026, 1, 2)}, 40, id="no-json"),
-        pytest.param({"text": "é" * 5_000_000}, 10, id="a-text"),
-        pytest.param(NAMES, 40, id="texts"),
-        pytest.param([ToolMessage([*NAMES], tool_call_id="call_1")], 10, id="a-message"),
+        pytest.param([*ROWS, *ROWS, *ROWS], id="json"),
+        pytest.param({"rows": [*ROWS, *ROWS], "at": date(2026, 1, 2)}, id="no-json"),
+        pytest.param({"text": "é" * 16_000_000}, id="a-text"),
+        pytest.param(NAMES * 4, id="texts"),
+        pytest.param([ToolMessage(NAMES * 4, tool_call_id="call_1")], id="a-message"),
     ],
 )
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-async def test_a_large_result_is_written_in_portions(result: Any, turns: int, sync: bool) -> None:
+async def test_other_tasks_get_their_turns_while_a_large_result_is_written(result: Any, sync: bool) -> None:
     """Promise 8: formatting a text of megabytes takes tens of milliseconds, so it is interrupted for other tasks."""
-    taken = 0
-    result = deepcopy(result)
     is_message = isinstance(result, list) and isinstance(result[0], ToolMessage)
     expected = msg_content_output(result[0].content if is_message else result)
 
     def fetch() -> Any:
-        nonlocal taken
-        taken = 0
-        return result
+        return [result[0].model_copy()] if is_message else result
 
     async def afetch() -> Any:
         return fetch()
 
-    async def take_turns() -> None:
-        nonlocal taken
-        while True:
-            await anyio.lowlevel.checkpoint()
-            taken += 1
-
     tool = StructuredTool.from_function(
         fetch if sync else None, None if sync else afetch, name="fetch", description="Fetches."
     )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(take_turns)
-        [message] = await ToolNode([tool]).ainvoke([calls("fetch")])
-        assert taken >= turns
+    node = ToolNode([tool])
+
+    async def work(turns: Turns) -> None:
+        [message] = await node.ainvoke([calls("fetch")])
         assert message.content == expected
-        tasks.cancel_scope.cancel()
+
+    turns = await turns_while(work)
+    assert turns.longest <= LONGEST
 
 
+@pytest.mark.real_clock
 async def test_many_blocks_stay_what_they_are() -> None:
     async def fetch() -> list[dict[str, str]]:
         return BLOCKS

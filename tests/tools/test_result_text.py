@@ -12,9 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.tools.base import _stringify
 
-from callboard._util._cooperative import at_once
 from callboard.tools import _large_values
-from callboard.tools._large_values import write_in_portions
+from callboard.tools._large_values import write_in_pieces
 
 PLAIN = (
     st.none()
@@ -86,7 +85,7 @@ def in_parts(value: Any, part: int) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_large_values, "_PART", part)
         patch.setattr(_large_values, "_FEW", 2)
-        return text_or_error(lambda value: at_once(write_in_portions(value)), value)
+        return text_or_error(write_in_pieces, value)
 
 
 @given(value=JSON, part=st.sampled_from([1, 150, 400, 1000]))
@@ -121,13 +120,20 @@ def test_what_cannot_be_written_says_so() -> None:
             raise LookupError("no words")
 
     with pytest.raises(LookupError, match="no words"):
-        at_once(write_in_portions([Mute()] * 5000))
+        write_in_pieces([Mute()] * 5000)
 
 
 def test_what_changes_meanwhile_is_written_as_it_is_then() -> None:
     """Promise 2: a tool may return a mapping that other code changes meanwhile, and the call still gets its message."""
-    shared = {str(number): number for number in range(10_000)}
-    steps = write_in_portions(shared)
-    next(steps)
-    shared["new"] = 1
-    assert at_once(steps) == _stringify(shared)
+    shared: dict[str, Any] = {str(number): number for number in range(10_000)}
+
+    class Other(dict[str, Any]):
+        """A value whose conversion adds a key to the mapping, as another thread may do meanwhile."""
+
+        def items(self) -> Any:
+            shared["new"] = 1
+            return super().items()
+
+    shared["500"] = Other({"a": 1})
+    assert write_in_pieces(shared) == _stringify(shared)
+    assert "new" in shared

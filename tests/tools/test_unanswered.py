@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -13,11 +12,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph.graph import START, StateGraph, add_messages
 
 from callboard import ToolNode
-from callboard._util._cooperative import PORTION
 from callboard.agent._tools_step import outputs_of
 from callboard.conversations._history import repaired
 from callboard.testing import Recorder, tool_call
-from callboard.tools._unanswered import answer_of, each_without_answer, id_of, matching, seeking, without_answer
+from callboard.tools._unanswered import answer_of, each_without_answer, id_of, without_answer
 
 IDS = st.sampled_from(["a", "b", "c"])
 REPLIES = st.lists(IDS, max_size=3).map(lambda ids: AIMessage("", tool_calls=[tool_call("work", one) for one in ids]))
@@ -112,24 +110,3 @@ def test_ten_times_as_many_calls_are_ten_times_the_work(asks: Callable[[int], Ca
     """A model may request thousands of calls, and each check runs in the event loop."""
     few, many = work_of(asks(100)), work_of(asks(1000))
     assert many < 12 * few
-
-
-class Counted(dict[str, Any]):
-    """Tool call that counts how often calls are inspected."""
-
-    looks = 0
-
-    def __getitem__(self, key: str) -> Any:
-        Counted.looks += 1
-        return super().__getitem__(key)
-
-
-@pytest.mark.parametrize("steps", [seeking, matching])
-def test_very_many_calls_are_matched_with_their_answers_in_portions(steps: Any) -> None:
-    """Promise 8: the other tasks of the event loop run between two portions."""
-    asked: Any = [Counted(tool_call("work", f"id-{place}")) for place in range(20 * PORTION)]
-    answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in range(0, 20 * PORTION, 2)]
-    reply = AIMessage("")
-    reply.tool_calls = asked  # without validation, which would turn them into plain dicts
-    looks = [Counted.looks, *(Counted.looks for _ in steps(asked, [reply, *answers]))]
-    assert max(after - before for before, after in pairwise(looks)) <= 5 * PORTION < (looks[-1] - looks[0]) / 3

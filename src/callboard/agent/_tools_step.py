@@ -24,11 +24,10 @@ from callboard._langgraph._call_scope import Write, with_writes
 from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
-from callboard._util._cooperative import in_portions
 from callboard.agent._run_context import RunContext
 from callboard.conversations._flow import TOOLS, Sent
 from callboard.conversations._thread import as_update
-from callboard.tools._call_record import CallRecord, keys_of, naming
+from callboard.tools._call_record import CallRecord, keys_of
 from callboard.tools._chain import Chain, Link, Next, named
 from callboard.tools._errors import (
     UNKNOWN,
@@ -39,15 +38,13 @@ from callboard.tools._errors import (
     unknown_text,
     unstorable_text,
 )
+from callboard.tools._large_values import MANY_CALLS, run_in_worker
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import injected_args, written_args
-from callboard.tools._results import Output, Requested, ResultRules, messages_in, parse_input, reading
+from callboard.tools._results import Output, Requested, ResultRules, count_calls, messages_in, parse_input
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, ToolBatch
 from callboard.tools._unanswered import answered_ids, id_of
-
-_MANY_RESULTS = 1000
-"""Number of results up to which a batch is recorded in the event loop; it takes one or two milliseconds."""
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
@@ -72,10 +69,15 @@ async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
 
 
 async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False) -> "CallStep":
-    key = run.tools.messages_key
-    requested = await in_portions(reading(state, key))
-    requested = requested._replace(calls=run.plan.flow.open_calls(messages_in(state, key)))
-    keys = await in_portions(naming(requested.calls))
+    messages_key = run.tools.messages_key
+
+    def read() -> tuple[Requested, list[str]]:
+        requested = parse_input(state, messages_key)
+        requested = requested._replace(calls=run.plan.flow.open_calls(messages_in(state, messages_key)))
+        return requested, keys_of(requested.calls)
+
+    has_many_calls = count_calls(state, messages_key) > MANY_CALLS
+    requested, keys = await run_in_worker(read) if has_many_calls else read()
     tasks = dict(zip(keys, keys, strict=True))
     return CallStep(run, requested, tasks, _NodePlacesOfReply(run, keys), {}, by_call=run.by_call, ends_step=ends_step)
 
@@ -282,7 +284,8 @@ class CallStep:
         run, messages_key = self._run, self._run.tools.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
-            keys = await in_portions(naming(requested.calls))
+            name_calls = partial(keys_of, requested.calls)
+            keys = await run_in_worker(name_calls) if len(requested.calls) > MANY_CALLS else name_calls()
             tasks = {key: self.tasks.get(key, key) for key in keys}
             part = CallStep(run, requested, tasks, self._places, self._answers, by_call=self._by_call)
             combined = await part.run(config)
@@ -350,7 +353,7 @@ class CallStep:
             outputs = [with_writes(one, self._writes.get(key, ())) for key, one in zip(keys, outputs, strict=True)]
         record = partial(self._run.thread.record_results, [*map(self.tasks.__getitem__, keys)], outputs)
         # Many results take longer than other tasks of the event loop should wait.
-        if len(keys) > _MANY_RESULTS:
+        if len(keys) > MANY_CALLS:
             await to_thread.run_sync(record)
         else:
             record()

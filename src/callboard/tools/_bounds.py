@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from callboard._util._cooperative import PORTION, Steps, at_once
 from callboard.exceptions import CallRejectedError
 from callboard.tools._errors import error_message
 
@@ -39,21 +38,31 @@ class Refusal(NamedTuple):
 
 
 def admission(
-    calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
-) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Return a batch's calls, and the refusals of those calls that exceed a limit, in a dict by the call's index."""
+    calls: Sequence[ToolCall],
+    reply: Sequence[ToolCall],
+    known: Collection[str],
+    max_calls: int | None,
+    *,
+    are_small: bool,
+) -> tuple[Sequence[ToolCall], Mapping[int, Refusal]]:
+    """Return a batch's calls, and the refusals of those calls that exceed a limit, in a dict by the call's index.
+
+    With `are_small`, the caller has asked `is_small` about each call.
+    """
     surplus: set[int] = set()
     if max_calls is not None and len(reply) > max_calls:
         # By identity: the model may write equal calls, and only the surplus ones are refused. `calls` has the same
         # objects.
         surplus = {id(call) for call in reply[max_calls:]}
+    if are_small and not surplus:
+        return calls, {}
     refused: dict[int, Refusal] = {}
     for place, call in enumerate(calls):
-        if place and place % PORTION == 0:
-            yield
-        if not surplus and _is_small(call):
-            continue
-        reason = _too_many(len(reply), max_calls) if id(call) in surplus else (yield from _weighed(call, known))
+        reason: str | None = None
+        if id(call) in surplus:
+            reason = _too_many(len(reply), max_calls)
+        elif not are_small and not is_small(call):
+            reason = offence(call, known)
         if reason is not None:
             refused[place] = _refusal(call, reason)
     if not refused:
@@ -66,7 +75,7 @@ def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
     """Return error messages, by index of the call, for calls whose arguments are too large or too deep to be stored."""
     found: dict[int, ToolMessage] = {}
     for place, call in enumerate(calls):
-        if not _is_small(call) and (reason := at_once(_offence_in(call["args"]))) is not None:
+        if not is_small(call) and (reason := _offence_in(call["args"])) is not None:
             found[place] = _marked(call, reason)
     return found
 
@@ -90,10 +99,6 @@ def _refusal(call: ToolCall, reason: str) -> Refusal:
 
 def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
     """Return a text that says which limit a call exceeds and what to do; `None` if the call is within the limits."""
-    return at_once(_weighed(call, known))
-
-
-def _weighed(call: ToolCall, known: Collection[str]) -> Steps[str | None]:
     name, call_id = call["name"], call["id"]
     if len(name) > MAX_NAME and name not in known:
         return (
@@ -104,10 +109,10 @@ def _weighed(call: ToolCall, known: Collection[str]) -> Steps[str | None]:
             f"the id of this call has {len(call_id)} characters, at most {MAX_ID} are allowed. Call the tool again "
             "with a shorter id."
         )
-    return (yield from _offence_in(call["args"]))
+    return _offence_in(call["args"])
 
 
-def _is_small(call: ToolCall) -> bool:
+def is_small(call: ToolCall) -> bool:
     """Return whether a call has only a few short plain values."""
     # True for nearly all calls, and cheaper than measuring their arguments.
     args = call["args"]
@@ -124,9 +129,9 @@ def _is_small(call: ToolCall) -> bool:
     return True
 
 
-def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
+def _offence_in(args: Mapping[str, Any]) -> str | None:
     """Return a text that says which limit a call's arguments exceed and what to do; `None` if they exceed no limit."""
-    depth = values = characters = seen = 0
+    depth = values = characters = 0
     level: list[Any] = [args]
     # Level by level: deep nesting would overflow a recursive walk.
     while level:
@@ -139,45 +144,31 @@ def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
             values += len(container)
             if values > MAX_VALUES:
                 return f"the arguments have more than {MAX_VALUES} values. Call the tool several times, with fewer."
-            for part in _parts(container):
-                if (number := _integer_beyond(part)) is not None:
-                    return (
-                        f"the arguments have an integer of {number.bit_length()} bits, at most 64 are allowed. Call "
-                        "the tool again with a smaller number."
-                    )
-                characters += _weigh(part, below)
-                seen += len(part) + 1
-                if seen > PORTION:
-                    seen = 0
-                    yield
+            # A copy, because other threads may change the container meanwhile.
+            parts: list[Any] = [*(container.values() if isinstance(container, dict) else container)]
+            if (number := _integer_beyond(parts)) is not None:
+                return (
+                    f"the arguments have an integer of {number.bit_length()} bits, at most 64 are allowed. Call "
+                    "the tool again with a smaller number."
+                )
+            if isinstance(container, dict):
+                parts += [key for key in [*container] if isinstance(key, str)]
+            characters += _weigh(parts, below)
         if characters > MAX_CHARACTERS:
             return f"the arguments have more than {MAX_CHARACTERS} characters. Call the tool again with less text."
         level = below
     return None
 
 
-def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
-    """Divide the values and text keys of a container into pieces of limited size, and return the pieces."""
-    parts: list[Collection[Any]] = []
-    if isinstance(container, dict):
-        parts.append([key for key in container if isinstance(key, str)])
-        container = container.values()
-    if len(container) <= PORTION:
-        return [*parts, container]
-    # Copies, because other tasks run between two pieces and may change the container.
-    whole = [*parts[0], *container] if parts else [*container]
-    return [whole[start : start + PORTION] for start in range(0, len(whole), PORTION)]
-
-
-def _integer_beyond(part: Collection[Any]) -> int | None:
+def _integer_beyond(values: Sequence[Any]) -> int | None:
     """Return the first integer of more than 64 bits; `None` if there is none."""
-    return next((value for value in part if isinstance(value, int) and value not in INTEGERS), None)
+    return next((value for value in values if isinstance(value, int) and value not in INTEGERS), None)
 
 
-def _weigh(part: Collection[Any], below: list[Any]) -> int:
-    """Return the total length of the texts in `part`, and append the containers in `part` to `below`."""
+def _weigh(parts: Sequence[Any], below: list[Any]) -> int:
+    """Return the total length of the texts in `parts`, and append the containers in `parts` to `below`."""
     characters = 0
-    for value in part:
+    for value in parts:
         if isinstance(value, str):
             characters += len(value)
         elif isinstance(value, (dict, list, tuple, set, frozenset)):

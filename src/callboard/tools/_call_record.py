@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, Self
 from langchain_core.messages import ToolCall
 from langgraph.types import Command, Interrupt
 
-from callboard._util._cooperative import PORTION, Steps, at_once, each
 from callboard.exceptions import DuplicateCallIdWarning
 
 NOT_YET: Final = object()
@@ -124,18 +123,13 @@ LangGraph or callboard use."""
 # A model may write any text as an id. Different calls always get different names: otherwise an approval of one call
 # could run another. Usual ids are used unchanged; in other ids, only special characters are escaped.
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:
-    """Return the record keys of a batch's calls; the function `naming` describes these keys."""
-    return at_once(naming(calls))
-
-
-def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
     """Return the record key of each call of a batch: its escaped id, plus its index if other calls have the same id."""
-    ids: list[Any] = [*map(_id_in, calls)] if len(calls) <= PORTION else (yield from each(_id_in, calls))
+    ids: list[Any] = [*map(_id_in, calls)]
     # One fast test of all ids together: usual ids are keys without escaping.
     text = "".join(ids) if None not in ids else "%"
     is_short = len(text) <= _LONGEST or max(map(len, ids)) <= _LONGEST
     is_plain = is_short and text.isascii() and "%" not in text and "#" not in text and NODES.isdisjoint(ids)
-    keys: list[str] = ids if is_plain else (yield from each(_key, ids))
+    keys: list[str] = ids if is_plain else [*map(_key, ids)]
     if len({*ids}) == len(ids):
         return keys
     repeated = {call_id for call_id, count in Counter(ids).items() if count > 1}

@@ -28,7 +28,6 @@ from callboard._calls._limits import NoKeyError
 from callboard._langgraph import scope_of
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
-from callboard._util._cooperative import in_portions
 from callboard.exceptions import CallError
 from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
 from callboard.tools._errors import (
@@ -39,8 +38,9 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
     runs_again,
 )
-from callboard.tools._large_values import as_content, takes_long, to_text, write_in_portions
+from callboard.tools._large_values import as_content, run_in_worker, takes_long, to_text, write_in_pieces
 from callboard.tools._plan import Plan, written_args
+from callboard.tools._results import items_in
 
 _TEXT_MESSAGE = ToolMessage("", artifact=None, tool_call_id="", name="", status="success")
 """Template whose fields are copied into the message of each plain text result."""
@@ -92,7 +92,7 @@ async def invoke(
         except (ValidationError, ValidationErrorV1, ToolException) as error:
             content, artifact, status = _handled_by_tool(tool, error), None, "error"
         if content.__class__ is not str and takes_long(content):
-            output = await _formatted_in_parts(content, artifact, call, tool, status)
+            output = await _formatted_in_worker(content, artifact, call, tool, status)
         else:
             output = _formatted(content, artifact, call, tool, status)
     except Exception as error:
@@ -120,7 +120,9 @@ async def invoke(
 
 async def _in_words(output: object) -> object:
     """Convert large message contents to text, in place, if a model may not be able to read them; return the output."""
-    await in_portions(to_text(output))
+    for message in items_in(output):
+        if isinstance(message, ToolMessage) and not isinstance(message.content, str) and takes_long(message.content):
+            message.content = await run_in_worker(partial(to_text, message.content))
     return output
 
 
@@ -152,21 +154,23 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
         raise
 
 
-async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
-    """Return the ToolMessage for a large result; other tasks of the event loop run while the text is written."""
+async def _formatted_in_worker(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
+    """Return the ToolMessage for a large result; a worker thread writes its text."""
     several = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
     if several or isinstance(content, ToolOutputMixin) or call["id"] is None:
         return content
     message = cast("ToolMessage", _formatted("", artifact, call, tool, status))
-    taken = await in_portions(as_content(content))
-    if taken is None:
-        try:
-            taken = await in_portions(write_in_portions(content))
-        except Exception as error:
-            note_without_text(error, tool.name, call["id"], content)
-            raise
-    message.content = taken
+    try:
+        message.content = await run_in_worker(partial(_content_of, content))
+    except Exception as error:
+        note_without_text(error, tool.name, call["id"], content)
+        raise
     return message
+
+
+def _content_of(result: object) -> str | list[Any]:
+    content = as_content(result)
+    return write_in_pieces(result) if content is None else content
 
 
 def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tuple[bool, Exception | None]:

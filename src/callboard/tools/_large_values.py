@@ -1,23 +1,23 @@
 """Processing of large values, such as conversion to text for the model, without blocking the event loop.
 
-A result that is no message content becomes JSON, or else its `str`. Writing a large one takes tens of milliseconds. In
-one go it would block all other tasks, and other threads too, because it holds the interpreter lock. So the text is
-written in parts; it equals the text of `json.dumps` or `str`. Other work on large values runs in worker threads.
+The work runs in worker threads. A result that is no message content becomes JSON, or else its `str`. Writing a large
+one takes tens of milliseconds. In one go it would block the event loop from its thread, too, because it holds the
+interpreter lock. So the text is written in pieces; it equals the text of `json.dumps` or `str`.
 """
 
 import json
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.tools.base import _is_message_content_block, _stringify
 from langgraph.types import Command
 
 from callboard._calls._thread_pool import WorkerThreads
-from callboard._util._cooperative import Steps, each
-from callboard.tools._results import items_in
 
 # Work in worker threads
 
@@ -31,7 +31,25 @@ _EACH = 100
 """Cost of one value, given as the number of characters that take the same time."""
 _MANY = 1_000
 """Maximum number of values that are copied in the event loop. More would take milliseconds."""
+MANY_CALLS = 1_000
+"""Maximum number of calls of a reply that are read in the event loop. More would take several milliseconds."""
 _PLAIN = frozenset((int, float, bool, type(None)))
+
+_worker = RunVar[CapacityLimiter]("callboard_worker_for_large_values")
+
+
+async def run_in_worker(fn: Callable[[], T]) -> T:
+    """Run `fn`, which only computes, in a worker thread with the caller's context variables; return its result.
+
+    A cancelled caller returns at once, and its thread ends with the result, which nobody reads.
+    """
+    try:
+        limiter = _worker.get()
+    except LookupError:
+        # One thread for each event loop: several would share the interpreter lock, and let the loop wait for each.
+        limiter = CapacityLimiter(1)
+        _worker.set(limiter)
+    return await to_thread.run_sync(fn, abandon_on_cancel=True, limiter=limiter)
 
 
 async def run_if_long(threads: WorkerThreads, value: object, fn: Callable[[], T]) -> T:
@@ -90,7 +108,7 @@ def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) 
 
 
 _PART = 200_000
-"""Size of one portion, in characters; each value adds `_EACH` characters. A portion takes one or two milliseconds."""
+"""Size of one piece, in characters; each value adds `_EACH` characters. A piece takes one or two milliseconds."""
 _FEW = 100
 """Number of values of a container whose cost is computed together."""
 
@@ -100,41 +118,33 @@ def takes_long(value: object) -> bool:
     return left_of(_PART, value) <= 0
 
 
-def write_in_portions(value: object) -> Steps[str]:
-    """Return a value as JSON text, or else as `str(value)`. The generator yields only to let other tasks run."""
+def write_in_pieces(value: object) -> str:
+    """Return a value as JSON text, or else as `str(value)`; other threads can run after each piece."""
     try:
         try:
-            return (yield from _written(value, _JSON))
+            return _written(value, _JSON)
         except _ChangedError:
             raise
         except Exception:  # it has no JSON form; its own code may raise any error to say so
             if type(value) is not bytes and type(value) not in _STR.brackets:
                 return str(value)  # `repr` is used only for values within a container
-            return (yield from _written(value, _STR))
+            return _written(value, _STR)
     except _ChangedError:
         return _stringify(value)
 
 
-def as_content(value: object) -> Steps[str | list[Any] | None]:
+def as_content(value: object) -> str | list[Any] | None:
     """Return a copy of a value if it is valid message content for LangChain; `None` for any other value."""
     if isinstance(value, str):
         return value
-    if not isinstance(value, (list, tuple)) or not (yield from _all(_is_message_content_block, value)):
+    if not isinstance(value, (list, tuple)) or not all(map(_is_message_content_block, value)):
         return None
-    return (yield from each(_own, value))
+    return [*map(_own, value)]
 
 
-def to_text(response: object) -> Steps[None]:
-    """Convert large message contents to text, in place, if a model may not be able to read them."""
-    for message in items_in(response):
-        if not isinstance(message, ToolMessage) or isinstance(message.content, str) or not takes_long(message.content):
-            continue
-        if not (yield from _all(_is_block, message.content)):
-            message.content = yield from write_in_portions(message.content)
-
-
-def _all(fn: Callable[[object], bool], values: Sequence[object]) -> Steps[bool]:
-    return all(map(fn, values[:1])) and all((yield from each(fn, values)))
+def to_text(content: list[Any]) -> str | list[Any]:
+    """Return a message's content, as text if a model may not be able to read it."""
+    return content if all(map(_is_block, content)) else write_in_pieces(content)
 
 
 def _own(block: str | dict[Any, Any]) -> str | dict[Any, Any]:
@@ -157,25 +167,23 @@ class _Form(NamedTuple):
     slices: Callable[[Any], Iterator[str]]
     """Function that yields the text of a long string in slices."""
     brackets: Mapping[type, tuple[str, str]]
-    """Brackets by the type of container. Only these exact types are written in portions, because subclasses may have
+    """Brackets by the type of container. Only these exact types are written in pieces, because subclasses may have
     code of their own."""
     is_python: bool
     """`True` for Python's format, which differs for recursive containers and for tuples with one element."""
 
 
-def _written(value: object, form: _Form) -> Steps[str]:
+def _written(value: object, form: _Form) -> str:
     parts: list[str] = []
-    yield from _write(value, form, parts, set())
+    _write(value, form, parts, set())
     return "".join(parts)
 
 
-def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
+def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> None:
     """Append the text of a value to `parts` in pieces; `around` holds the ids of the containers around the value."""
     kind = type(value)
     if (kind is str or kind is bytes) and value:
-        for part in form.slices(value):
-            parts.append(part)
-            yield
+        parts.extend(form.slices(value))
         return
     if kind not in form.brackets or not value:
         parts.append(form.at_once(value))
@@ -188,16 +196,15 @@ def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps
         return
     around.add(id(value))
     parts.append(before)
-    yield from _write_parts(value, form, parts, around)
+    _write_parts(value, form, parts, around)
     is_lone = form.is_python and kind is tuple and len(value) == 1
     parts[-1] = f",{after}" if is_lone else after  # replaces the last comma
     around.remove(id(value))
 
 
-def _write_parts(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    """Append the texts of a container's values to `parts`; yield regularly, so that other tasks can run."""
+def _write_parts(value: Any, form: _Form, parts: list[str], around: set[int]) -> None:
+    """Append the texts of a container's values to `parts`: small values together, each large value in pieces."""
     values, kind = (value.items(), dict) if isinstance(value, dict) else (value, list)
-    portion = 0
     for some in _few_at_a_time(values):
         together = _weight(kind(some))
         for few, weight in [(some, together)] if together < _PART else (([one], _weight(kind([one]))) for one in some):
@@ -205,14 +212,10 @@ def _write_parts(value: Any, form: _Form, parts: list[str], around: set[int]) ->
                 parts.append(form.at_once(kind(few))[1:-1])
             elif kind is dict:
                 parts.append(form.at_once({few[0][0]: 0})[1:-2])
-                yield from _write(few[0][1], form, parts, around)
+                _write(few[0][1], form, parts, around)
             else:
-                yield from _write(few[0], form, parts, around)
+                _write(few[0], form, parts, around)
             parts.append(", ")
-            portion += weight
-            if portion >= _PART:
-                portion = 0
-                yield
 
 
 def _weight(value: object) -> int:

@@ -28,7 +28,6 @@ from callboard._loops._owner_task import Openable
 from callboard._loops._protocol import Scope
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
 from callboard._records._reports import Drained, Statistics
-from callboard._util._cooperative import Steps, in_portions
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
@@ -37,9 +36,10 @@ from callboard.tools._actor_tools import Toolkit
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
+from callboard.tools._large_values import MANY_CALLS, run_in_worker
 from callboard.tools._ledger import Ledger
 from callboard.tools._plan import inject, injected_args
-from callboard.tools._results import Requested, reading
+from callboard.tools._results import Requested, count_calls, parse_input
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._subclassing import (
     Entries,
@@ -356,18 +356,20 @@ class ToolNode(ManyInputs, Openable):
 
     async def _run_batch(self, entry: Entry) -> Any:
         """Run a batch of the calls in the input of an entry, and return the combined output."""
-        batch = await in_portions(self._batch(entry.input, entry.config, **entry.options))
+        batch = await self._batch(entry.input, entry.config, **entry.options)
         return await batch.run()
 
-    def _batch(
+    async def _batch(
         self,
         input: Any,
         config: RunnableConfig | None,
         ledger: Mapping[str, Any] | None = None,
         resume: object = None,
         runtime: Runtime[Any] | None = None,
-    ) -> Steps[ToolBatch]:
-        requested = yield from reading(input, self._setup.messages_key)
+    ) -> ToolBatch:
+        parse = partial(parse_input, input, self._setup.messages_key)
+        has_many_calls = count_calls(input, self._setup.messages_key) > MANY_CALLS
+        requested = await run_in_worker(parse) if has_many_calls else parse()
         config = ensure_config(config)
         if runtime is not None:
             config = with_runtime(config, runtime)
@@ -375,7 +377,7 @@ class ToolNode(ManyInputs, Openable):
             config["tags"] = [*config["tags"], *self.tags]
         known = partial(Ledger, held=ledger, answers=resume)
         batch = ToolBatch(self._setup, requested, config, known)
-        yield from batch.preparing()
+        await batch.prepare()
         return batch
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
@@ -465,5 +467,5 @@ class NodeAccess:
         """Return a batch of calls, ready to run, that continues with the records and answers of an earlier run."""
         ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
         batch = ToolBatch(self._node._setup, requested, config, ledger, keys=keys, **reports)
-        await in_portions(batch.preparing())
+        await batch.prepare()
         return batch

@@ -11,8 +11,7 @@ from langchain_core.messages import AIMessage, RemoveMessage, ToolCall, ToolMess
 from langgraph.types import Command, Send
 
 from callboard._langgraph._vocabulary import ToolCallRequest, msg_content_output
-from callboard._util._cooperative import PORTION, Steps, at_once, each
-from callboard.tools._unanswered import answers_to, asked_at, each_without_answer, id_of, last_reply, matching, seeking
+from callboard.tools._unanswered import answers_to, asked_at, each_without_answer, id_of, last_reply, without_answer
 
 # Input
 
@@ -38,11 +37,6 @@ class Requested(NamedTuple):
 
 def parse_input(value: Any, messages_key: str) -> Requested:
     """Return the tool calls of a node's input; raise ValueError for an input that is not valid."""
-    return at_once(reading(value, messages_key))
-
-
-def reading(value: Any, messages_key: str) -> Steps[Requested]:
-    """Return the tool calls of a node's input. The generator yields only to let other tasks run."""
     if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
         state, call = value["state"], _checked(value["tool_call"])
         open_calls = each_without_answer([call], messages_in(state, messages_key))
@@ -50,10 +44,10 @@ def reading(value: Any, messages_key: str) -> Steps[Requested]:
     is_list = isinstance(value, list)
     messages: Sequence[Any] = value if is_list else messages_in(value, messages_key)
     if is_list and messages:
-        if (yield from _are_calls(messages)):
+        if _are_calls(messages):
             return Requested(messages, messages, "tool_calls", None)
         if _is_call(messages[-1]):
-            calls = yield from each(_checked, messages)
+            calls = [*map(_checked, messages)]
             return Requested(calls, calls, "tool_calls", None)
     if not messages or isinstance(messages[-1], dict):
         if (mistaken := _mistaken(value, messages_key)) is not None:
@@ -63,11 +57,20 @@ def reading(value: Any, messages_key: str) -> Steps[Requested]:
     if (place := last_reply(messages)) is None:
         raise ValueError("No AIMessage found in input")
     reply = messages[place].tool_calls
-    if not (yield from _are_calls(reply)):
-        reply = yield from each(_checked, reply)
+    if not _are_calls(reply):
+        reply = [*map(_checked, reply)]
     answers = messages[place + 1 :]
-    calls = (yield from matching(reply, answers)) if answers else reply
+    calls = without_answer(reply, answers) if answers else reply
     return Requested(calls, reply, "list" if is_list else "dict", value)
+
+
+def count_calls(value: Any, messages_key: str) -> int:
+    """Return the number of calls, answered or not, that `parse_input` has to read in an input of a node."""
+    messages: Sequence[Any] = value if isinstance(value, list) else messages_in(value, messages_key)
+    if not messages or isinstance(messages[-1], dict):
+        return len(messages)
+    place = last_reply(messages)
+    return 0 if place is None else len(messages[place].tool_calls)
 
 
 def _is_call(item: object) -> bool:
@@ -104,12 +107,12 @@ def messages_in(state: Any, key: str) -> Sequence[Any]:
 
 def left_of(
     requested: Requested, state: Any, messages_key: str, *, is_counted: bool
-) -> Steps[tuple[Sequence[ToolCall], Sequence[ToolCall]]]:
+) -> tuple[Sequence[ToolCall], Sequence[ToolCall]]:
     """Return the requested calls that have no answer yet, and all calls of the model's reply that contains them."""
     calls, reply = requested.calls, requested.reply
     if requested.kind == "tool_calls":
         if requested.state is None:
-            calls = yield from seeking(calls, messages_in(state, messages_key))
+            calls = each_without_answer(calls, messages_in(state, messages_key))
         # Only a limit on the calls of a reply needs the reply, which must be looked up in the state.
         if is_counted:
             reply = _whole_reply(calls, state, messages_key)
@@ -132,11 +135,9 @@ _IDS = (NoneType, int, float, UUID)
 """Types besides `str` that a `ToolMessage` accepts as a call id."""
 
 
-def _are_calls(given: Sequence[Any]) -> Steps[bool]:
+def _are_calls(given: Sequence[Any]) -> bool:
     """Return whether all items are tool calls in normalized form. This test is much faster than `_checked`."""
-    for place, call in enumerate(given):
-        if place and place % PORTION == 0:
-            yield
+    for call in given:
         if type(call) is not dict or type(call.get("args")) is not dict:
             return False
         if type(call.get("id")) is not str or type(call.get("name")) is not str:

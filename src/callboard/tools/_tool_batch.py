@@ -32,20 +32,23 @@ from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runti
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
-from callboard._util._cooperative import PORTION, Steps
-from callboard.tools._bounds import admission
-from callboard.tools._call_record import CallRecord, naming
+from callboard.tools._bounds import admission, is_small
+from callboard.tools._call_record import CallRecord, keys_of
 from callboard.tools._callbacks import NO_HANDLERS, manager_of_tool
 from callboard.tools._chain import Chain, Link
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
+from callboard.tools._large_values import MANY_CALLS, has_many, run_in_worker
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import Plan, inject
-from callboard.tools._results import Output, Requested, left_of
+from callboard.tools._results import Output, Requested, left_of, messages_in
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure, limiter_of_run, message_for, run_judged, untouched
 
 _log = logging.getLogger("callboard")
+
+_MANY_MESSAGES = 10_000
+"""Number of messages of a state that are searched for answers in the event loop. More would take milliseconds."""
 
 
 class ProgressChunks:
@@ -165,20 +168,36 @@ class ToolBatch:
             self._wide = [limiter_of_run(concurrency)]
             self.threads = self.threads.at_least(concurrency)
 
-    def preparing(self) -> Steps[None]:
+    async def prepare(self) -> None:
         """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be run first."""
+        calls = self._requested.calls
+        are_small = len(calls) <= MANY_CALLS and all(map(is_small, calls))
+        if self._takes_long(are_small=are_small):
+            await run_in_worker(partial(self._admit, are_small=are_small))
+        else:
+            self._admit(are_small=are_small)
+        self.ledger = self._ledger(self.config, self.setup.name, self._keys, graphs=self._graphs)
+        self.keeps = self._on_finish is not None or self.ledger.is_kept
+
+    def _takes_long(self, *, are_small: bool) -> bool:
+        """Return whether there are too many calls, argument values or messages to read them in the event loop."""
+        calls = self._requested.calls
+        if not are_small and (len(calls) > MANY_CALLS or has_many([call["args"] for call in calls])):
+            return True
+        if self._requested.kind != "tool_calls":
+            return False
+        return len(messages_in(self.state, self.setup.messages_key)) > _MANY_MESSAGES
+
+    def _admit(self, *, are_small: bool) -> None:
         setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
         if self._requested.kind == "tool_calls" and self.state:
             is_counted = setup.max_calls is not None
-            left = left_of(self._requested, self.state, setup.messages_key, is_counted=is_counted)
-            calls, reply = yield from left
+            calls, reply = left_of(self._requested, self.state, setup.messages_key, is_counted=is_counted)
         # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
         # equal.
         keys = self._known_keys if calls is self._requested.calls else None
-        self._keys = (yield from naming(calls)) if keys is None else keys
-        self._calls, self.refused = yield from admission(calls, reply, setup.tools, setup.max_calls)
-        self.ledger = self._ledger(self.config, setup.name, self._keys, graphs=self._graphs)
-        self.keeps = self._on_finish is not None or self.ledger.is_kept
+        self._keys = keys_of(calls) if keys is None else keys
+        self._calls, self.refused = admission(calls, reply, setup.tools, setup.max_calls, are_small=are_small)
 
     async def claims(self) -> list[str]:
         """Return keys of new calls that must not run twice and can start at once; the caller stores them as started."""
@@ -189,7 +208,7 @@ class ToolBatch:
         claims: list[str] = []
         supervision, at_once = self.setup.supervision, self.config.get("max_concurrency")
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
-            if index and index % PORTION == 0:
+            if index and index % MANY_CALLS == 0:
                 await checkpoint()
             tool = self.setup.tools.get(call["name"])
             if tool is None or key in self.ledger.records or index in self.refused:

@@ -3,13 +3,10 @@
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from operator import itemgetter
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
-
-from callboard._util._cooperative import PORTION, Steps, at_once, each
 
 
 def last_reply(messages: Sequence[Any]) -> int | None:
@@ -35,11 +32,6 @@ def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
 
 def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[ToolCall]:
     """Return the calls of a reply that have no answer among the messages after the reply."""
-    return at_once(matching(calls, answers))
-
-
-def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls of a reply that have no answer; a generator, between whose steps other tasks can run."""
     given = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
     # Each message answers one call.
     return _left(calls, given)
@@ -47,32 +39,25 @@ def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[To
 
 def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
     """Return the given calls that have no answer in a conversation; the calls may be of different replies."""
-    return at_once(seeking(calls, messages))
-
-
-def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls that have no answer in a conversation. The generator yields only to let other tasks run."""
     if not messages:
         return [*calls]
-    sought = {*(yield from each(id_of, calls))}
+    sought = {*map(id_of, calls)}
     given: Counter[str] = Counter()
     later: Counter[str] = Counter()
-    for number, message in enumerate(reversed(messages), 1):
+    for message in reversed(messages):
         if not sought:
             break
-        if number % PORTION == 0:
-            yield
         if isinstance(message, ToolMessage):
             # Read from the end: only answers after the last reply with the id count, because models reuse ids.
             later[message.tool_call_id] += 1
         elif isinstance(message, AIMessage):
-            asked = sought.intersection((yield from each(id_of, message.tool_calls)))
+            asked = sought.intersection(map(id_of, message.tool_calls))
             given.update({call_id: later[call_id] for call_id in asked})
             sought -= asked
-    return (yield from _left(calls, given))
+    return _left(calls, given)
 
 
-def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall]]:
+def _left(calls: Sequence[ToolCall], given: Counter[str]) -> list[ToolCall]:
     """Return the calls without an answer; `given` has the number of answers by call id."""
     if not given:
         return [*calls]
@@ -82,7 +67,7 @@ def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall
         given[id_of(call)] -= 1
         return given[id_of(call)] < 0
 
-    return [*compress(calls, (yield from each(is_left, calls)))]
+    return [*filter(is_left, calls)]
 
 
 def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
