@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from datetime import date
 from operator import attrgetter
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import StructuredTool
 
-from callboard import Statistics, ToolNode
+from callboard import DuplicateCallIdWarning, Statistics, ToolNode
 from callboard._langgraph._vocabulary import msg_content_output
 from callboard.testing import calls
 
@@ -232,3 +233,51 @@ async def test_many_blocks_stay_what_they_are() -> None:
     )
     assert message.content == BLOCKS
     assert not any(mine is its for mine, its in zip(message.content, BLOCKS, strict=True))
+
+
+@pytest.mark.real_clock
+async def test_a_reply_that_is_cancelled_while_it_is_read_starts_no_call() -> None:
+    """Promise 1: its thread only computes, and nobody waits for it or is warned of it."""
+    begun = Begun()
+    node = begun.node()
+    reply = calls(*["wait"] * 50 * MANY)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.ainvoke, [reply])
+            await anyio.sleep(0)
+            await anyio.sleep(0)
+            tasks.cancel_scope.cancel()
+    assert begun.count == 0
+    assert node.statistics() == IDLE
+
+
+@pytest.mark.real_clock
+async def test_the_user_is_warned_of_equal_ids_in_a_reply_with_very_many_calls() -> None:
+    async def quick() -> str:
+        return "done"
+
+    node = ToolNode([StructuredTool.from_function(coroutine=quick, description="Returns.")])
+    reply = calls(*["quick"] * (MANY + 1))
+    reply.tool_calls[MANY]["id"] = reply.tool_calls[0]["id"]
+    with pytest.warns(DuplicateCallIdWarning, match="several calls of one batch have the id"):
+        messages = await node.ainvoke([reply])
+    assert [message.tool_call_id for message in messages] == [call["id"] for call in reply.tool_calls]
+
+
+user: ContextVar[str] = ContextVar("user", default="nobody")
+
+
+@pytest.mark.real_clock
+async def test_a_large_result_is_written_with_the_context_variables_of_its_caller() -> None:
+    class Greeting:
+        def __repr__(self) -> str:
+            return f"hello, {user.get()}"
+
+    async def greet() -> list[Any]:
+        return [Greeting(), NAMES]
+
+    user.set("ada")
+    [message] = await ToolNode([StructuredTool.from_function(coroutine=greet, description="Greets.")]).ainvoke(
+        [calls("greet")]
+    )
+    assert message.content.startswith("[hello, ada, ['file 0', ")
