@@ -47,6 +47,7 @@ TOO_MUCH = {
 }
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize("kind", TOO_MUCH)
 async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(kind: str) -> None:
     rec, seen = Recorder(), list[Any]()
