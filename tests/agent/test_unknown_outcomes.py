@@ -2,6 +2,8 @@
 
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import astuple
@@ -42,6 +44,7 @@ from ._unknown_agent import ENTRIES, Case, Life, Log, agent_in
 pytestmark = pytest.mark.real_clock
 
 WAIT = 15
+ROOT = Path(__file__).parents[2]
 ACCEPT, IGNORE = {"type": "accept"}, {"type": "ignore"}
 BEGUN = ("after claim", "in body", "before write")
 """Points at which the journal has only the claim of a call."""
@@ -646,3 +649,19 @@ async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so()
         await agent.ainvoke(QUESTION, AT, durability="exit")
         commits.append(work.saver.commits)
     assert commits[0] == commits[1] < commits[2]
+
+
+@pytest.mark.parametrize("factory", ["create_react_agent", "create_agent"])
+@pytest.mark.parametrize(("backend", "presses"), [("trio", 1), ("asyncio", 1), ("asyncio", 2)])
+def test_a_call_that_ctrl_c_interrupts_does_not_run_again(
+    tmp_path: Path, backend: str, presses: int, factory: str
+) -> None:
+    """Ctrl-C is no error of the tool: its body may have had its effect, and only an error of its own clears a claim."""
+
+    def start() -> str:
+        command = [sys.executable, "-m", "tests.agent._interrupted_agent", tmp_path, backend, factory, str(presses)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True).stdout
+
+    assert start() == "interrupted\n"
+    assert "whether it had any effect is unknown" in start()
+    assert (tmp_path / "charged").read_text() == "8\n"

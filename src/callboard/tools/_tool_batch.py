@@ -260,7 +260,9 @@ class ToolBatch:
                 key: repr(call.error or error)
                 # `_due` may be one longer: Ctrl-C may come between the two appends in `_supervise`.
                 for key, call in zip(self._due, supervised, strict=False)
-                if call.ended and call.result is None and not isinstance(call.error, GraphInterrupt)
+                # Ctrl-C is no error of the tool: nobody knows what the interrupted body has done.
+                if call.ended and call.result is None and isinstance(call.error or error, Exception)
+                if not isinstance(call.error, GraphInterrupt)
             }
             # Also after a failure or a cancel: finished results and open questions must not be lost with the batch.
             self._note(supervised)
