@@ -123,3 +123,18 @@ async def test_a_reply_that_cannot_be_stored_is_an_error_and_its_model_is_asked_
     state = await agent.ainvoke(None, AT, durability=durability)
     assert state["messages"][-1].text == "done"
     assert recorder.count("started") <= 1
+
+
+@AGENTS
+async def test_without_a_database_a_tool_gets_integers_of_any_size(make: Any) -> None:
+    """As in LangGraph: only a database has a largest integer."""
+    added: list[Any] = []
+
+    def add(n: Any) -> str:
+        """Add a number."""
+        added.append(n)
+        return "added"
+
+    state = await make(ScriptedModel([calls(("add", {"n": BIG})), "done"]), [add]).ainvoke(QUESTION)
+    assert added == [BIG]
+    assert state["messages"][-1].text == "done"

@@ -149,7 +149,8 @@ class BuiltBodies(NodeBodies):
                 complete_calls(message)
             # A call of structured output has LangChain's answer already.
             answered = answered_ids(messages)
-            messages[:] = [kept for message in messages for kept in keepable(message, answered)]
+            is_stored = self.context.thread.is_kept
+            messages[:] = [kept for message in messages for kept in keepable(message, answered, is_stored=is_stored)]
         return output
 
     def _reply_in(self, output: Any) -> AIMessage | None:

@@ -64,7 +64,7 @@ class ReactNodes(NodeBodies):
         remaining = value_in(state, "remaining_steps") if is_sent else self.context.steps_left
         if remaining is not None and remaining < 2 and isinstance(reply, AIMessage) and self._lacks(reply, remaining):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
-        return {"messages": keepable(reply)}
+        return {"messages": keepable(reply, is_stored=self.context.thread.is_kept)}
 
     def _ask(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
         model, before, tools = self._parts.model, self._parts.flow.before, self.context.plan.tools

@@ -45,11 +45,11 @@ def complete_calls(reply: BaseMessage) -> None:
         call["name"] = str(call["name"])
 
 
-def keepable(reply: BaseMessage, answered: Collection[str] = ()) -> list[BaseMessage]:
+def keepable(reply: BaseMessage, answered: Collection[str] = (), *, is_stored: bool) -> list[BaseMessage]:
     """Return a list: the reply in a storable form, and an error message for each call that cannot be stored."""
     # A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does
-    # not run. Calls with the ids in `answered` have a message already.
-    refused = unkept(reply.tool_calls) if isinstance(reply, AIMessage) else {}
+    # not run. Calls with the ids in `answered` have a message already. With `is_stored`, a database gets the reply.
+    refused = unkept(reply.tool_calls, is_stored=is_stored) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
         return [reply]
     ids = {id_of(reply.tool_calls[place]) for place in refused}

@@ -71,13 +71,21 @@ def admission(
     return [_harmless(call) if place in refused else call for place, call in enumerate(calls)], refused
 
 
-def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
-    """Return error messages, by index of the call, for calls whose arguments are too large or too deep to be stored."""
-    found: dict[int, ToolMessage] = {}
+def unkept(calls: Sequence[ToolCall], *, is_stored: bool) -> dict[int, ToolMessage]:
+    """Return error messages, by index of the call, for calls whose arguments are too large or too deep to be stored.
+
+    With `is_stored`, a database gets the calls, which stores integers of at most 64 bits.
+    """
+    refused: dict[int, ToolMessage] = {}
     for place, call in enumerate(calls):
-        if not is_small(call) and (reason := _offence_in(call["args"])) is not None:
-            found[place] = _marked(call, reason)
-    return found
+        if is_small(call):
+            continue
+        reason = _offence_in(call["args"])
+        if reason is None and is_stored:
+            reason = _long_integer_in(call["args"])
+        if reason is not None:
+            refused[place] = _marked(call, reason)
+    return refused
 
 
 def _marked(call: ToolCall, reason: str) -> ToolMessage:
@@ -146,11 +154,6 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
                 return f"the arguments have more than {MAX_VALUES} values. Call the tool several times, with fewer."
             # A copy, because other threads may change the container meanwhile.
             parts: list[Any] = [*(container.values() if isinstance(container, dict) else container)]
-            if (number := _integer_beyond(parts)) is not None:
-                return (
-                    f"the arguments have an integer of {number.bit_length()} bits, at most 64 are allowed. Call "
-                    "the tool again with a smaller number."
-                )
             if isinstance(container, dict):
                 parts += [key for key in [*container] if isinstance(key, str)]
             characters += _weigh(parts, below)
@@ -160,9 +163,21 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _integer_beyond(values: Sequence[Any]) -> int | None:
-    """Return the first integer of more than 64 bits; `None` if there is none."""
-    return next((value for value in values if isinstance(value, int) and value not in INTEGERS), None)
+def _long_integer_in(args: Mapping[str, Any]) -> str | None:
+    """Return a text that says that arguments within all limits have an integer of more than 64 bits; else `None`."""
+    values: list[Any] = [args]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            values += cast("Collection[Any]", value)
+        elif isinstance(value, int) and value not in INTEGERS:
+            return (
+                f"the arguments have an integer of {value.bit_length()} bits, at most 64 are allowed. Call the tool "
+                "again with a smaller number, or with a text."
+            )
+    return None
 
 
 def _weigh(parts: Sequence[Any], below: list[Any]) -> int:
