@@ -39,7 +39,7 @@ def table(output: str) -> dict[str, dict[str, int]]:
     for line in lines:
         cells = line.split()
         if len(cells) > len(headings) and cells[-1] in ("s", "ms"):
-            rows[cells[0]] = dict(zip(headings, map(int, cells[1:]), strict=False))
+            rows[cells[0]] = dict(zip(headings, (int(cell.replace(",", "")) for cell in cells[1:]), strict=False))
     return rows
 
 
