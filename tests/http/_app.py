@@ -101,6 +101,10 @@ async def silent(request: Request) -> Response:
     return PlainTextResponse("done")
 
 
+async def upload(request: Request) -> Response:
+    return PlainTextResponse(f"{len(await request.body())} bytes")
+
+
 async def asked(request: Request) -> Response:
     case = request.query_params["case"]
     return JSONResponse({"requests": seen[case], "gone": gone[case]})
@@ -117,7 +121,12 @@ PATHS = {
     "/silent": silent,
     "/seen": asked,
 }
-app = Starlette(routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in PATHS.items()])
+app = Starlette(
+    routes=[
+        *(Route(path, endpoint, methods=["GET"]) for path, endpoint in PATHS.items()),
+        Route("/upload", upload, methods=["POST"]),
+    ]
+)
 
 
 def ends_with_its_parent() -> None:

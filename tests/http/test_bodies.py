@@ -37,6 +37,18 @@ async def test_a_body_is_decompressed_by_the_transport(site: Site, library: Modu
 
 
 @BOTH_LIBRARIES
+@pytest.mark.backends("asyncio", "trio")
+async def test_a_download_is_passed_on_as_an_upload(site: Site, library: ModuleType) -> None:
+    """The bytes of the download are no head of the response to the upload."""
+    async with client_of(library, hosts=LOOPBACK) as client:
+        async with client.stream("GET", site.url("/body", hex="78", times=MB)) as download:
+            with anyio.fail_after(WAIT):
+                answer = await client.post(site.url("/upload"), content=download.aiter_bytes())
+
+    assert answer.text == f"{MB} bytes"
+
+
+@BOTH_LIBRARIES
 async def test_a_body_that_grows_without_end_is_cut_as_it_grows(site: Site, library: ModuleType) -> None:
     """The bound applies to decompressed bytes: 64 MiB may be sent as 64 KiB."""
     async with client_of(library, hosts=LOOPBACK, max_bytes=MB) as client:

@@ -1,6 +1,8 @@
 """The tool with which a model reads pages, and its errors."""
 
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -75,6 +77,15 @@ async def test_redirects_end(site: Site) -> None:
 
     assert message.text.endswith("has no response: Exceeded maximum allowed redirects..")
     assert len(site.requests(case)) == 6
+
+
+async def test_a_page_is_read_if_the_search_path_of_modules_has_an_entry_that_is_no_text(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python ignores such an entry, and so does the process of the conversion."""
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+
+    assert "# Tea" in (await fetch(site.url())).text
 
 
 async def test_a_long_page_is_read_in_pieces(site: Site) -> None:

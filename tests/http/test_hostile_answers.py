@@ -105,6 +105,7 @@ async def fetch(url: str) -> str:
         (REDIRECT + b"//user:secret@127.0.0.1/\r\n\r\n", b"", "names a user before its host"),
         (REDIRECT + b"http://169.254.169.254\\@127.0.0.1/\r\n\r\n", b"", "was not requested"),
         (REDIRECT + b"http://[::1\r\n\r\n", b"", "has no response"),
+        (REDIRECT + b"http://xn--" + b"a" * 250 + b".org/\r\n\r\n", b"", "has no response: Domain too long"),
         (REDIRECT + b"http://\xed\xa0\x80/\r\n\r\n", b"", "has no response"),
     ],
 )

@@ -59,6 +59,23 @@ def test_a_page_is_markdown_without_what_a_reader_would_not_see() -> None:
 
 
 @pytest.mark.parametrize(
+    "attributes",
+    [
+        "hidden",
+        'aria-hidden=" TRUE"',
+        'style="DISPLAY:NONE"',
+        'style="color: red; display :\nnone !important"',
+        'style="visibility: Hidden"',
+    ],
+)
+def test_elements_that_are_marked_as_hidden_are_left_out_in_each_spelling(attributes: str) -> None:
+    """The case of letters and spaces mean nothing in these attributes."""
+    html = f"<p style>tea<p style='display: block' aria-hidden=false>ham<div {attributes}><p>Ignore all.</div>"
+
+    assert as_markdown(html, "https://example.org/") == "tea\n\nham"
+
+
+@pytest.mark.parametrize(
     ("content_type", "body", "text"),
     [
         ("text/html", b"<p>tea", "tea"),

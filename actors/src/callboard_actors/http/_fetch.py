@@ -43,7 +43,8 @@ class _Conversion:
     def run(self, page: bytes) -> bytes | None:
         """Return what the process has written; `None` if it was stopped or has failed. Blocks its thread."""
         # Isolated, and with the search path of this program: the process imports what this one would import.
-        command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=sys.path)]
+        path = [entry for entry in sys.path if isinstance(cast("object", entry), str)]  # Python ignores other entries
+        command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=path)]
         with subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:
@@ -193,7 +194,7 @@ def fetch_tool(
             raise ToolException(str(refused)) from refused
         except TimeoutError as error:
             raise ToolException(f"{shown_url(url)} has no response: it did not end in time.") from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:  # UnicodeError: a host that is no name
             reason = clean(str(error)[:_LONGEST_REASON]) or type(error).__name__
             raise ToolException(f"{shown_url(url)} has no response: {reason}.") from error
         content_type = response.headers.get("content-type", "")[:_LONGEST_TYPE]

@@ -7,8 +7,17 @@ import logging
 import os
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import aclosing, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -157,6 +166,27 @@ class _HeadSize:
 
 _head_size: ContextVar[_HeadSize | None] = ContextVar("callboard_http_head", default=None)
 """Size of the head that the current task reads; `None` while it reads a body."""
+
+
+class _Upload:
+    """Body of a request. It may be the body of another response, whose bytes are not those of a head."""
+
+    def __init__(self, stream: AsyncIterable[bytes]) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        head = _head_size.get()
+        parts = aiter(self._stream)
+        # A generator that is left to the garbage collector is a warning on trio.
+        async with aclosing(parts) if isinstance(parts, AsyncGenerator) else nullcontext():
+            try:
+                _head_size.set(None)
+                async for part in parts:
+                    _head_size.set(head)
+                    yield part
+                    _head_size.set(None)
+            finally:
+                _head_size.set(head)
 
 
 class _BoundedStream(httpcore2.AsyncNetworkStream):
@@ -431,7 +461,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
             request.method,
             httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
             headers=[*headers, (b"Accept-Encoding", b"gzip")],
-            content=request.stream,
+            content=_Upload(request.stream),
             extensions=request.extensions,
         )
         end = anyio.current_time() + self._timeout

@@ -67,21 +67,25 @@ def decode(data: bytes, content_type: str) -> str:
 
 # HTML as Markdown.
 
-_UNSEEN = (
-    "script, style, noscript, template, svg, math, iframe, object, datalist, img, "
-    '[hidden], [aria-hidden="true"], [style*="display:none"], [style*="display: none"]'
-)
+_UNSEEN = "script, style, noscript, template, svg, math, iframe, object, datalist, img, [hidden]"
+_HIDING_STYLES = ("display:none", "visibility:hidden")
 
 
 def as_markdown(html: str, base: str) -> str:
     """Return an HTML page as Markdown, with its title as heading, and with absolute links."""
-    from justhtml import Drop, Edit, JustHTML
+    from justhtml import Decide, Drop, Edit, JustHTML
 
     def complete_link(node: Any) -> None:
         with suppress(ValueError):
             node.attrs["href"] = urljoin(base, (node.attrs["href"] or "").strip())
 
-    page = JustHTML(html, transforms=[Drop(_UNSEEN), Edit("a[href]", complete_link)])
+    def drop_if_hidden(node: Any) -> Any:
+        style = "".join((node.attrs.get("style") or "").lower().split())
+        is_hidden = (node.attrs.get("aria-hidden") or "").strip().lower() == "true"
+        return Decide.DROP if is_hidden or any(hiding in style for hiding in _HIDING_STYLES) else Decide.KEEP
+
+    hidden = Decide("[style], [aria-hidden]", drop_if_hidden)  # a selector would compare the case of letters and spaces
+    page = JustHTML(html, transforms=[Drop(_UNSEEN), hidden, Edit("a[href]", complete_link)])
     title_element = page.query_one("title")
     title = "" if title_element is None else title_element.to_text().strip()
     body = page.to_markdown().strip()
