@@ -245,6 +245,22 @@ async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
     assert sum(sent) == len(functions) + 1, "function 5 was forgotten, and is sent once more"
 
 
+def first_of_none() -> int:
+    """Ask an empty iterator for its first value."""
+    return next(iter(()))
+
+
+async def test_a_body_that_raises_stop_iteration_ends_with_an_error(
+    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No future takes a StopIteration, so the call would never end."""
+    with anyio.fail_after(WAIT):
+        proxy = await _started(actor, monkeypatch)
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            await proxy.run_body(Body(fn=first_of_none, title="first_of_none"))
+        await proxy.end("the test is over")
+
+
 async def test_large_results_do_not_share_an_answer(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise an answer could have the size of all results of a Ray actor together."""
     sizes: list[int] = []

@@ -226,7 +226,7 @@ class _Call:
         if is_async:
             return await fn()
         self._in_thread = True
-        value = await self._loop.run_in_executor(self._threads, copy_context().run, fn)
+        value = await self._loop.run_in_executor(self._threads, copy_context().run, partial(_call_in_thread, fn))
         self._in_thread = False
         return await value if isinstance(value, Coroutine) else value
 
@@ -244,3 +244,11 @@ class _Call:
         words = list(self._words)
         self._words.clear()
         return News(self.number, words, self.reply)
+
+
+def _call_in_thread(fn: Callable[[], Any]) -> Any:
+    try:
+        return fn()
+    except StopIteration as error:
+        # No future takes a StopIteration: the call would never end.
+        raise RuntimeError("the function raised StopIteration") from error
