@@ -13,12 +13,13 @@ failing test; the person declines, and the model repairs the code.
 
 import argparse
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import anyio
 from commands import policy_of, run_command
@@ -37,7 +38,7 @@ PROMPT = "You work on a Python project. Its tests run with `python -m unittest`.
 PROGRAMS = ("ls", "grep", "python", "rm", "mv", "mkdir")
 HARMLESS = (("ls",), ("grep",), ("python", "-m", "unittest"))
 """Beginnings of commands that need no approval; they are confined, too."""
-MAX_CHARACTERS = 20_000
+MAX_CHARACTERS, MAX_EDITED = 20_000, 1_000_000
 
 
 # The agent: `callboard run coding_agent:agent "Make the tests pass."`
@@ -78,12 +79,20 @@ def may_harm(request: ToolCallRequest) -> bool:
     return not any(command[: len(beginning)] == beginning for beginning in HARMLESS)
 
 
-def path_in(folder: Path, name: str) -> Path:
-    """Return the path of a file of the project; raise an error for the model if it is elsewhere."""
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()) or not path.is_file():
-        raise ToolException(f"The project has no file {name!r}; list_files names its files.")
-    return path
+def open_in(folder: Path, name: str, mode: str) -> IO[str]:
+    """Open a file of the project; raise an error for the model if it is elsewhere, or no regular file."""
+    with suppress(OSError, ValueError):
+        file = open(folder / name, mode, encoding="utf-8", opener=open_without_links)  # noqa: SIM115
+        # The open file is checked and not its path, where a command that runs may put a link at any moment.
+        path = Path(f"/proc/self/fd/{file.fileno()}").readlink()
+        if path.is_relative_to(folder.resolve()) and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+    raise ToolException(f"The project has no file {name!r}; list_files names its files.")
+
+
+def open_without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not block
 
 
 def file_tools(folder: Path) -> list[BaseTool]:
@@ -97,17 +106,22 @@ def file_tools(folder: Path) -> list[BaseTool]:
     @tool
     def read_file(path: str) -> str:
         """Read a text file of the project."""
-        text = path_in(folder, path).read_text()
-        return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}\n[{len(text)} characters; use grep.]"
+        with open_in(folder, path, "r") as file:
+            text = file.read(MAX_CHARACTERS + 1)
+        return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}\n[and more; use grep.]"
 
     @tool
     def edit_file(path: str, old: str, new: str) -> str:
         """Replace a text of a file, which must occur exactly once there, by a new text."""
-        file = path_in(folder, path)
-        text = file.read_text()
-        if text.count(old) != 1:
-            raise ToolException(f"{path} has the old text {text.count(old)} times; it must be there once.")
-        file.write_text(text.replace(old, new))
+        with open_in(folder, path, "r+") as file:
+            text = file.read(MAX_EDITED + 1)
+            if len(text) > MAX_EDITED:
+                raise ToolException(f"{path} has more than {MAX_EDITED:,} characters, and cannot be edited.")
+            if text.count(old) != 1:
+                raise ToolException(f"{path} has the old text {text.count(old)} times; it must be there once.")
+            file.seek(0)
+            file.write(text.replace(old, new))
+            file.truncate()
         return f"Edited {path}."
 
     return [list_files, read_file, edit_file]

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from langchain_core.tools import ToolException
@@ -193,13 +193,13 @@ def test_a_wrong_file_is_found(replay: Replays, tmp_path: Path, monkeypatch: pyt
     """Paths are resolved to the first file with the same end, so `price.py` is found in `test_price.py`."""
     app = example("coding_agent")
 
-    def path_in(folder: Path, name: str) -> Path:
-        found = [path for path in sorted(folder.iterdir(), reverse=True) if path.name.endswith(name)]
-        if not found:
+    def open_in(folder: Path, name: str, mode: str) -> IO[str]:
+        paths = [path for path in sorted(folder.iterdir(), reverse=True) if path.name.endswith(name)]
+        if not paths:
             raise ToolException(f"The project has no file {name!r}")
-        return found[0]
+        return paths[0].open(mode)
 
-    monkeypatch.setattr(app, "path_in", path_in)
+    monkeypatch.setattr(app, "open_in", open_in)
 
     told = differences(replay, coding_agent(tmp_path), real=["read_file", "edit_file"])
 
