@@ -1,5 +1,6 @@
 """Tools that tests serve by `callboard mcp`. The module prints when it is imported, as modules may."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -46,7 +47,13 @@ async def delete(path: str) -> str:
     return f"{path} deleted"
 
 
+async def count_frozen() -> str:
+    """Count the objects that garbage collections leave out."""
+    return str(gc.get_freeze_count())
+
+
 tools = [add, stay, plan]
+frozen = [count_frozen]
 node = ToolNode([*tools, delete], middleware=[RequireApproval(["delete"])])
 agent = create_react_agent(ScriptedModel([calls(("add", {"one": 1, "other": 2})), AIMessage("It is 3.")]), [add])
 nothing = 3

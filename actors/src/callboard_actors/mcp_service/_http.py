@@ -37,8 +37,12 @@ _TO_ANSWER: Final = 5.0
 """Maximum seconds for clients to receive their answers after a drain."""
 
 
-_MOST_BODY: Final = 2**20
-"""Maximum bytes of a request. The event loop is held while the SDK parses them: about 25 ms for nested values."""
+_MOST_BODY: Final = 256 * 2**10
+"""Maximum bytes of a request.
+
+The event loop is held while the SDK parses them: about 10 ms for nested lists, and 100 ms more if their number starts
+a full garbage collection of a program that has not called `gc.freeze()`.
+"""
 _MOST_OPENING: Final = 64 * 2**10
 """Maximum bytes of the request that opens a session. A session keeps it for its whole life."""
 _MOST_SESSIONS: Final = 1000
