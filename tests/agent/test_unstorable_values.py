@@ -1,14 +1,18 @@
 """Values that a database cannot store: none of them makes a finished call run again, or a rejected one run."""
 
-from typing import Any
+from enum import IntEnum
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.tools import tool
-from langgraph.types import Command
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.types import Command, interrupt
 
-from callboard import Agent, StorageError, create_agent, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls
+from callboard import Agent, AgentState, StorageError, ToolNode, create_agent, create_react_agent
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._savers import AT, QUESTION, complaint
 
@@ -81,6 +85,97 @@ async def test_a_call_whose_artifact_cannot_be_stored_runs_once(saver: Any, make
     assert charged == ["8"]
     assert "artifact['receipt'][0] is a value of the type object" in state["messages"][2].text
     assert state["messages"][3].text == "done"
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@AT_ONCE
+@pytest.mark.parametrize("part", ["artifact", "additional_kwargs", "response_metadata"])
+async def test_each_part_of_a_result_is_looked_at_before_it_is_stored(
+    saver: Any, durability: Any, version: Any, part: str
+) -> None:
+    """A call whose write fails looks as if it had not finished, and runs again beside a finished neighbour."""
+    paid: list[str] = []
+
+    @tool
+    def pay(order: str, call_id: Annotated[str, InjectedToolCallId]) -> ToolMessage:
+        """Pay."""
+        paid.append(order)
+        return ToolMessage("paid", tool_call_id=call_id, **{part: {"amount": 2**70} if order == "8" else {}})
+
+    model = ScriptedModel([calls(("pay", {"order": "8"}), ("pay", {"order": "9"})), "done"])
+    agent = create_react_agent(model, [pay], checkpointer=saver, version=version)
+    state = await agent.ainvoke(QUESTION, AT, durability=durability)
+    await agent.ainvoke(None, AT, durability=durability)
+
+    assert sorted(paid) == ["8", "9"]
+    lost, done = [message for message in state["messages"] if message.type == "tool"]
+    assert f"{part}['amount'] is an integer of 71 bits" in lost.text
+    assert done.text == "paid"
+
+
+class Level(IntEnum):
+    HIGH = 1
+
+
+async def test_a_result_with_a_number_of_an_enumeration_holds_no_loop(tmp_path: Path) -> None:
+    """Membership of such a number in a range is searched item by item, for ever."""
+
+    @tool(response_format="content_and_artifact")
+    def ask() -> tuple[str, object]:
+        """Ask."""
+        return "asked", {"level": Level.HIGH}
+
+    model, url = ScriptedModel([calls("ask"), "done"]), f"sqlite:///{tmp_path / 'db'}"
+    async with create_react_agent(model, [ask], checkpointer=url) as agent:
+        state = await agent.ainvoke(QUESTION, AT)
+    assert "artifact['level'] is a value of the type" in state["messages"][2].text
+
+
+async def test_an_argument_of_an_enumeration_reaches_its_tool() -> None:
+    """Programs call tools, too."""
+
+    async def ask(status: int) -> str:
+        """Ask."""
+        return str(int(status))
+
+    output = await ToolNode([ask]).ainvoke([tool_call("ask", "1", status=HTTPStatus.OK)])
+    assert output["messages"][0].text == "200"
+
+
+@AT_ONCE
+async def test_no_call_begins_after_an_answer_or_a_state_that_cannot_be_stored(saver: Any, durability: Any) -> None:
+    """The write may belong to another task, such as the renewal of the lease, and its error be swallowed there."""
+    recorder = Recorder()
+
+    class Mood(AgentState):
+        mood: Any
+
+    moods = iter([object(), "calm"])
+    agent = create_react_agent(
+        ScriptedModel([calls(("work", {"query": "tea"})), "done", "done"], loop=True),
+        [recorder.tool("work")],
+        pre_model_hook=lambda state: {"llm_input_messages": state["messages"], "mood": next(moods, "calm")},
+        state_schema=Mood,
+        checkpointer=saver,
+    )
+    with pytest.raises(StorageError, match=r"\['mood'\] is a value of the type object"):
+        await agent.ainvoke(QUESTION, AT, durability=durability)
+    assert recorder.count("started") == 0
+    state = await agent.ainvoke(None, AT, durability=durability)
+    assert state["mood"] == "calm"
+
+
+@AT_ONCE
+async def test_a_question_that_cannot_be_stored_is_named(saver: Any, durability: Any) -> None:
+    """A bare TypeError of the serializer named an `Interrupt`."""
+
+    async def ask() -> str:
+        """Ask."""
+        return str(interrupt({"amount": 2**70}))
+
+    agent = create_react_agent(ScriptedModel([calls("ask"), "done"]), [ask], checkpointer=saver)
+    with pytest.raises(StorageError, match=r"value\['amount'\] is an integer of 71 bits"):
+        await agent.ainvoke(QUESTION, AT, durability=durability)
 
 
 @AGENTS

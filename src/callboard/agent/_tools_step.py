@@ -294,9 +294,9 @@ class CallStep:
 
         outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), messages_key)
         self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
-        for (key, task), output in zip(self.tasks.items(), outputs, strict=True):
+        for key, output in zip(self.tasks, outputs, strict=True):
             # Recorded a second time, because the method may have changed results; the last entry of a task counts.
-            await run.thread.finished(task, with_writes(output, self._writes.get(key, ())))
+            await self._record_result(key, with_writes(output, self._writes.get(key, ())))
         return ResultRules("dict", messages_key).combined(outputs)
 
     def _leave_with(self, outputs: Sequence[Any]) -> None:
@@ -344,9 +344,13 @@ class CallStep:
 
     async def _finished(self, key: str, output: Any, is_last: bool) -> None:
         whole = with_writes(output, self._writes[key]) if key in self._writes else output
-        if (reason := self._run.thread.unstorable(whole)) is not None:
-            whole = error_message(unstorable_text(reason), self._requested.calls[self._keys.index(key)])
-        await self._run.thread.finished(self.tasks[key], whole, later=is_last and self._ends_step)
+        await self._record_result(key, whole, later=is_last and self._ends_step)
+
+    async def _record_result(self, key: str, output: Any, *, later: bool = False) -> None:
+        """Store the result of a call; an error message takes the place of one that the database cannot store."""
+        if (reason := self._run.thread.unstorable(output)) is not None:
+            output = error_message(unstorable_text(reason), self._requested.calls[self._keys.index(key)])
+        await self._run.thread.finished(self.tasks[key], output, later=later)
 
     async def _record_results(self, keys: Sequence[str], outputs: Sequence[Any]) -> None:
         if self._writes:

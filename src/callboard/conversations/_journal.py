@@ -111,7 +111,10 @@ class SavedThread(RecordedThread):
         # before it cannot be stored. The thread then knows more than its journal, and no later entry may be written: a
         # call that a person has rejected would run. The next run goes on from the last stored position.
         self._is_cut_off = False
-        self._has_unstorable = False  # true if the result of a task could not be stored; the step must not end then
+        self._refused: StorageError | None = None
+        """Error about the first entry that cannot be stored. No call may begin after it, and the step must not end."""
+        self._lost: set[str] = set()
+        """Calls that have finished and whose results cannot be stored: their claims stay, so they do not run again."""
         # Set if the run goes on from an earlier place; its first change then writes a checkpoint of a new branch.
         self._forks = False
         self._is_latest = True  # false if `_base` is older than the thread's last checkpoint
@@ -230,7 +233,13 @@ class SavedThread(RecordedThread):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        self._is_cut_off = self._is_cut_off or (self._has_unstorable and isinstance(entry, Move))
+        if self._refused is not None and not isinstance(entry, (Held, Left)):
+            # Raised by each of them: the task that got the error of the write may have swallowed it.
+            if self._is_cut_off or isinstance(entry, (Move, Claimed)):
+                self._is_cut_off = self._is_cut_off or isinstance(entry, Move)
+                raise self._refused
+            if isinstance(entry, Asked) and not self._lost.isdisjoint(entry.records):
+                return
         if self._is_cut_off:
             return
         # Nothing up to the `append` below suspends this task. Otherwise a write that another task begins could contain
@@ -252,13 +261,15 @@ class SavedThread(RecordedThread):
 
     def unstorable(self, output: object) -> str | None:
         """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""
-        if type(output) is ToolMessage and output.artifact is None and isinstance(output.content, str):
-            return None  # nearly all results; a text is stored in any case
+        if type(output) is ToolMessage:
+            has_more = output.artifact is not None or output.additional_kwargs or output.response_metadata
+            if isinstance(output.content, str) and not has_more:
+                return None  # nearly all results; a text is stored in any case
         return None if self.saver.can_store(output) else describe_unstorable(output, self.saver.can_store)
 
     async def failed(self, task: str, error: str) -> None:
         # A call that has finished stays finished, also if the write of its result failed.
-        if not self.known_of(task).has_ended:
+        if task not in self._lost and not self.known_of(task).has_ended:
             await super().failed(task, error)
 
     async def finished(self, task: str, output: object, *, later: bool = False) -> None:
@@ -346,9 +357,13 @@ class SavedThread(RecordedThread):
         except Exception as error:
             self._is_lost = self._is_lost or not self._is_sure  # a run that could not begin writes nothing more
             unstorable = self._leave_out_unstorable()
-            if unstorable is None or isinstance(error, StorageError):
-                raise  # a text of the serializer names the type, and how to allow it
-            raise self._refusal(unstorable) from error
+            if unstorable is None:
+                raise
+            # A text of the serializer names the type, and how to allow it.
+            self._refused = error if isinstance(error, StorageError) else self._refusal(unstorable)
+            if self._refused is error:
+                raise
+            raise self._refused from error
         # Only after success: the repetition of a failed write must have the same task id.
         self._base, self._commits, self._sending = base, self._commits + 1, []
 
@@ -385,13 +400,22 @@ class SavedThread(RecordedThread):
             if isinstance(entry, Move):
                 self._is_cut_off = True
                 break
-            if isinstance(entry, Finished):
-                # The thread must not know more than its journal: a later checkpoint would try to store it again.
-                self.records.pop(entry.task, None)
+            self._forget_unstorable(entry)
         if unstorable is not None:
             # Nothing of the failed write was stored: serializers refuse values before the database gets them.
-            self._sending, self._entries, self._has_unstorable = storable, [], True
+            self._sending, self._entries = storable, []
         return unstorable
+
+    def _forget_unstorable(self, entry: Entry) -> None:
+        """Remove what an entry has recorded: a later checkpoint would try to store it again."""
+        if isinstance(entry, Finished) and entry.task not in self.schema.flow.nodes:
+            self._lost.add(entry.task)
+            self.records[entry.task] = CallRecord(claimed=True)
+        elif isinstance(entry, (Finished, Claimed)):
+            self.records.pop(entry.task, None)
+        elif isinstance(entry, Asked):
+            for task in entry.records:
+                self.records.pop(task, None)
 
     def _refusal(self, entry: Entry) -> StorageError:
         """Return the error for an entry that cannot be stored."""
@@ -468,6 +492,10 @@ class SavedThread(RecordedThread):
                 self._lease.renew(since)  # only now: the database has the new end of the lease
             except ThreadBusyError:
                 return  # `_is_lost` is set, and the run's next write raises
+            except StorageError:
+                if self._refused is not None:
+                    return  # the run's next entry raises it
+                _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
             except Exception:
                 # An outage must not end the run. However long it lasts, `_check_lease` checks the holder afterwards.
                 _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
@@ -529,9 +557,15 @@ class SavedThread(RecordedThread):
             changes.append(self.saver.checkpoint(thin, {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}))
         try:
             await self.saver.store(*changes)
-        except Exception:
+        except Exception as error:
             await self._flush(wait=True)  # a checkpoint that cannot be stored does not take the entries with it
-            raise
+            values = base.checkpoint["channel_values"]
+            if isinstance(error, StorageError) or self.saver.can_store(values):
+                raise
+            part = describe_unstorable(values, self.saver.can_store)
+            raise StorageError(
+                self.saver.where, f"cannot store the state of thread {self.saver.thread_id!r}: {part}"
+            ) from error
         # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
         self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
         self._is_latest = True

@@ -1,12 +1,12 @@
 """Description of the part of a value that a database cannot store, such as an object or an integer beyond 64 bits."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 
-from callboard.tools._bounds import INTEGERS
+from callboard.tools._bounds import LARGEST_INTEGER, SMALLEST_INTEGER
 
 CanStore = Callable[[object], bool]
 """Function that returns whether a serializer accepts a value."""
@@ -19,30 +19,36 @@ def describe_unstorable(value: object, can_store: CanStore) -> str:
     """Return a text about the innermost part of a value that cannot be stored: its place, and what it is."""
     place = ""
     for _ in range(_MAX_DEPTH):
-        for name, part in _parts(value):
-            if not can_store(part):
-                place, value = f"{place}{name}", part
-                break
-        else:
-            break
+        parts = _parts(value)
+        if not parts or can_store([part for _, part in parts]):
+            break  # the value itself cannot be stored, or a key of it
+        # Halves, and not part by part: a serializer is fast for many values, and slow to call for each.
+        while len(parts) > 1:
+            half = parts[: len(parts) // 2]
+            parts = parts[len(half) :] if can_store([part for _, part in half]) else half
+        [(name, value)] = parts
+        place += name
     what = _description(value)
     return f"{place.lstrip('.')} is {what}" if place else f"it is {what}"
 
 
-def _parts(value: Any) -> Iterable[tuple[str, object]]:
+def _parts(value: Any) -> Sequence[tuple[str, object]]:
+    """Return the parts of a value, each with the text that leads to it."""
     if isinstance(value, dict):
         return [(f"[{key!r}]"[:80], part) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
         return [(f"[{index}]", part) for index, part in enumerate(value)]
     if isinstance(value, BaseMessage):
         return [(f".{name}", getattr(value, name)) for name in type(value).model_fields]
+    if isinstance(value, Interrupt):
+        return [(".value", value.value)]
     if isinstance(value, Command):
         return [(f".{name}", getattr(value, name)) for name in ("update", "goto", "resume", "graph")]
     return ()
 
 
 def _description(value: object) -> str:
-    if isinstance(value, int) and value not in INTEGERS:
+    if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
         return f"an integer of {value.bit_length()} bits, and 64 are the most"
     if isinstance(value, str):
         return "a text with a lone surrogate, which has no bytes in UTF-8"

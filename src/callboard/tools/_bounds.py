@@ -16,7 +16,7 @@ MAX_DEPTH = 100
 MAX_VALUES = 100_000
 MAX_CHARACTERS = 10_000_000
 """Maximum number of characters of all texts and keys in the arguments of one call."""
-INTEGERS = range(-(2**63), 2**64)
+SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1
 """Integers that a database can store, in msgpack. A model may write longer ones, which are legal JSON."""
 MAX_ID = 65_536
 """Maximum length of a call id, in characters. Some providers put a signature of a few thousand characters into it."""
@@ -130,7 +130,7 @@ def is_small(call: ToolCall) -> bool:
         # By class: this runs for each argument of each call, and `isinstance` takes longer.
         if len(value) > _SHORT if value.__class__ is str else value.__class__ not in _PLAIN:
             return False
-        if value.__class__ is int and value not in INTEGERS:
+        if value.__class__ is int and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
             return False
         if key.__class__ is not str or len(key) > _SHORT:
             return False
@@ -172,7 +172,7 @@ def _long_integer_in(args: Mapping[str, Any]) -> str | None:
             values += value.values()
         elif isinstance(value, (list, tuple, set, frozenset)):
             values += cast("Collection[Any]", value)
-        elif isinstance(value, int) and value not in INTEGERS:
+        elif isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
             return (
                 f"the arguments have an integer of {value.bit_length()} bits, at most 64 are allowed. Call the tool "
                 "again with a smaller number, or with a text."
