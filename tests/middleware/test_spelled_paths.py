@@ -1,5 +1,6 @@
 """Rules of `Sanitize` for parts of arguments, in each spelling that a tool accepts."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Optional, TypeVar
 
@@ -44,7 +45,18 @@ class Tree(BaseModel):
     children: "list[Tree]" = []
 
 
+@dataclass
+class Aliased:
+    path: str = Field(alias="at")
+
+
+class Crossed(BaseModel):
+    path: str = Field(alias="file")
+    file: str = Field(alias="upload", default="")
+
+
 Files = TypeAliasType("Files", list[File])
+Many = TypeAliasType("Many", list[T], type_params=(T,))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +76,9 @@ Files = TypeAliasType("Files", list[File])
         (RootModel[list[File]], "value[].path", [{"file": FORBIDDEN}]),
         (Files, "value[].path", [{"file": FORBIDDEN}]),
         (tuple[File, ...], "value[].path", [{"file": FORBIDDEN}]),
+        (Iterable[File], "value[].path", [{"file": FORBIDDEN}]),
+        (Many[File], "value[].path", [{"file": FORBIDDEN}]),
+        (list[Aliased], "value[].path", [{"at": FORBIDDEN}]),
         (Tree, "value.children[].path", {"at": "", "children": [{"at": FORBIDDEN}]}),
         (dict[str, Any], "value.deep.path", {"deep": {"path": FORBIDDEN}}),
     ],
@@ -74,6 +89,16 @@ async def test_a_rule_for_a_part_holds_however_the_model_spells_it(annotation, r
     [message] = (await node.ainvoke([tool_call("read", "1", value=argument)]))["messages"]
     assert message.status == "error"
     assert "/srv" not in message.text
+    assert "leads out of the folders" in message.text
+
+
+@pytest.mark.parametrize("names", [["path", "file"], ["file", "path"]])
+async def test_the_alias_of_a_field_is_not_checked_by_the_rule_of_a_field_with_that_name(names: list[str]) -> None:
+    """The order of the rules decided which of the two was checked."""
+    rules = {"path": PathIn("/srv/data"), "file": lambda value: value}
+    sanitize = Sanitize({f"value.{name}": rules[name] for name in names})
+    node = ToolNode([_tool_with(value=(Crossed, ...))], middleware=[sanitize])
+    [message] = (await node.ainvoke([tool_call("read", "1", value={"file": FORBIDDEN})]))["messages"]
     assert "leads out of the folders" in message.text
 
 

@@ -6,8 +6,8 @@ has to check all of them, and a rule that can reach no argument is an error.
 
 import dataclasses
 import types
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from langchain_core.tools import BaseTool
 from pydantic import AliasChoices, AliasPath, BaseModel, Json, RootModel
@@ -56,6 +56,10 @@ def _spell_in_type(path: Path, annotation: Any) -> Iterator[Path]:
     origin = get_origin(annotation)
     if isinstance(annotation, TypeAliasType):
         yield from _spell_in_type(path, annotation.__value__)
+    elif isinstance(origin, TypeAliasType):
+        yield from _spell_in_type(path, origin.__value__[get_args(annotation)])
+    elif isinstance(annotation, TypeVar):
+        raise NoSuchPathError(f"its type is the type variable {annotation}, in which no rule can check {path[0]!r}")
     elif isinstance(annotation, NewType):
         yield from _spell_in_type(path, annotation.__supertype__)
     elif hasattr(annotation, "__metadata__"):
@@ -91,7 +95,7 @@ def _spell_in_container(path: Path, annotation: Any, kind: Any) -> Iterator[Path
     arguments = get_args(annotation)
     if is_class and issubclass(kind, Mapping) and arguments:
         parts, types_of_values = path[:1], arguments[-1:]
-    elif is_class and issubclass(kind, Collection) and arguments:
+    elif is_class and issubclass(kind, Iterable) and arguments:
         if path[0] != "[]":
             raise NoSuchPathError(f"a list has items ('[]'), and no part {path[0]!r}")
         parts, types_of_values = ("[]",), tuple(item for item in arguments if item is not Ellipsis)
@@ -108,9 +112,13 @@ def _spell_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo
         yield from _spell_in_type(path, fields["root"].annotation)
         return
     name, rest = path[0], path[1:]
-    is_open = getattr(annotation, "model_config", {}).get("extra") == "allow"
-    spellings = {field_name: _spellings_of(field_name, field) for field_name, field in fields.items()}
-    matching = [field_name for field_name in fields if name == "*" or (name,) in spellings[field_name]]
+    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)) and _has_alias_generator(annotation):
+        raise NoSuchPathError("its `alias_generator` makes names that no rule can know; take a pydantic model instead")
+    config = getattr(annotation, "model_config", {})
+    is_open = config.get("extra") == "allow"
+    by_name = bool(config.get("populate_by_name") or config.get("validate_by_name"))
+    spellings = {field_name: _spellings_of(field_name, field, by_name=by_name) for field_name, field in fields.items()}
+    matching = [name] if name in fields else [other for other in fields if name == "*" or (name,) in spellings[other]]
     if not matching and not is_open:
         raise NoSuchPathError(no_such("argument", name, fields))
     for field_name in matching:
@@ -137,15 +145,28 @@ def _fields_of(annotation: Any) -> Mapping[str, FieldInfo] | None:
         return fields
     if dataclasses.is_dataclass(annotation) or is_typeddict(annotation):
         hints = get_type_hints(annotation, include_extras=True)
-        return {name: FieldInfo.from_annotation(hint) for name, hint in hints.items()}
+        # A dataclass may have a `Field(alias=...)` as the default of a field.
+        defaults = {name: getattr(annotation, name, None) for name in hints}
+        return {
+            name: FieldInfo.from_annotated_attribute(hint, default)
+            if isinstance(default := defaults[name], FieldInfo)
+            else FieldInfo.from_annotation(hint)
+            for name, hint in hints.items()
+        }
     return None
 
 
-def _spellings_of(name: str, field: FieldInfo) -> list[Path]:
-    """Return the paths under which a field of this name may be written."""
+def _has_alias_generator(annotation: Any) -> bool:
+    config = getattr(annotation, "__pydantic_config__", None) or {}
+    return config.get("alias_generator") is not None
+
+
+def _spellings_of(name: str, field: FieldInfo, *, by_name: bool) -> list[Path]:
+    """Return the paths under which a field may be written; with `by_name`, its name is one of them beside an alias."""
     choices = field.validation_alias
     aliases = [*(choices.choices if isinstance(choices, AliasChoices) else [choices]), field.alias]
-    paths: list[Path] = [(name,)]
+    # A name that is not accepted may be the alias of another field, which has a rule of its own.
+    paths: list[Path] = [(name,)] if by_name or not any(aliases) else []
     for alias in aliases:
         if isinstance(alias, str):
             paths.append((alias,))

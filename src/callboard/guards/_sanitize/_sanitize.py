@@ -63,13 +63,14 @@ class Rules:
     def __init__(self, by_name: Mapping[str, Rule], tool: BaseTool | None) -> None:
         self._exact: dict[Path, Rule] = {}
         self._wild: list[tuple[Path, Rule]] = []
-        for name, rule in by_name.items():
-            # A JSON schema may have an argument whose own name looks like a path, such as `headers.*`.
-            for path in {(name,), *_spell_or_keep(parts_of(name), tool)}:
-                if "*" in path:
-                    self._wild.append((path, rule))
-                else:
-                    self._exact[path] = rule
+        spelled = [(path, rule) for name, rule in by_name.items() for path in _spell_or_keep(parts_of(name), tool)]
+        # A JSON schema may have an argument whose own name looks like a path, such as `headers.*`.
+        as_written = [((name,), rule) for name, rule in by_name.items()]
+        for path, rule in [*spelled, *as_written]:
+            if "*" in path:
+                self._wild.append((path, rule))
+            else:
+                self._exact.setdefault(path, rule)
 
     def at(self, place: Place) -> Rule | None:
         """Return the rule for a path in the arguments, or `None`. Rules without `*` are preferred."""
