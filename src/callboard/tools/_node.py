@@ -351,8 +351,10 @@ class ToolNode(ManyInputs, Openable):
             raise RuntimeError(
                 f"{type(self).__qualname__}.ainvoke calls invoke, which runs ainvoke: call super().ainvoke(...) there"
             )
+        # A class that overrides both has its `ainvoke` for async code: here the calls run directly, as in LangGraph.
+        run = partial(ToolNode.ainvoke, self) if is_overridden(self, "invoke") else self.ainvoke
         with entered_from("sync"), as_running(RunningMethod(self, "invoke", None)):
-            return run_from_sync(partial(self.ainvoke, input, config, **options))
+            return run_from_sync(partial(run, input, config, **options))
 
     async def _run_batch(self, entry: Entry) -> Any:
         """Run a batch of the calls in the input of an entry, and return the combined output."""
