@@ -249,6 +249,20 @@ async def test_a_tool_that_returns_an_error_message_fails_its_call(as_command: b
     )
 
 
+async def test_an_error_that_a_wrapper_replaced_by_a_result_fails_no_call() -> None:
+    """The model reads a result; the attempt has failed all the same."""
+
+    async def stale(request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        return ToolMessage("stale, but fine", tool_call_id=request.tool_call["id"])
+
+    tools = [Recorder().tool("broken", raises=OSError("disk"))]
+    traces = await run(ToolNode(tools, awrap_tool_call=stale, handle_tool_errors=True), "broken")
+    assert traces.tool().status.status_code is StatusCode.UNSET
+    assert names.ERROR_TYPE not in attributes(traces.tool())
+    assert traces.one("attempt").status.status_code is StatusCode.ERROR
+
+
 async def test_an_older_error_in_a_command_fails_no_call() -> None:
     async def search(call_id: Annotated[str, InjectedToolCallId]) -> Any:
         """Search."""

@@ -262,9 +262,10 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         attributes: Attributes = {names.OUTCOME: outcome, names.ATTEMPTS: event.attempt}
         if event.queue_wait:
             attributes[names.QUEUE_WAIT] = event.queue_wait
-        if event.error is not None:
+        failure = failure_of(event)
+        if event.error is not None and (failure is not None or event.result is None):
             self._ended_with(span, event, event.error, outcome, attributes)
-        elif (failure := failure_of(event)) is not None:
+        elif failure is not None:
             attributes[names.ERROR_TYPE] = failure
             span.set_status(Status(StatusCode.ERROR))
         if event.error is None and self._capture.wanted:

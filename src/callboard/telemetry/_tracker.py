@@ -300,9 +300,12 @@ def failure_of(event: CallEvent) -> str | None:
 
     A call whose error became a message has failed, too: the model reads an error, and nobody else would see it.
     """
-    if event.error is not None:
-        return error_type(event.error) if is_failure(event.error) else None
-    return TOOL_ERROR if _is_error_message(event.result, event.call_id) else None
+    if event.result is not None:
+        # Middleware may have replaced the message about an error by another result.
+        if not _is_error_message(event.result, event.call_id):
+            return None
+        return TOOL_ERROR if event.error is None else error_type(event.error)
+    return error_type(event.error) if event.error is not None and is_failure(event.error) else None
 
 
 def _is_error_message(result: object, call_id: str | None) -> bool:
