@@ -46,6 +46,7 @@ def policy_of(
 ) -> CallPolicy:
     """Return the policy of the tool: what commands read and write, and the time after which their worker is killed."""
     environment = {"PROJECT": str(folder), "PROGRAMS": " ".join(programs), "PATH": path, "TERM": "dumb"}
+    environment["GIT_CONFIG_NOSYSTEM"] = "1"  # git ends if it may not read its file in /etc
     confine = Confine(read=["/usr", "/bin", *read], write=[folder], processes=True, environment=environment)
     return CallPolicy(runs_in=Processes(confine=confine, memory=4 * 1024**3), timeout=timeout)
 

@@ -67,6 +67,22 @@ async def test_a_command_returns_its_exit_code_and_its_output_in_the_order_of_wr
         assert (await run("ls", "*.txt; ls")).text.startswith("Exit code 2.\nls: cannot access '*.txt; ls'")
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+async def test_git_reads_a_repository_and_commits(tmp_path: Path) -> None:
+    """Without its variable in the recipe, git ends because it may not read /etc/gitconfig."""
+    (tmp_path / "notes.txt").write_text("tea\n")
+    name = ["-c", "user.name=ann", "-c", "user.email=ann@example.org"]
+    for arguments in (["init", "--quiet"], ["add", "."], [*name, "commit", "--quiet", "--message", "first"]):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, timeout=60)
+    (tmp_path / "notes.txt").write_text("ham\n")
+    async with commands(policy_for(tmp_path, "git")) as run:
+        assert (await run("git", "status", "--short")).text == "Exit code 0.\n M notes.txt\n"
+        assert (await run("git", "diff")).text.endswith("\n-tea\n+ham\n")
+        committed = await run("git", *name, "commit", "--all", "--message", "second")
+        assert committed.text.startswith("Exit code 0."), committed.text
+        assert len((await run("git", "log", "--oneline")).text.splitlines()) == 3
+
+
 async def test_only_programs_of_the_list_run(tmp_path: Path) -> None:
     """A path, an option or a null byte in the place of a program is refused with the list."""
     shutil.copy("/bin/rm", tmp_path / "ls")
