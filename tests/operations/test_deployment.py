@@ -249,6 +249,16 @@ def test_the_pods_of_the_ray_cluster_match_the_schemas_of_kubernetes(tmp_path: P
     assert (done.stdout + done.stderr).count(" passed ") == 2
 
 
+def test_the_image_of_the_cluster_installs_the_same_wheels() -> None:
+    """The distributions are not on an index, where another project could have their names."""
+    lines = (DEPLOY / "ray.Dockerfile").read_text().splitlines()
+    [install] = [line for line in lines if line.startswith("RUN pip install ")]
+
+    assert lines.index("COPY dist/ /dist/") < lines.index(install)
+    assert " --find-links /dist " in install
+    assert "dist/" in [rest.split()[0] for rest in values("COPY")]
+
+
 # The Dockerfile
 
 
