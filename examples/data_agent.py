@@ -36,6 +36,7 @@ from callboard_actors.process import Confine
 from callboard_actors.python import Python, python_tool
 
 FOLDER = Path(os.environ.get("DATA", "."))
+DATABASE = "database/orders.db"  # in a folder of its own, because confined statements may read the whole folder
 SHOP = "Oslo"
 PROMPT = """You answer questions about the orders of a shop. Begin with the tables in sqlite_schema.
 Each statement compares the column `shop` with the parameter :shop, whose value is set for you.
@@ -47,9 +48,9 @@ QUESTION = "Do our sales grow?"
 
 
 def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER) -> Agent:
-    """Return the agent of a folder with the file `orders.db`; its charts are written there."""
-    database = folder / "orders.db"
-    confine = Confine(read=[database], environment={"DATABASE": str(database)})  # not the folder, with other files
+    """Return the agent of a folder with the file `database/orders.db`; its charts are written into the folder."""
+    database = folder / DATABASE
+    confine = Confine(read=[database.parent], environment={"DATABASE": str(database)})  # also its write-ahead log
     node = ToolNode(
         [read_sqlite, python_tool(Python(timeout=10.0, max_output=2_000)), chart_tool(folder)],
         middleware=[OutputBudget(1_000), keep_rows],
@@ -146,13 +147,14 @@ print(f"{slope:.2f} a month, {100 * slope / mean:.0f} % of the mean")"""
 
 def make_orders(folder: Path) -> None:
     """Make the database: a year of orders of two shops."""
+    (folder / DATABASE).parent.mkdir(exist_ok=True)
     orders = [
         (f"2026-{month:02}-{day:02}", shop, tea, 100 + 10 * month + day, price)
         for month in range(1, 13)
         for day in (3, 12, 21)
         for shop, tea, price in (("Oslo", "Assam", 4), ("Bergen", "Ceylon", 5))
     ]
-    with closing(sqlite3.connect(folder / "orders.db")) as connection, connection:
+    with closing(sqlite3.connect(folder / DATABASE)) as connection, connection:
         connection.execute("CREATE TABLE orders (day TEXT, shop TEXT, tea TEXT, grams INTEGER, price NUMERIC)")
         connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?)", orders)
 
@@ -209,7 +211,7 @@ def main() -> None:
     options = parser.parse_args()
     with RecordingWriter(options.record, capture=True) if options.record else nullcontext():
         if options.model is not None:
-            if not (FOLDER / "orders.db").exists():
+            if not (FOLDER / DATABASE).exists():
                 make_orders(FOLDER)
             state = anyio.run(answer, options.question, options.model, FOLDER)
             print(state["messages"][-1].text)

@@ -166,6 +166,9 @@ async def test_a_database_with_a_write_ahead_log_needs_a_writer_that_has_it_open
         writer.commit()
         async with reading(app.read_sqlite, in_file(path)) as ask:
             assert "milk" in (await ask("SELECT name FROM item")).text
+        of_the_file = Confine(read=[path], environment={"DATABASE": str(path)})
+        async with reading(app.read_sqlite, app.policy_of(of_the_file)) as ask:
+            assert (await ask("SELECT name FROM item")).status == "error"
     async with reading(app.read_sqlite, in_file(path)) as ask:
         assert (await ask("SELECT name FROM item")).status == "error"
 
