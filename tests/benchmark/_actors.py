@@ -55,7 +55,10 @@ def _add_calls(table: Table, size: int, repetitions: int) -> None:
         table.add(f"{size} calls, {name}, us", *(costs[f"{name}, {one}"] / size * 1e6 for one in BACKENDS))
     ratios = [costs.ratio(f"actor, {one}", f"plain, {one}") for one in BACKENDS]
     table.add(f"{size} calls, actor : plain", *ratios)
-    table.promise(f"{size} tool calls of an actor, 1.5 x those of a plain tool", 1.5, ratios)
+    if size == 1:
+        # Of a large batch, the ratio is only shown: a plain call of it costs a third of one alone, and a message to an
+        # actor, with a cancel scope of its own, costs as much as before.
+        table.promise("a tool call of an actor, 1.5 x one of a plain tool", 1.5, ratios)
 
 
 Timed = Callable[[int], Any]
