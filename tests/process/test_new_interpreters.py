@@ -36,6 +36,18 @@ async def test_a_module_may_put_something_of_its_own_where_output_goes(
         assert await pool.run(bodies.add, 1, 2) == 3
 
 
+@pytest.mark.real_clock
+@pytest.mark.parametrize("forks", [True, False])
+async def test_workers_start_if_the_search_path_of_modules_has_an_entry_that_is_no_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forks: bool
+) -> None:
+    """Python ignores such an entry, and so do processes that get the search path of this one."""
+    monkeypatch.setattr(_kernel, "FORKS", forks)
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    async with opened() as pool:
+        assert await pool.run(bodies.add, 1, 2) == 3
+
+
 @pytest.mark.backends("asyncio", "trio")
 @pytest.mark.real_clock
 @pytest.mark.usefixtures("spawns")

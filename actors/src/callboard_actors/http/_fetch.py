@@ -19,6 +19,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from callboard import remaining
 from callboard.extend import Resolver, system_resolver
 from callboard_actors._util._excerpts import clean
+from callboard_actors._util._import_path import import_path
 from callboard_actors._util._options import check_counts, check_durations
 from callboard_actors.http._guard import GuardedTransport, UrlRefusedError, rules_of, shown_url
 from callboard_actors.http._page import Part, Task, media_type_of
@@ -43,8 +44,7 @@ class _Conversion:
     def run(self, page: bytes) -> bytes | None:
         """Return what the process has written; `None` if it was stopped or has failed. Blocks its thread."""
         # Isolated, and with the search path of this program: the process imports what this one would import.
-        path = [entry for entry in sys.path if isinstance(cast("object", entry), str)]  # Python ignores other entries
-        command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=path)]
+        command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=import_path())]
         with subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:

@@ -29,6 +29,7 @@ from callboard_actors._engine._errors import WorkerDiedError
 from callboard_actors._engine._frames import OUTCOMES, FrameReader, Kind, frame, from_json
 from callboard_actors._engine._lifecycle import Backoff, Idle
 from callboard_actors._engine._main_module import HERE, main_module
+from callboard_actors._util._import_path import import_path
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._settings import PoolOptions, Settings
 from callboard_actors.process._socket_reader import incoming
@@ -203,7 +204,7 @@ class ZygoteProxy:
 def _start_zygote(control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
     # Workers must find the same modules as this process, also after changes of `sys.path`.
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}\n"
+        f"import sys; sys.path[:] = {import_path()!r}\n"
         f"from callboard_actors.process._zygote import main; main({control.fileno()})"
     )
     # A new session: Ctrl-C in the terminal reaches this program only, which then ends the zygote in order. The zygote

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import Kind, as_json, frame, receive_exactly
+from callboard_actors._util._import_path import import_path
 from callboard_actors.process import _worker
 from callboard_actors.process._confinement._confine import CannotConfineError
 from callboard_actors.process._settings import Settings
@@ -366,7 +367,7 @@ class Spawns:
             os.set_inheritable(fd, True)
         given = f"{list(fds)}, {self._lifeline}, {os.getpid()}"
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}\n"
+            f"import sys; sys.path[:] = {import_path()!r}\n"
             f"from callboard_actors.process._zygote import main_of_spawned; main_of_spawned({given})"
         )
         # Python ignores SIGPIPE and the zygote SIGINT. Ignored signals are inherited, even by programs that a worker
