@@ -146,7 +146,7 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
             if default != ast.literal_eval(keyword.value):
                 wrong.append(f"{name}({keyword.arg}={default!r})")
 
-    assert len(defaults_on_the_page()) >= 15  # the page was found and parsed
+    assert len(defaults_on_the_page()) >= 19  # the page was found and parsed
     assert wrong == []
 
 
