@@ -13,7 +13,7 @@ mutants, with `-m "not exhaustive"` and these tests:
 - `callboard.actors._mailbox`: 244 of 245, 3 of them hung.
   `tests/actors/test_mailbox.py tests/actors/test_deadlocks.py`
 - `callboard._calls._limits`: 398 of 398, 12 of them hung.
-  `tests/calls/test_gate.py tests/calls/test_loans.py tests/calls/test_limit_guard.py`
+  `tests/calls/test_gate.py tests/calls/test_loans.py`
 """
 
 import argparse

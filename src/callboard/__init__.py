@@ -21,6 +21,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+from callboard import exceptions
 from callboard._calls import _observers
 from callboard._util._lazy import lazy_exports
 
@@ -88,7 +89,6 @@ if TYPE_CHECKING:
     from callboard.agent._create_agent import create_agent as create_agent
 
     # 4: the agent
-    from callboard.agent._model import agent_model as agent_model
     from callboard.agent._react import Agent as Agent
     from callboard.agent._react import create_react_agent as create_react_agent
     from callboard.conversations._flow import AgentState as AgentState
@@ -138,37 +138,7 @@ _HOMES = {
     "callboard._records._reports": ("Drained", "UnknownCall", "ActorStatistics", "Statistics"),
     "callboard._records._fleets": ("Fleet", "Snapshots"),
     "callboard._records._policies": ("CallContext", "CallPolicy", "Engine", "Limit", "Rate", "SharedLimits"),
-    "callboard.exceptions": (
-        "AbandonedTaskWarning",
-        "AbandonedThreadWarning",
-        "ActorDiedError",
-        "ActorError",
-        "ActorGoneError",
-        "ActorStartError",
-        "DeadlockError",
-        "DrainingError",
-        "MailboxFullError",
-        "PoisonousCallError",
-        "SnapshotError",
-        "SupervisorError",
-        "CallCancelledError",
-        "CallError",
-        "CallRejectedError",
-        "CallTimeoutError",
-        "CallboardError",
-        "CallboardWarning",
-        "CircuitOpenError",
-        "DeadlineExceededError",
-        "DuplicateCallIdWarning",
-        "EngineError",
-        "IdleMiddlewareWarning",
-        "IgnoredHooksWarning",
-        "MiddlewareOrderWarning",
-        "LoopBlockedWarning",
-        "RunDeadlineExceededError",
-        "StorageError",
-        "ThreadBusyError",
-    ),
+    "callboard.exceptions": exceptions.__all__,
     "callboard._calls._call_keys": ("fencing_token", "idempotency_key"),
     "callboard._calls._observers": ("observe",),
     "callboard._calls._shutdown": ("Shutdown", "drain_on_signal"),
@@ -204,7 +174,6 @@ _HOMES = {
     "callboard.tools._ledger": ("CallsInterrupted", "answered_question", "can_ask"),
     "callboard.tools._node": ("ToolNode",),
     "callboard.tools._validation": ("ValidationNode",),
-    "callboard.agent._model": ("agent_model",),
     "callboard.agent._create_agent": ("create_agent",),
     "callboard.agent._react": ("Agent", "create_react_agent"),
     "callboard.conversations._flow": (

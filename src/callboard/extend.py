@@ -8,7 +8,6 @@ Middleware that waits, computes or shares state finds functions for that here, t
   is not sent as a body: `actor_behind` recognises its function.
 - *Fleets* give each key one owner among many processes. A `Fleet` admits a `FleetHost` and returns its `Membership`.
 - *Shared limits* count permits for many processes: a `SharedLimits` store answers each `PermitRequest` with a `Permit`.
-  A `LimitGuard` applies a `callboard.Limit` to work that is no tool call.
 - *Web access* for hosts that a model has named: `is_public` checks the name, and `is_public_address` the peer after
   connecting, because a name may resolve differently each time. `retry_after` parses the header of that name. For URL
   arguments use `callboard.guards.Url`.
@@ -25,7 +24,6 @@ from callboard._calls._call_context import attached_context as attached_context
 from callboard._calls._call_context import dispatch_event as dispatch_event
 from callboard._calls._call_context import inject_context as inject_context
 from callboard._calls._draining import EngineOperations as EngineOperations
-from callboard._calls._limits import LimitGuard as LimitGuard
 from callboard._calls._thread_pool import WorkerThreads as WorkerThreads
 from callboard._loops._bridge import run_on_asyncio as run_on_asyncio
 from callboard._loops._current import common_time as common_time
@@ -72,7 +70,6 @@ __all__ = [
     "FleetAsk",
     "FleetHost",
     "KeyMovedError",
-    "LimitGuard",
     "Membership",
     "NonsenseError",
     "Openable",

@@ -1,5 +1,6 @@
 """Decisions of a gate and a limiter, on a clock of the test and without an event loop; calls are run step by step."""
 
+import threading
 from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Any
@@ -404,6 +405,24 @@ def test_the_next_look_for_idle_gates_comes_when_they_are_twice_as_many(loop: An
     limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue")
     gates = [limiter.gate(call_of(f"{number}"), loop) for number in range(65)]
     assert (len({id(one) for one in gates}), limiter._prune_at) == (65, 128)
+
+
+def test_a_gate_that_a_thread_is_about_to_enter_is_not_replaced(loop: Any) -> None:
+    """A second gate of the same key would admit a second call, although the limit of the key is one."""
+    limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue of requests")
+    gate = limiter.gate(call_of("a"), loop)
+
+    def ask_for_other_keys() -> None:
+        for n in range(200):
+            limiter.gate(call_of(f"other {n}"), loop)
+
+    thread = threading.Thread(target=ask_for_other_keys)
+    thread.start()
+    thread.join(30)
+
+    assert gate.try_enter(loop)
+    assert not limiter.gate(call_of("a"), loop).try_enter(loop)
+    assert len(limiter._by_key) < 100  # unused gates are still removed
 
 
 # Limits that processes share

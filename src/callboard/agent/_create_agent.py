@@ -114,8 +114,9 @@ class BuiltFlow:
 class BuiltBodies(NodeBodies):
     """Functions that run the nodes of LangChain's agent, except the tools node, in one run of the agent."""
 
-    def __init__(self, response_format: Any, context: RunContext) -> None:
+    def __init__(self, model: BaseChatModel, response_format: Any, context: RunContext) -> None:
         super().__init__(context)
+        self._model = model
         self._response_format = response_format
         self._whole: list[BaseMessage] = []
         """Conversation after its last repair, or after the last check that found nothing to repair."""
@@ -138,8 +139,7 @@ class BuiltBodies(NodeBodies):
         reporter, ask = self.context.reporter, partial(self._ask, given, config, is_sent)
         if reporter is None:
             return ask()
-        model, form = self.context.plan.chat_model, self._response_format
-        return reporter.ask(model, given, ask, self._reply_in, response_format=form)
+        return reporter.ask(self._model, given, ask, self._reply_in, response_format=self._response_format)
 
     async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
         """Run LangChain's model node and return its output, changed to a form that can be stored."""
@@ -303,8 +303,7 @@ def create_agent(
         name=name,
         flow=flow,
         schema=Schema(builder, flow),
-        chat_model=chat_model,
-        bodies=partial(BuiltBodies, response_format),
+        bodies=partial(BuiltBodies, chat_model, response_format),
         tools=node,
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in flow.nodes if key != TOOLS},

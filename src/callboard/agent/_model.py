@@ -6,7 +6,6 @@ A request has the agent's prompt and tools. Sync runs use sync methods, async ru
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -131,9 +130,6 @@ class FixedModel:
         self._prompt = _Prompt(prompt)
         self.known = model_with_tools(self._model, tools, provider_tools)
         """Model with its tools bound. `ChosenModel.known` is `None`, because its model may differ for each request."""
-        inside = _inside(self.known)
-        self.chat_model: BaseChatModel | None = inside if isinstance(inside, BaseChatModel) else None
-        """Chat model without its tools, or `None` if the model is another kind of Runnable."""
 
     def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> Awaitable[BaseMessage]:
         """Send the state to the model and return the reply, which may call only the tools in `offered`."""
@@ -155,7 +151,6 @@ class ChosenModel:
     """Model that a function of the user chooses for each request."""
 
     known: Model | None = None
-    chat_model: BaseChatModel | None = None
 
     def __init__(self, choose: ModelChoice, prompt: Prompt | None) -> None:
         self._choose = choose
@@ -238,20 +233,6 @@ def messages_of(state: Any) -> list[BaseMessage]:
     read = state.get if isinstance(state, dict) else partial(value_in, state)
     found = read("llm_input_messages")
     return list(read("messages") or () if found is None else found)
-
-
-lent_model: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", default=None)
-"""Model that `agent_model` returns to the calls of a batch."""
-
-
-def agent_model() -> BaseChatModel | None:
-    """Return the chat model, without tools, of the agent that runs the current call; `None` if there is none.
-
-    With nested agents, it is the model of the innermost agent. Returns `None` outside of an agent of callboard and in a
-    process of an engine. Returns `None` also if the agent chooses its model for each step. The same holds for a model
-    that is not a chat model with bound tools and settings.
-    """
-    return lent_model.get()
 
 
 T = TypeVar("T")

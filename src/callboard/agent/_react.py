@@ -132,7 +132,6 @@ def create_react_agent(
         name=name,
         flow=flow,
         schema=Schema(builder, flow),
-        chat_model=asked.chat_model,
         bodies=partial(ReactNodes, ReactParts(flow=flow, model=asked, response_format=response_format)),
         tools=node,
         access=NodeAccess(node),

@@ -17,7 +17,6 @@ from langgraph.types import Interrupt, Send
 from callboard._langgraph._call_scope import with_sent_writes
 from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard.agent._model import lent_model
 from callboard.agent._run_context import RunContext, meets
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
 from callboard.conversations._channels import MESSAGES, State, goto_of
@@ -237,22 +236,15 @@ class Run:
         check_sends([target for _, target in gotos], flow.nodes, MESSAGES)
         return [found for node, target in gotos for found in admitted(flow, node, [target], state)]
 
-    def _task(self, task: str | Sent, *, ends_step: bool) -> Awaitable[Sequence[Ran]]:
+    async def _task(self, task: str | Sent, *, ends_step: bool) -> Sequence[Ran]:
         """Run a node or a `Send`, unless its result is stored; `ends_step` is `True` if the step has no other task."""
         if isinstance(task, Sent):
             if task.node == TOOLS:
-                return self._calls(run_sent_calls(self.context, task), is_sent=True)
-            return self._node(task.node, task, ends_step=ends_step)
+                return [Ran(TOOLS, await run_sent_calls(self.context, task), is_sent=True)]
+            return await self._node(task.node, task, ends_step=ends_step)
         if task == TOOLS:
-            return self._calls(run_calls(self.context, ends_step=ends_step))
-        return self._node(task, None, ends_step=ends_step)
-
-    async def _calls(self, work: Awaitable[list[str]], *, is_sent: bool = False) -> Sequence[Ran]:
-        token = lent_model.set(self._plan.chat_model)
-        try:
-            return [Ran(TOOLS, await work, is_sent)]
-        finally:
-            lent_model.reset(token)
+            return [Ran(TOOLS, await run_calls(self.context, ends_step=ends_step), is_sent=False)]
+        return await self._node(task, None, ends_step=ends_step)
 
     async def _node(self, node: str, send: Sent | None, *, ends_step: bool) -> Sequence[Ran]:
         """Run a node with the state, or with the input of a `Send`; store its output in the thread."""

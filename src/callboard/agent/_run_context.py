@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
@@ -67,8 +66,6 @@ class AgentPlan:
     """Name of the agent, which is set on the messages of its model; `None` for no name."""
     flow: Flow
     schema: Schema
-    chat_model: BaseChatModel | None
-    """Chat model that tools may use, see `agent_model`; `None` if there is none, or each request chooses a model."""
     bodies: "Callable[[RunContext], NodeBodies]"
     """Function that makes the `NodeBodies` of a run: the object that runs the agent's nodes."""
     tools: ToolNode
