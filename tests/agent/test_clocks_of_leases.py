@@ -9,11 +9,13 @@ import anyio
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard.conversations import _lease
+from callboard import ToolNode
+from callboard.conversations import _journal, _lease
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import CHANNEL
 from callboard.exceptions import StorageError, ThreadBusyError
+from callboard.testing import calls
 
 from ._savers import AT, FAR, QUESTION, forge, scripted
 
@@ -176,6 +178,66 @@ async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_firs
     agent = scripted(["hi"], [], checkpointer=saver, pre_model_hook=think)
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await agent.ainvoke(QUESTION, AT)
+
+
+class StandsStill(InMemorySaver):
+    """Stands still before it stores an entry of the kind `at`, while another run takes the thread."""
+
+    at = ""
+
+    def __init__(self, clocks: Clocks) -> None:
+        super().__init__()
+        self._clocks = clocks
+
+    def stand_still(self) -> None:
+        self.at = ""
+        _hold(self, time.time() + HOUR)
+        # The lease has ended, counted from its last renewal, and not from a renewal that is being written.
+        self._clocks.append((160.0, 5_060.0))
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if self.at in [entry["kind"] for channel, value in writes if channel == CHANNEL for entry in value]:
+            self.stand_still()
+        super().put_writes(config, writes, task_id, task_path)
+
+
+@pytest.mark.parametrize("at", ["claim", "hold", ""])
+async def test_a_holder_that_was_replaced_begins_no_call(
+    at: str, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim or its renewal is dropped in silence, or it stands still before a call whose claim is stored.
+
+    The new run does not know that the call begins, so both would charge.
+    """
+    began: list[str] = []
+    saver = StandsStill(clocks)
+    monkeypatch.setattr(_journal, "LEASE", 0.03)  # the time between renewals
+
+    def charge() -> str:
+        """Charge."""
+        began.append("charge")
+        return "charged"
+
+    def think(state: Any) -> Any:
+        saver.at = "claim" if at == "claim" else ""
+        return {}
+
+    async def late(request: Any, call_next: Any) -> Any:
+        if at == "hold":
+            clocks.append((120.0, 5_020.0))
+            saver.at = at
+            while saver.at:
+                await anyio.sleep(0.001)
+        elif not at:
+            saver.stand_still()
+        return await call_next(request)
+
+    node = ToolNode([charge], middleware=[late])
+    agent = scripted([calls("charge"), "done"], node, checkpointer=saver, pre_model_hook=think)
+    with anyio.fail_after(10), pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+        await agent.ainvoke(QUESTION, AT)
+
+    assert began == []
 
 
 class Forgetful(InMemorySaver):

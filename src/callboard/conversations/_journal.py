@@ -299,9 +299,12 @@ class SavedThread(RecordedThread):
     async def claimed(self, task: str, known: CallRecord) -> None:
         self._ahead.discard(task)
         before = self.records.get(task)
-        if before is not None and before.claimed and not (before.pending or before.answers or known.answers):
-            return  # already stored, with the reply or by an earlier attempt
-        await super().claimed(task, known)
+        is_stored = before is not None and before.claimed and not (before.pending or before.answers or known.answers)
+        if not is_stored:  # neither with the reply nor by an earlier attempt
+            await super().claimed(task, known)
+        # If the lease ended before or during the write of the claim, another run may have come first: the saver has
+        # then dropped the claim without an error. If it ended later, that run may have run the call again.
+        await self._check_lease()
 
     def _take_back_claims(self) -> None:
         """Withdraw the claim (the record that a call is about to start) of each call that has not started."""
@@ -489,6 +492,7 @@ class SavedThread(RecordedThread):
                 self._mine = prolonged(self._mine, await self.saver.now())
                 await self.record(Held(self._mine))
                 await self._flush(wait=True)
+                await self._check_lease()  # by the old lease: if that ended during the write, it may have been dropped
                 self._lease.renew(since)  # only now: the database has the new end of the lease
             except ThreadBusyError:
                 return  # `_is_lost` is set, and the run's next write raises
