@@ -106,16 +106,6 @@ async def test_a_plain_finally_of_a_handler_ends_within_the_grace() -> None:
 
 
 @pytest.mark.backends("asyncio")
-async def test_a_plain_finally_ends_when_the_actor_is_stopped() -> None:
-    found: list[object] = []
-    async with anyio.create_task_group() as group, running(child(Worker, stop_timeout=2)) as worker:
-        group.start_soon(keep, found, worker.tidy(0.5))
-        await anyio.sleep(1)
-    assert [type(one) for one in found] == [ActorDiedError]
-    assert Worker.log == ["+w", "tidied", "-w", "-w done"]
-
-
-@pytest.mark.backends("asyncio")
 async def test_a_handler_that_says_it_was_cancelled_has_ended_its_call_and_nothing_else() -> None:
     """A library may raise the cancellation error by itself. The caller gets an error, and the actor lives on."""
     async with running(Worker) as worker:

@@ -55,17 +55,6 @@ async def test_each_key_has_an_actor_that_starts_when_it_is_asked() -> None:
     assert sorted(lives[2:]) == ["stop a", "stop b"]
 
 
-async def test_the_one_that_was_asked_least_recently_goes_first_and_comes_back_with_its_state() -> None:
-    async with keyed(Counter(), cap=2) as counters:
-        for key in "abac":
-            await counters[key].up()
-        there = list(lives)
-        again = await counters["b"].up()
-
-    assert there == ["start a", "start b", "stop b", "start c"]
-    assert again == 2
-
-
 async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
     found: list[int] = []
 
@@ -109,29 +98,6 @@ async def test_the_state_after_a_call_that_failed_is_kept_like_any_other() -> No
         again = await counters["a"].up()
 
     assert again == 3
-
-
-async def test_whoever_is_not_asked_for_a_while_goes() -> None:
-    async with keyed(Counter(), idle=10.0) as counters:
-        await counters["a"].up()
-        await anyio.sleep(6)
-        await counters["b"].up()
-        await anyio.sleep(6)
-        alive = counters.statistics().alive
-        gone = list(lives)
-        await anyio.sleep(20)
-        none = counters.statistics().alive
-        again = await counters["a"].up()
-
-    assert gone[:3] == ["start a", "start b", "stop a"]
-    assert (alive, none, again) == (1, 0, 2)
-
-
-async def test_a_slow_call_is_no_idleness() -> None:
-    async with keyed(Counter(), idle=1.0) as counters:
-        assert await counters["a"].up(30.0) == 1
-
-    assert lives == ["start a", "stop a"]
 
 
 async def test_a_reference_that_is_kept_leads_to_the_same_actor_through_evictions() -> None:

@@ -2,17 +2,14 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import product
-from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
 import pytest
-from anyio import ClosedResourceError, sleep
+from anyio import ClosedResourceError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard import observe
 from callboard._loops._current import current_loop
 from callboard.actors._mailbox import (
     NOTHING,
@@ -23,7 +20,6 @@ from callboard.actors._mailbox import (
     check_mailbox,
     circle,
     room_wanted,
-    watched,
 )
 
 
@@ -114,20 +110,6 @@ def test_what_a_message_needs_is_what_keeps_it_from_beginning(plan: list[Any]) -
         for one in needs.messages[:1] if len(needs.ways) > 1 else needs.messages:
             mailbox.ended(one)
         assert mailbox.next() is first
-
-
-def test_a_full_mailbox_rejects_or_drops_the_oldest_or_lets_it_wait() -> None:
-    one, two = message(1), message(2)
-    for when_full, expected in (("wait", (True, None)), ("reject", (False, None)), ("drop_oldest", (True, one))):
-        mailbox = box(1, when_full)
-        mailbox.put(one)
-        assert mailbox.put(two) == expected
-
-
-def test_a_full_mailbox_of_several_drops_the_one_that_waits_longest() -> None:
-    mailbox, (one, two, three) = box(2, "drop_oldest"), map(message, range(3))
-    assert [mailbox.put(each) for each in (one, two, three)] == [(True, None), (True, None), (True, one)]
-    assert list(mailbox.waiting) == [two, three]
 
 
 def test_a_message_may_be_withdrawn_after_it_was_taken() -> None:
@@ -235,17 +217,6 @@ def test_the_room_that_a_message_needs_is_named() -> None:
 # Poison
 
 
-def test_a_call_is_refused_when_it_has_crashed_its_actor_too_often() -> None:
-    poison, kinds = Poison(2), ("read", (1,), {"page": 2})
-    assert poison.refuses(*kinds) is None
-    key, is_refused = poison.count_crash(*kinds)
-    assert (poison.refuses(*kinds), is_refused) == (None, False)
-    assert poison.count_crash(*kinds) == (key, True)
-    assert poison.refuses(*kinds) == 2
-    others = [("write", (1,), {"page": 2}), ("read", (2,), {"page": 2}), ("read", (1,), {"page": 3})]
-    assert [poison.refuses(*other) for other in others] == [None] * 3
-
-
 def test_the_calls_that_crashed_last_are_counted() -> None:
     poison = Poison(1)
     for number in range(100):
@@ -273,25 +244,6 @@ def real_message() -> Any:
     return Message(target, handler, (1,), {"a": 2}, loop=current_loop(), **terms)
 
 
-async def test_a_new_message_waits_without_task_scope_and_outcome() -> None:
-    one = real_message()
-    assert (one.state, one.task, one.scope, one.value, one.error, one.fate) == ("waiting", *[None] * 5)
-    assert one.named == ("read", (1,), {"a": 2})
-    one.named_by = {"page": 3}
-    assert one.named == ("read", (), {"page": 3})
-    assert not one.is_awaited_here
-    assert one.loop_holder == ("Notebook.read", "the handler Notebook.read", one.loop_holder.remedy)
-
-
-async def test_a_message_is_taken_only_until_its_handler_has_a_scope() -> None:
-    one = real_message()
-    assert not one.is_taken_only
-    one.state = "running"
-    assert one.is_taken_only
-    one.scope = one.loop.scope(1.0, 1.0)
-    assert not one.is_taken_only
-
-
 async def test_a_message_that_has_ended_keeps_only_its_outcome() -> None:
     """Arguments and asker may be large, and a context that refers to the message would be a reference cycle."""
     one = real_message()
@@ -314,61 +266,3 @@ async def test_an_error_is_freed_as_soon_as_it_was_raised() -> None:
     with suppress(ClosedResourceError):
         one.outcome()
     assert is_alive() is None
-
-
-async def test_a_handler_that_its_scope_cancels_ends_its_actor_if_it_demands_that() -> None:
-    one, terms = real_message(), list(product((False, True), ("go_on", "restart")))
-    ends = []
-    for cancelled, one.handler.on_cancel in terms:
-        scope: Any = SimpleNamespace(cancel_called=cancelled)
-        ends.append(one.ends_actor(scope))
-    assert ends == [False, False, False, True]
-
-
-async def test_a_message_is_settled_by_its_actor() -> None:
-    one, settled = real_message(), []
-    for is_first in (True, False):
-        one.target = SimpleNamespace(settle=lambda *outcome, found=is_first: settled.append(outcome) or found)
-        assert one.settle("found", None) is is_first
-    assert settled == [(one, "found", None)] * 2
-
-
-async def test_only_another_task_than_that_of_the_handler_runs_beside_it() -> None:
-    one = real_message()
-    assert not one.runs_beside(5)  # a sync handler has no task, and its caller always waits
-    one.task = 5
-    assert (one.runs_beside(5), one.runs_beside(6)) == (False, True)
-
-
-async def test_an_ask_that_nobody_observes_has_no_watch() -> None:
-    assert watched("Notebook", None, "read", 0, None) is None
-
-
-async def test_the_begin_of_a_handler_is_told_unless_its_ask_has_ended() -> None:
-    """The notice of the begin comes from the actor's thread, and may be late."""
-    events: list[Any] = []
-    begun: list[str] = []
-    await sleep(1)
-    with observe(lambda _: None, actors=events.append):
-        watch, late = (watched("Notebook", "key", "read", 0, None) for _ in range(2))
-    assert watch is not None
-    assert late is not None
-    await sleep(1)
-    watch.taking(lambda: begun.append("begun"))()
-    await sleep(2)
-    watch.ended(None)
-    late.ended(ValueError("it was withdrawn"))
-    late.taking(None)()
-    assert begun == ["begun"]
-    told = [(event.phase, event.number, event.waited) for event in events]
-    first, second = watch.number, late.number
-    of_late = [("begun", second, 0.0), ("ended", second, 3.0)]
-    of_first = [("begun", first, 0.0), ("taken", first, 1.0), ("ended", first, 1.0)]
-    assert told == [of_first[0], of_late[0], *of_first[1:], of_late[1]]
-
-
-async def test_an_ask_of_a_call_is_told_to_the_observers_of_the_call() -> None:
-    told: list[Any] = []
-    call: Any = SimpleNamespace(actor_observers=(told.append,), number=7)
-    assert watched("Notebook", None, "read", 0, call) is not None
-    assert [event.call for event in told] == [7]

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from callboard import Backoff
 from callboard.actors._restarts import Forget, GiveUp, RestartOptions, Restarts, ShutDown, StartAgain
@@ -39,31 +37,6 @@ def test_who_is_restarted_depends_on_its_kind_and_its_end(kind: Any, how: Any, i
     """
     decision = restarts(kind).ended(0, how, 0.0)
     assert isinstance(decision, StartAgain if is_restarted else Forget)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "stops", "starts"),
-    [("one_for_one", (), (1,)), ("one_for_all", (0, 2, 3), (0, 1, 2)), ("rest_for_one", (2, 3), (1, 2))],
-)
-def test_who_is_restarted_with_it_depends_on_the_strategy(strategy: Any, stops: Any, starts: Any) -> None:
-    decision = restarts("permanent", "permanent", "transient", "temporary", strategy=strategy).ended(1, "abnormal", 0.0)
-    assert decision == StartAgain(stops, starts, 1.0)
-
-
-@given(
-    intensity=st.integers(0, 4), period=st.integers(1, 10), gaps=st.lists(st.integers(0, 6), min_size=1, max_size=30)
-)
-def test_it_gives_up_at_the_first_restart_beyond_the_intensity(intensity: int, period: int, gaps: list[int]) -> None:
-    machine, now, seen = restarts("permanent", intensity=intensity, period=float(period)), 0, []
-    for gap in gaps:
-        now += gap
-        seen.append(now)
-        within = [one for one in seen if one > now - period]
-        decision = machine.ended(0, "abnormal", float(now))
-        if len(within) > intensity:
-            assert decision == GiveUp(0, len(within))
-            return
-        assert decision == StartAgain((), (0,), min(4.0, 2.0 ** (len(within) - 1)))
 
 
 def test_the_jitter_makes_a_wait_shorter_by_at_most_its_part() -> None:

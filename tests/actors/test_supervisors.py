@@ -97,17 +97,6 @@ async def test_a_temporary_child_that_is_stopped_with_the_others_is_gone_for_tho
             await tree["t"].work()
 
 
-async def test_a_supervisor_within_another_begins_anew_when_it_is_restarted() -> None:
-    """A restarted supervisor counts its restarts from zero. Otherwise it would give up at the first one."""
-    inner = Supervisor(workers("i"), name="inner", intensity=1, backoff=SOON)
-    async with Supervisor([inner], intensity=5, backoff=SOON) as tree:
-        for _ in range(3):
-            with pytest.raises(ActorDiedError):
-                await tree["i"].die()
-            assert await tree["i"].work() == "i"
-    assert Worker.log.count("+i") == 4
-
-
 async def test_a_block_that_is_left_while_a_supervisor_within_restarts_leaves_nothing() -> None:
     before = live_tasks()
     inner = Supervisor([child(Worker("i", 5), name="i"), child(Worker("j", 5), name="j")], intensity=0, name="inner")
@@ -223,34 +212,6 @@ async def test_a_control_call_that_kills_ends_what_runs_beside_it_on_either_loop
         assert await tree[Watched].work() == "w"
         assert anyio.current_time() - began < 1
         assert [type(one) for one in found] == [ActorDiedError]
-
-
-async def test_the_delay_of_one_child_holds_up_no_other() -> None:
-    """Each child waits for its own restart delay, so one child does not delay another."""
-    slow = Backoff(first=10, factor=1, jitter=0)
-    async with Supervisor(workers("a", "b", "c"), backoff=slow, intensity=9) as tree:
-        began = anyio.current_time()
-        for number, name in enumerate("abc"):
-            with pytest.raises(ActorDiedError):
-                await tree[name].die(name)
-            await anyio.sleep_until(began + 2 * number + 2)
-        for number, name in enumerate("abc"):
-            assert await tree[name].work() == name
-            assert anyio.current_time() - began == pytest.approx(10 + 2 * number)
-    assert Worker.log == "+a +b +c -a -b -c +a +b +c -c -b -a".split()
-
-
-async def test_a_child_that_waits_for_its_restart_is_restarted_once_with_the_others() -> None:
-    slow = Backoff(first=10, factor=1, jitter=0)
-    async with Supervisor(workers("a", "b"), strategy="rest_for_one", backoff=slow, intensity=9) as tree:
-        with pytest.raises(ActorDiedError):
-            await tree["b"].die()
-        await anyio.sleep(2)
-        with pytest.raises(ActorDiedError):
-            await tree["a"].die()
-        assert await tree["b"].work() == "b"
-        await anyio.sleep(100)
-    assert Worker.log == "+a +b -b -a +a +b -b -a".split()
 
 
 async def test_a_cancel_is_no_poison() -> None:

@@ -376,39 +376,6 @@ async def test_an_answer_counts_again_for_what_it_was_given_to(recorder: Recorde
     assert (message.content, recorder.order) == ("a", ["delete(a)"])
 
 
-async def test_what_was_approved_and_failed_is_asked_about_again_once_it_was_changed(recorder: Recorder) -> None:
-    """The stored approval is for the old arguments only."""
-    tools = [recorder.tool("delete", raises=ConnectionError("lost"), times=2)]
-    node = ToolNode(tools, middleware=[RequireApproval()])
-    ledger: dict[str, Any] = {}
-    await interrupted(node, [deletes("a")], ledger=ledger)
-    for _ in range(2):
-        with pytest.raises(ConnectionError):
-            await node.ainvoke([deletes("a")], ledger=ledger, resume=ACCEPT if recorder.lines == [] else None)
-
-    waiting = await interrupted(node, [deletes("b")], ledger=ledger)
-
-    assert shown(waiting) == ["b"]
-    assert recorder.order == ["delete(a)", "delete(a)"]
-
-
-async def test_a_middleware_outside_that_changes_the_arguments_each_time_never_gets_them_approved() -> None:
-    """The person is asked about the arguments that would run, which are new each time."""
-    recorder, count = Recorder(), iter("abc")
-
-    async def stamps(request: Any, call_next: Any) -> Any:
-        return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": next(count)}}))
-
-    node, asked = node_of(recorder, None, stamps), [deletes("x")]
-    waiting = await interrupted(node, asked)
-    assert shown(waiting) == ["a"]
-    for expected in "bc":
-        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume=ACCEPT)
-        assert shown(waiting) == [expected]
-
-    assert recorder.lines == []
-
-
 async def test_an_answer_to_the_tools_own_question_is_no_approval() -> None:
     """An answer to the tool's question and an approval keep separate positions when the arguments change."""
     heard: list[str] = []

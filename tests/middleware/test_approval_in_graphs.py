@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -98,26 +97,6 @@ async def test_the_state_was_changed_between_the_question_and_the_answer(how: st
     state = await graph.ainvoke(Command(resume={asked_in(state)["everything"]: IGNORE}), THREAD)
     assert asked_in(state) == {}
     assert recorder.lines == []
-
-
-@on_asyncio
-async def test_a_function_that_asks_for_other_arguments_when_it_runs_again() -> None:
-    """The call id in LangGraph's ledger is the same, but the digest of the arguments is not."""
-    recorder, query = Recorder(), ["a"]
-    node = node_of(recorder)
-
-    async def work(state: Any, config: RunnableConfig) -> Any:
-        return {"messages": await node.ainvoke([deletes(*query)], config)}
-
-    graph = graph_of(work)
-    named = asked_in(await graph.ainvoke({"messages": [HumanMessage("go")]}, THREAD))
-    query[0] = "everything"
-    state = await graph.ainvoke(Command(resume={named["a"]: ACCEPT}), THREAD)
-    assert list(asked_in(state)) == ["everything"]
-    assert recorder.lines == []
-    state = await graph.ainvoke(Command(resume={asked_in(state)["everything"]: ACCEPT}), THREAD)
-    assert results(state) == ["everything"]
-    assert recorder.order == ["delete(everything)"]
 
 
 LATER = "LangGraph keeps a plain answer until the next checkpoint, and offers it to every later run"

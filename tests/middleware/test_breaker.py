@@ -1,6 +1,5 @@
 """`CircuitBreaker`: each transition at its exact time. Outcomes that say nothing about the tool are not counted."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
 from langgraph.types import Command, interrupt
 
@@ -149,15 +147,6 @@ async def test_states_follow_each_other_to_the_second() -> None:
     assert [time for time, _ in seen] == pytest.approx([0, 2, 32, 43, 73, 74], abs=0.25)
 
 
-async def test_a_call_at_the_very_end_of_the_time_may_try() -> None:
-    """A call exactly `retry_after` seconds later may run: the caller does not have to wait longer."""
-    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=0.1))
-    await asked.fail(1)
-    for _ in range(50):
-        await anyio.sleep(0.1)
-        await asked.fail(1)
-
-
 @pytest.mark.parametrize("probes", [1, 3])
 async def test_only_so_many_calls_try_a_tool_that_was_down(probes: int) -> None:
     """The other calls of the batch are refused at once."""
@@ -185,27 +174,6 @@ async def test_keys_have_circuits_of_their_own() -> None:
     await asked.fail(1, "b.org")
     assert "unavailable for calls like this one" in str(refused.content)
     assert asked.service.asked == ["a.org", "a.org", "b.org"]
-
-
-async def test_each_user_may_have_a_circuit() -> None:
-    """One user's expired credentials must not block the calls of other users."""
-    service = Service()
-    breaker = CircuitBreaker(minimum=1, key=lambda call, context: context.config["configurable"]["user"])
-    node = ToolNode([service.tool()], middleware=[breaker], handle_tool_errors=True)
-
-    async def ask_for(user: str) -> ToolMessage:
-        config: RunnableConfig = {"configurable": {"user": user}}
-        (message,) = (await node.ainvoke([tool_call("fetch", "1")], config))["messages"]
-        return message
-
-    await ask_for("Ann")
-    service.down = False
-    refused, page = await ask_for("Ann"), await ask_for("Bob")
-    assert (breaker.state("Ann"), breaker.state("Bob")) == ("open", "closed")
-
-    assert was_refused(refused)
-    assert "Ann" not in str(refused.content)
-    assert page.content == "page"
 
 
 async def test_tools_have_circuits_of_their_own_unless_they_share_a_key() -> None:
@@ -271,19 +239,6 @@ async def test_a_probe_that_asks_a_person_gives_its_place_back() -> None:
     result = await asked.node.ainvoke(call, ledger=caught.value.ledger, resume="yes")
     assert result["messages"][0].content == "yes"
     assert asked.state == "closed"
-
-
-@pytest.mark.backends("asyncio")
-async def test_a_body_that_cancels_itself_does_not_count() -> None:
-    """A cancellation says nothing about the tool's service, even if the body cancels itself."""
-
-    async def fetch() -> str:
-        """Fetch."""
-        raise asyncio.CancelledError
-
-    breaker = CircuitBreaker(minimum=1)
-    (message,) = (await ToolNode([fetch], middleware=[breaker]).ainvoke([tool_call("fetch", "1")]))["messages"]
-    assert (breaker.state("fetch"), ended(message)) == ("closed", "cancelled")
 
 
 async def test_the_models_mistakes_neither_open_a_circuit_nor_close_one() -> None:

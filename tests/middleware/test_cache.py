@@ -302,27 +302,6 @@ async def test_the_followers_own_end_is_theirs_alone(recorder: Recorder) -> None
     assert recorder.count("started") == 1
 
 
-async def test_a_lead_that_was_given_to_a_cancelled_call_goes_to_the_next(recorder: Recorder) -> None:
-    """The leader and the first waiting call are cancelled at the same moment. The third call must still run."""
-    node = node_of(recorder, Cache({"work"}), seconds=lambda _: 4)
-    answers: list[Any] = []
-    scopes = [anyio.CancelScope() for _ in range(5)]
-
-    async def ask(scope: anyio.CancelScope) -> None:
-        with scope:
-            answers.append(contents(await node.ainvoke(identical(1))))
-
-    async with anyio.create_task_group() as group:
-        for scope in scopes:
-            group.start_soon(ask, scope)
-            await anyio.sleep(0.1)
-        for scope in scopes[:4]:
-            scope.cancel()
-
-    assert answers == [["a"]]
-    assert recorder.count("finished") == 1
-
-
 async def test_a_rejected_leader_does_not_reject_the_others(recorder: Recorder) -> None:
     """Another call of the tool holds the only place, so the leader is rejected. The next waiting call tries again."""
     policies = {"work": CallPolicy(limit=Limit(concurrency=1, queue=0))}
@@ -455,23 +434,6 @@ async def test_by_key_is_how_a_cache_with_keys_is_invalidated(recorder: Recorder
         cache.invalidate("work", {"query": "a"})
 
     assert recorder.order == ["work(A)", "work(B)", "work(a)"]
-
-
-async def test_what_is_in_flight_when_it_is_invalidated_is_not_kept(recorder: Recorder) -> None:
-    """Calls that waited before the invalidation share the result. It may be stale, so later calls do not get it."""
-    cache = Cache({"work"})
-    node = node_of(recorder, cache, seconds=4)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(node.ainvoke, identical(3))
-        await anyio.sleep(2)
-        cache.invalidate("work")
-        await node.ainvoke(identical(2))
-    assert recorder.times("started") == pytest.approx([0, 2])
-    await anyio.sleep(10)
-    await node.ainvoke(identical(1))
-
-    assert recorder.count("started") == 2
 
 
 def test_a_cache_can_be_cleared_where_no_event_loop_runs(recorder: Recorder) -> None:

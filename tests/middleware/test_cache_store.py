@@ -202,23 +202,6 @@ async def test_a_first_call_cannot_undo_an_invalidation_of_another_process() -> 
     assert await second.call(7) == "run 2"
 
 
-async def test_calls_of_one_process_run_once_and_those_of_several_once_in_each() -> None:
-    """Running calls are not shared: waiting for another process would need to know that it is alive."""
-    store, tool = InMemoryCache[Any](), Tool()
-    gate = tool.gate = anyio.Event()
-    first, second = (tool.cached(store) for _ in range(2))
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(first.call)
-            group.start_soon(first.call)
-            await tool.begun.wait()
-            tool.gate = None
-            assert await second.call() == "run 2"
-            gate.set()
-
-    assert [answer.content for answer in first.answers] == ["run 1"] * 2
-
-
 async def test_a_failure_is_not_stored() -> None:
     """Neither an error nor a message of failure is a result."""
     store, tool = DictCache(), Tool(OSError("down"))
@@ -309,23 +292,6 @@ async def test_a_tool_that_is_more_than_a_function_is_shared_with_a_key_only() -
     assert answers == ["run 1", "run 2", "run 3", "run 4"]
     assert noted(events) == ["cache_skipped", "cache_miss"] * 2
     assert not store.values
-
-
-async def test_users_have_results_of_their_own_if_the_key_names_them() -> None:
-    """The key decides who may read a result, in every process."""
-    store, tool = DictCache(), Tool()
-
-    def by_user(request: Any) -> Any:
-        return request.runtime.config["configurable"]["user"], request.tool_call["args"]["n"]
-
-    nodes = [tool.cached(store, key=by_user).node for _ in range(2)]
-    answers = []
-    for user in ("ann", "bob", "ann"):
-        for node in nodes:
-            result = await node.ainvoke([tool_call("work", "1", n=1)], {"configurable": {"user": user}})
-            answers.append(result["messages"][0].content)
-
-    assert answers == ["run 1", "run 1", "run 2", "run 2", "run 1", "run 1"]
 
 
 # Values that JSON cannot express exactly, or that are too large

@@ -12,24 +12,12 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from callboard import ToolNode
+from callboard import CallPolicy, Limit, ToolNode
 from callboard.middleware import RequireApproval, Retry
 from callboard.testing import Recorder, tool_call
 from tests.helpers import contents, make, make_sync
 
 WAIT = 60
-
-
-async def test_a_middleware_may_answer_without_the_tool(recorder: Recorder) -> None:
-    """A middleware does not have to call `call_next`."""
-
-    async def cached(request: Any, call_next: Any) -> ToolMessage:
-        return ToolMessage("from the cache", tool_call_id=request.tool_call["id"], name="work")
-
-    result = await ToolNode([recorder.tool("work")], middleware=[cached]).ainvoke([tool_call("work", "1")])
-
-    assert contents(result) == ["from the cache"]
-    assert recorder.count("started") == 0
 
 
 async def test_a_middleware_may_call_on_several_times_at_once(recorder: Recorder) -> None:
@@ -259,3 +247,22 @@ async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind(rec
     assert told == ["CancelledError"]
     assert recorder.count("cancelled") == 1
     assert node.statistics().running == 0
+
+
+async def test_a_limits_key_sees_the_arguments_that_the_tool_gets() -> None:
+    """Promise 7: the key is computed from the arguments after middleware changed them, not from the model's."""
+    recorder, keys = Recorder(), []
+
+    def by_query(call: Any) -> str:
+        keys.append(call["args"]["query"])
+        return str(call["args"]["query"])
+
+    async def change_query(request: Any, call_next: Any) -> Any:
+        return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": "changed"}}))
+
+    policies = {"work": CallPolicy(limit=Limit(concurrency=1, key=by_query))}
+    node = ToolNode([recorder.tool("work")], middleware=[change_query], policies=policies)
+
+    await node.ainvoke([tool_call("work", "1", query="written")])
+
+    assert keys == ["changed"]

@@ -377,13 +377,6 @@ async def test_a_token_does_not_open_in_another_conversation() -> None:
     assert seen == [(token, ""), (token, "")]
 
 
-async def test_the_same_value_has_the_same_token_in_a_conversation() -> None:
-    """Equal tokens tell the model that two values are equal."""
-    node = node_of(echo, redact=Redact())
-    results = [await run(node, tool_call("echo", str(n), value=f"{EMAIL} {n}"), thread_id="a") for n in range(3)]
-    assert len({only(message.content) for (message,) in results}) == 1
-
-
 async def test_a_forged_token_stays_text() -> None:
     """Tokens have 48 random bits. A text that only has the form of a token is not changed."""
     seen: list[Any] = []
@@ -1027,72 +1020,6 @@ async def test_calls_without_a_conversation_share_nothing_with_one_named_none() 
         for _ in "12":
             [text] = helpers.contents(await node.ainvoke([tool_call("find", "1", name="Ann")], config))
             assert await redact.restore(text, thread_id=name) == CARD
-
-
-@given(
-    steps=st.lists(
-        st.tuples(
-            st.integers(0, 4),
-            st.sampled_from(["look", "look", "delegate"]),
-            st.sampled_from("abc"),
-            st.sampled_from(["plain", "secret", "secret", "error", "refused"]),
-            st.sampled_from(["call", "call", "call", "cancel", "invalidate", "clear"]),
-        ),
-        max_size=15,
-    )
-)
-async def test_conversations_get_fresh_results_and_only_their_own_tokens(steps: list[Any]) -> None:
-    """So it is for any order of calls, errors, cancellations and invalidations, and no call waits for ever."""
-    cache = Cache({"look", "delegate"}, ttl=5, size=4)
-    redact = Redact()
-    version = ended = started = 0
-
-    @tool
-    async def look(kind: str) -> str:
-        """Look a customer up."""
-        text = f"{version} {'' if kind == 'plain' else CARD}"
-        await anyio.sleep(1)
-        if kind in ("error", "refused"):
-            raise LookupError(text) if kind == "error" else PermissionError(text)
-        return text
-
-    @tool
-    async def delegate(kind: str) -> str:
-        """Delegate a task to another agent."""
-        return str((await inner.ainvoke([tool_call("look", "1", kind=kind)]))["messages"][0].content)
-
-    inner = ToolNode([look, delegate], middleware=[cache, redact], handle_tool_errors=LookupError)
-    node = ToolNode([look, delegate], middleware=[cache, redact], handle_tool_errors=LookupError)
-
-    async def ask(name: str, kind: str, conversation: str, patience: float) -> None:
-        nonlocal ended
-        oldest = version
-        with anyio.move_on_after(patience):
-            try:
-                text = (await node.ainvoke([tool_call(name, "1", kind=kind)], thread(conversation)))["messages"][0].text
-            except PermissionError as error:
-                text = str(error)
-            assert CARD not in text
-            restored = await redact.restore(text, thread_id=conversation)
-            assert (CARD in restored) == (kind != "plain")
-            assert not TOKEN.search(restored)
-            assert kind in ("error", "refused") or int(text.split()[0]) >= oldest
-        ended += 1
-
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            for pause, name, conversation, kind, action in steps:
-                await anyio.sleep(pause / 4)
-                if action in ("call", "cancel"):
-                    started += 1
-                    group.start_soon(ask, name, kind, conversation, 1000 if action == "call" else 0.6)
-                else:
-                    version += 1
-                    # The result of the outer tool contains one of the inner tool.
-                    for one in ("look", "delegate"):
-                        cache.clear() if action == "clear" else cache.invalidate(one)
-    assert ended == started
-    assert not cache._local._flights
 
 
 async def test_results_without_secrets_are_shared_by_all_conversations() -> None:

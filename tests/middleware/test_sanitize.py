@@ -27,7 +27,7 @@ from langchain_core.messages import HumanMessage, RemoveMessage, SystemMessage, 
 from langchain_core.tools import StructuredTool, ToolException
 from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, interrupt
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 
 from callboard import CallEvent, CallsInterrupted, ToolNode, observe
 from callboard.guards import PathIn, Results, Sanitize, Text, Url
@@ -622,27 +622,6 @@ async def test_injected_arguments_are_not_the_models() -> None:
 
     assert result["messages"][0].content == "ran"
     assert given == ["a", state]
-
-
-@pytest.mark.parametrize("name", ["url", "link", "address"])
-async def test_a_rule_holds_under_every_name_that_the_schema_reads(name: str) -> None:
-    """A value under its alias is checked by the same rule."""
-    given: list[Any] = []
-
-    class Arguments(BaseModel):
-        model_config = ConfigDict(populate_by_name=True)
-        url: str = Field(validation_alias=AliasChoices("link", "address"))
-
-    async def fetch(**arguments: Any) -> None:
-        given.append(arguments)
-
-    tool = StructuredTool(name="fetch", description="F.", coroutine=fetch, args_schema=Arguments)
-    for rule in ("url", "link"):
-        node = ToolNode([tool], middleware=[Sanitize(tools={"fetch": {rule: Url()}})])
-        (message,) = await finished(node, tool_call("fetch", "1", **{name: "http://127.0.0.1/"}))
-        assert "its host is not a public one" in message.content
-
-    assert given == []
 
 
 def test_a_rule_for_an_argument_that_the_tool_does_not_take_is_an_error() -> None:

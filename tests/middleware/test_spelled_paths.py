@@ -142,20 +142,6 @@ def test_a_rule_for_a_part_that_does_not_exist_is_an_error(annotation, rule, tex
             ToolNode([_tool_with(value=(annotation, ...))], middleware=[rules])
 
 
-def test_a_misspelt_rule_for_a_tool_with_a_json_schema_is_an_error():
-    """Tools of MCP servers have such schemas."""
-    item = {"type": "object", "properties": {"path": {"type": "string"}}}
-    schema = {
-        "type": "object",
-        "properties": {"files": {"type": "array", "items": {"$ref": "#/$defs/item"}}},
-        "$defs": {"item": item},
-    }
-    tool = StructuredTool.from_function(lambda files: str(files), name="read", description="Read.", args_schema=schema)
-    ToolNode([tool], middleware=[Sanitize({"files[].path": PathIn("/srv")})])
-    with pytest.raises(ValueError, match="did you mean 'path'"):
-        ToolNode([tool], middleware=[Sanitize({"files[].pathh": PathIn("/srv")})])
-
-
 async def test_a_rule_for_all_tools_may_fit_one_of_them_only():
     """A node has tools of several authors."""
     tools = [_tool_with(value=(File, ...)), _tool_with("other", value=(int, ...))]
