@@ -5,10 +5,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
-from langchain_core.tools import ToolException
 
 from callboard import Agent, ToolCallRequest
 from callboard.testing import Replay, ReplayDifferenceError, ScriptedModel
@@ -124,39 +123,6 @@ def test_a_lost_limit_per_host_is_found(replay: Replays, monkeypatch: pytest.Mon
     assert "  expected  a call waits for the end of another\n  got       no call waits for the end of another" in told
 
 
-@recorded("data_agent")
-def test_a_lost_filter_of_a_query_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook no longer sets the shop of the user, and the query of another shop goes to the database."""
-    monkeypatch.setattr(example("data_agent"), "set_shop", lambda state: {})
-
-    told = differences(replay, data_agent(tmp_path))
-
-    assert "run 1 of 'data', after model request 2:\n  expected  call_2 read_sqlite(" in told
-    assert '  argument  parameters: {"shop": "Oslo"} -> {"shop": "Bergen"}' in told
-
-
-@recorded("data_agent")
-def test_a_truncated_result_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database runs for real, and half of a year's rows are dropped; the chart must not be half a year."""
-    app = example("data_agent")
-    keep_rows = app.keep_rows
-
-    async def keep_six_rows(request: ToolCallRequest, call_next: Any) -> Any:
-        message = await keep_rows(request, call_next)
-        if message.artifact is not None:
-            message.artifact = {**message.artifact, "rows": message.artifact["rows"][:6], "has_more": True}
-        return message
-
-    monkeypatch.setattr(app, "keep_rows", keep_six_rows)
-
-    told = differences(replay, data_agent(tmp_path), real=["read_sqlite", "bar_chart"], results=True)
-
-    assert "run 1 of 'data', after model request 4:" in told
-    assert 'bar_chart(title="Sales by month", label="month", value="sales"): ok\n  got ' in told
-    assert "  message   " in told
-    assert "The last query had more than its 6 rows; group them by a column." in told
-
-
 @recorded("coding_agent")
 def test_a_skipped_approval_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new rule allows every command that begins with a known program, and the model removes a test unasked."""
@@ -171,43 +137,6 @@ def test_a_skipped_approval_is_found(replay: Replays, tmp_path: Path, monkeypatc
     assert "run 1 of 'coder', after model request 3:\n" in told
     assert 'expected  call_5 run_command(program="rm", arguments=["test_price.py"]): interrupted' in told
     assert 'got       call_5 run_command(program="rm", arguments=["test_price.py"]): ok' in told
-
-
-@recorded("coding_agent_with_a_correction")
-def test_a_correction_that_is_ignored_is_found(
-    replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The person may no longer edit a call, and the recorded correction is refused."""
-    app = example("coding_agent")
-    strict = app.RequireApproval({"edit_file": True, "run_command": app.may_harm}, allow=["accept", "ignore"])
-    monkeypatch.setattr(app, "approval", lambda: strict)
-
-    told = differences(replay, coding_agent(tmp_path))
-
-    assert "call_2 edit_file(" in told
-    assert "ValidationError" in told
-
-
-@recorded("coding_agent")
-def test_a_wrong_file_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths are resolved to the first file with the same end, so `price.py` is found in `test_price.py`."""
-    app = example("coding_agent")
-
-    def open_in(folder: Path, name: str, mode: str) -> IO[str]:
-        paths = [path for path in sorted(folder.iterdir(), reverse=True) if path.name.endswith(name)]
-        if not paths:
-            raise ToolException(f"The project has no file {name!r}")
-        return paths[0].open(mode)
-
-    monkeypatch.setattr(app, "open_in", open_in)
-
-    told = differences(replay, coding_agent(tmp_path), real=["read_file", "edit_file"])
-
-    assert "run 3 of 'coder', at its start:" in told
-    assert "expected  call_6 edit_file(" in told
-    assert "  message   " in told
-    assert "price.py has the old text 0 times; it must be there once." in told
-    assert (tmp_path / "price.py").read_text() == app.PROJECT["price.py"]
 
 
 def test_each_recording_is_small_and_names_no_machine() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from callboard import Agent, CallPolicy, Limit
+from callboard import Agent
 from callboard.middleware import RequireApproval, Retry
 from callboard.testing import ReplayDifferenceError, replay
 
@@ -161,47 +161,6 @@ def test_a_wrong_format_of_amounts_is_found(
     ]
 
 
-@answered
-def test_a_wrong_argument_is_found(orders: ModuleType, replay: Replayed) -> None:
-    """The tool asks its service about another order than the model asked for."""
-
-    class Shop(orders.Shop):  # type: ignore[misc, name-defined]
-        async def find_order(self, order: str) -> str:
-            """Look up an order: its price and its parcel."""
-            return str(await super().find_order("A-1"))
-
-    report = difference(replay, orders.agent_for(Shop(seconds=0.02)), real=["find_order"], results=True)
-
-    assert report.splitlines()[:3] == [
-        "run 1 of 'orders', after model request 1, result of call_2 find_order:",
-        '  expected  "A-2: 12.00 EUR, paid, parcel P-2"',
-        '  got       "A-1: 49.90 EUR, paid, parcel P-1"',
-    ]
-
-
-@answered
-def test_calls_that_wait_for_each_other_are_found(
-    orders: ModuleType, replay: Replayed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody limits the requests to the carrier, one at a time."""
-
-    def policy(**options: Any) -> CallPolicy:
-        return CallPolicy(**options, limit=Limit(concurrency=1))
-
-    monkeypatch.setattr(orders, "CallPolicy", policy)
-    report = difference(replay, agent_of(orders))
-
-    assert report.startswith("run 1 of 'orders', after model request 2:\n  expected  no call waits for")
-
-
-@failures
-def test_a_missing_timeout_is_found(orders: ModuleType, replay: Replayed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "CallPolicy", lambda timeout, **options: CallPolicy(**options))
-    report = difference(replay, agent_of(orders))
-
-    assert 'expected  call_2 track_parcel(parcel="P-3"): timeout' in report
-
-
 @two_customers
 def test_a_lost_customer_key_is_found(support: ModuleType, replay: Replayed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody takes the whole thread for the customer, so a second conversation does not know the first."""
@@ -213,14 +172,3 @@ def test_a_lost_customer_key_is_found(support: ModuleType, replay: Replayed, mon
         '  expected  "ann: ticket 1: My kettle leaks; call after five"',
         '  got       "ann/1: ticket 1: My kettle leaks"',
     ]
-
-
-@two_customers
-def test_one_desk_for_all_customers_is_found(
-    support: ModuleType, replay: Replayed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(support, "by_customer", lambda call, context: "customer")
-    report = difference(replay, support.agent_for(), real=["*"], results=True)
-
-    assert report.startswith("run 2 of 'support', after model request 1, result of call_2 open_ticket:\n")
-    assert "ticket 2: My cup is broken" in report

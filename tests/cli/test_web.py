@@ -383,14 +383,6 @@ def test_the_page_stays_until_a_signal_and_the_code_is_that_of_the_run(
     assert "the tool is broken" in errors
 
 
-@pytest.mark.exhaustive
-def test_at_a_terminal_the_page_stays(project: Project, agents: str) -> None:
-    with project.terminal("run", f"{agents}:sunny", "hi", "--web") as terminal:
-        terminal.until("The page stays. Press Ctrl-C to end.")
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.end() == 0
-
-
 def test_a_port_in_use_is_an_error(project: Project, agents: str, page: WebPage) -> None:
     port = str(urlsplit(page.url).port)
     done = project.call("run", f"{agents}:sunny", "hi", "--web", "--web-port", port)

@@ -188,20 +188,6 @@ async def test_no_page_of_a_megabyte_holds_the_loop(site: Site, kind: str) -> No
     assert hold < MOST
 
 
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("_short_conversions")
-@pytest.mark.parametrize("kind", PAGES)
-async def test_no_page_of_sixteen_megabytes_holds_the_loop(site: Site, kind: str) -> None:
-    """A larger bound costs time of another process only."""
-    content_type, part = PAGES[kind]
-    query = {"type": content_type} if content_type else {}
-    url = site.url("/body", hex=part.hex(), times=16 * MB // len(part), **query)
-    hold, text = await held_by(url, max_bytes=16 * MB)
-
-    assert text.startswith("HTTP 200 OK")
-    assert hold < MOST
-
-
 @pytest.mark.parametrize("layers", [1, 2, 3])
 async def test_no_bomb_holds_the_loop(site: Site, layers: int) -> None:
     """Decompression runs in pieces, and other tasks between them."""

@@ -11,7 +11,7 @@ from callboard import CallPolicy, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
-from ._asked import NEW, OLD, ROOT, SDK, answers, appears, every_era, over_http, started
+from ._asked import NEW, OLD, ROOT, answers, appears, every_era, over_http, started
 
 pytestmark = pytest.mark.real_clock
 
@@ -33,34 +33,6 @@ async def test_the_timeout_of_a_policy_reaches_the_server(command: list[str], tm
         [message] = await answers(node, tool_call("hang", "1", text=str(tmp_path)))
         await appears(tmp_path / "cancelled")
     assert "did not finish within its timeout of 0.3 s" in message.text
-
-
-@pytest.mark.parametrize(
-    ("command", "each"),
-    [
-        (OLD, 10),
-        (NEW, 10),
-        *(pytest.param(command, 100, marks=pytest.mark.exhaustive) for command in (OLD, NEW, SDK)),
-    ],
-    ids=["2025", "2026", "2025-thousand", "2026-thousand", "sdk-thousand"],
-)
-async def test_ten_agents_make_all_their_calls_over_one_session(command: list[str], each: int) -> None:
-    """Each call has its own answer, and all notes are in one session."""
-    found: list[str] = []
-    notes: list[str] = []
-
-    async def agent(number: int) -> None:
-        node = ToolNode([server])
-        calls = [tool_call("echo", f"{number}-{call}", text=f"{number}-{call}") for call in range(each - 1)]
-        *said, note = await answers(node, *calls, tool_call("remember", "note", text="x"))
-        found.extend([message.text for message in said])
-        notes.append(note.text)
-
-    async with McpServer(command, cwd=ROOT) as server, anyio.create_task_group() as group:
-        for number in range(10):
-            group.start_soon(agent, number)
-    assert sorted(found) == sorted(f"{number}-{call}" for number in range(10) for call in range(each - 1))
-    assert sorted(map(int, notes)) == list(range(1, 11))
 
 
 @pytest.fixture(scope="module")

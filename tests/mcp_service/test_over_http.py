@@ -259,19 +259,6 @@ async def test_the_command_leaves_imported_objects_out_of_garbage_collections() 
 
 @in_both_eras
 @pytest.mark.exhaustive
-async def test_the_command_serves_over_http(era: str) -> None:
-    """Tools and approvals can ask; in version 2025 questions are sent on the stream of the request."""
-    person = Person(filled(answer="in May"), filled(decision="accept"))
-    async with serving("node") as (_, url):
-        async with Client(url, mode=era, elicitation_callback=person) as client:
-            planned = await client.call_tool("plan", {"town": "Oslo"})
-            deleted = await client.call_tool("delete", {"path": "a.txt"})
-
-    assert (text_in(planned), text_in(deleted)) == ("Oslo: in May", "a.txt deleted")
-
-
-@in_both_eras
-@pytest.mark.exhaustive
 async def test_a_client_that_leaves_ends_its_calls_over_http(era: str, tmp_path: Path) -> None:
     """In version 2025 the end of the session cancels the calls, since then the end of the request."""
     async with serving("tools") as (_, url):

@@ -23,7 +23,7 @@ from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 from callboard_actors.process._worker_proxy import BrokenError, WorkerProxy
 
 from . import _bodies as bodies
-from . import _decorated, _decorated_tools
+from . import _decorated
 from ._processes import WAIT, descendants, opened
 
 pytestmark = pytest.mark.real_clock
@@ -319,18 +319,6 @@ async def test_functions_behind_decorators_are_found() -> None:
         assert await pool.run(inspect.unwrap(_decorated.triple.fn), 2) == 6
         assert await pool.run(partial(_decorated.double.fn, 4)) == 8
         assert await pool.run(_decorated.Counter(3).plus, 2) == 5
-
-
-@pytest.mark.exhaustive
-async def test_functions_of_langchains_tools_are_found() -> None:
-    """`@tool` puts a tool object under the name of the function, in nearly every LangChain program."""
-    tools: list[Any] = [_decorated_tools.halve, _decorated_tools.halve_later]
-    pool = Processes(workers=1)
-    with anyio.fail_after(WAIT):
-        async with pool:
-            for fn in (tools[0].func, tools[1].coroutine):
-                pool.check(fn, title="halve")
-                assert await pool.run(fn, 3) == 1.5
 
 
 def _lists() -> Any:

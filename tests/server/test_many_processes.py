@@ -8,12 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
-import anyio
 import pytest
 
-from callboard import ActorDiedError, keyed
-
-from ._processes import Line, Worker, begins, end, fleet_at, go, read, start, until, until_ready, waiting
+from ._processes import Line, begins, end, go, read, start, until, until_ready, waiting
 from ._servers import RedisServer
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(300)]
@@ -85,26 +82,6 @@ def test_four_processes_keep_to_fifty_starts_a_second(url: str, tmp_path: Path) 
     assert len(begins(resource)) == 300
     assert most_in_a_window(lines, 1.0) == 50
     assert peak(lines) <= 8
-
-
-def test_a_tenant_with_a_tenth_of_the_load_is_done_after_a_fifth_of_the_time(url: str, tmp_path: Path) -> None:
-    """While both tenants wait, each gets half of the starts, however many calls it has queued."""
-    resource = tmp_path / "resource"
-    plan = plan_of("limits", url, tmp_path, concurrency=4, seconds=0.01)
-    loud, quiet = {**plan, "calls": 1000, "tenant": "loud"}, {**plan, "calls": 100, "tenant": "quiet"}
-
-    with waiting(resource, loud, quiet) as started:
-        go(started[0])
-        until_begun(resource, 50)
-        go(started[1])
-        ends = wait(started)
-
-    begun = [line.name for line in begins(resource)]
-    shared = begun[begun.index("quiet") : len(begun) - begun[::-1].index("quiet")]
-    assert ends == [0, 0]
-    assert len(begun) == 1100
-    assert 90 <= shared.count("loud") <= 110
-    assert shared.count("quiet") == 100
 
 
 def test_a_process_that_ends_gives_its_places_back_at_once(url: str, tmp_path: Path) -> None:
@@ -186,8 +163,6 @@ def test_a_stopped_process_begins_nothing_with_places_that_it_has_lost(url: str,
 # Fleets.
 
 LEASE = 1.0
-LONG = 3.0
-"""In seconds; for processes that must not lose their lease on a busy machine."""
 KEYS = ["a", "b", "c"]
 
 
@@ -306,88 +281,3 @@ def test_random_asks_with_kills_and_pauses(postgres_url: str, tmp_path: Path, se
 
     assert told["value"] > 100
     print(f"told: {dict(told)}")
-
-
-def test_nobody_is_disturbed_and_nothing_is_lost(postgres_url: str, tmp_path: Path) -> None:
-    """Idle actors end and their keys move between processes, without any unknown outcome."""
-    plan = plan_of("fleet", postgres_url, tmp_path, lease=LONG, keys=KEYS, askers=2, seed=7, idle=0.05)
-    with Crowd(tmp_path, **plan) as crowd:
-        for _ in range(3):
-            crowd.add()
-        time.sleep(3 * LONG)
-        crowd.finish()
-        told = check(tmp_path, crowd)
-
-    assert set(told) <= {"value", "cancelled"}
-    assert told["value"] > 100
-
-
-async def test_a_killed_owner_is_followed_by_whoever_asks_next(postgres_url: str, tmp_path: Path) -> None:
-    """The saved state is restored; the running ask is unknown, and waiting asks are done."""
-    plan = plan_of("fleet", postgres_url, tmp_path, lease=LONG, keys=["k"], askers=0, seed=1)
-    crowd = Crowd(tmp_path, **plan, idle=60.0)
-    told: list[str] = []
-
-    async def ask(one: Any, name: str, seconds: float) -> None:
-        try:
-            told.append(f"{name} {await one.work(name, seconds)}")
-        except ActorDiedError as died:
-            told.append(f"{name} {died.ended}")
-
-    with crowd, anyio.fail_after(40):
-        crowd._plan["askers"] = 1  # this process asks first and becomes the owner of the key
-        await anyio.to_thread.run_sync(crowd.add)
-        path = tmp_path / "k.resource"
-        while not any(line.what == "end" for line in read(path)):
-            await anyio.sleep(0.01)
-        [owner] = crowd.running
-        async with keyed(Worker(tmp_path), fleet=fleet_at(plan), save="each_call") as one:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, one["k"], "first", 30.0)
-                while not any(line.name == "first" for line in read(path)):
-                    await anyio.sleep(0.01)
-                tasks.start_soon(ask, one["k"], "second", 0.0)
-                await anyio.sleep(0.2)
-                before = time.monotonic()
-                crowd.kill(owner)
-            after = time.monotonic() - before
-
-    number = len([line for line in read(path) if line.what == "end" and line.pid == owner.pid])
-    assert sorted(told) == ["first unknown", f"second {number + 1}"]
-    assert [line.what for line in read(path) if line.name == "first"] == ["begin"]
-    assert after < 2 * LONG
-    print(f"taken over after {after:.2f} s, with a lease of {LONG:g} s")
-
-
-async def test_an_owner_that_stood_still_is_a_has_been(postgres_url: str, tmp_path: Path) -> None:
-    """The process continues in the middle of a handler: the resource refuses its write, and its instance ends."""
-    plan = plan_of("fleet", postgres_url, tmp_path, lease=LONG, keys=["k"], askers=1, seed=1)
-    crowd = Crowd(tmp_path, **plan, idle=60.0)
-    path = tmp_path / "k.resource"
-    told: list[str] = []
-
-    async def ask(one: Any, name: str) -> None:
-        try:
-            told.append(f"{await one.work_in_thread(name, 2.5 * LONG)}")
-        except ActorDiedError as died:
-            told.append(f"{name} {died.ended}")
-
-    with crowd, anyio.fail_after(40):
-        await anyio.to_thread.run_sync(crowd.add)
-        while not any(line.what == "end" for line in read(path)):
-            await anyio.sleep(0.01)
-        [owner] = crowd.running
-        async with keyed(Worker(tmp_path), fleet=fleet_at(plan), save="each_call") as one:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, one["k"], "slow")
-                while not any(line.name == "slow" for line in read(path)):
-                    await anyio.sleep(0.01)
-                tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 3 * LONG)
-                await one["k"].work("mine", 0.0)  # as soon as the lease has expired
-            while not any(line.what == "refused" for line in read(path)):
-                await anyio.sleep(0.01)
-        crowd.finish()
-
-    assert told == ["slow unknown"]
-    assert [line.what for line in read(path) if line.name == "slow"] == ["begin", "refused"]
-    _check_one_instance(read(path), crowd.disturbed)

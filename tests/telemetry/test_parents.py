@@ -4,7 +4,6 @@ import json
 import sys
 from collections import Counter
 from contextlib import aclosing, suppress
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -25,7 +24,6 @@ from tests.helpers import make, make_sync
 
 from ._traces import WAIT, PaidModel, Traces, attributes, ids, is_child, said, span_id
 
-ROOT = Path(__file__).parents[2]
 GO: Any = {"messages": [("user", "go")]}
 
 
@@ -175,17 +173,6 @@ async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject
     named = [(tool, label(tool, n, twice=both)) for n, (tool, both) in enumerate(kinds)]
     traces, root = await run_all(named)
     check(traces, root, [name for _, name in named])
-
-
-@pytest.mark.real_clock
-@pytest.mark.exhaustive
-async def test_two_hundred_calls_at_once_have_their_own_parents(caplog: pytest.LogCaptureFixture) -> None:
-    kinds = [*PLAIN, "threaded", "threaded", "delegated", "quick"] * 20
-    named = [(tool, label(tool, place, twice=place % 3 == 0)) for place, tool in enumerate(kinds)]
-    assert len(named) == 200
-    traces, root = await run_all(named)
-    check(traces, root, [name for _, name in named])
-    assert not caplog.records
 
 
 @pytest.mark.real_clock

@@ -1,9 +1,7 @@
 """`RecordingWriter`: all events are in the file within a size limit, and its failures do not reach a call."""
 
-import gc
 import json
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from callboard._records._events import RunEvent, RunInfo
 from callboard.telemetry import RecordingWriter
 from callboard.telemetry._capture import Capture, repeatable
 from callboard.telemetry._recording import _recorder as module
-from callboard.testing import Recorder, ScriptedModel, backend, backend_names, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 WAIT = 1000
 
@@ -142,43 +140,6 @@ async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.L
     assert recorder.events == 240
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "cannot be written" in caplog.text
-
-
-@pytest.mark.parametrize("name", backend_names(real_clock=True))
-@pytest.mark.exhaustive
-def test_a_hundred_thousand_calls_are_recorded_in_bounded_memory(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Recorded events do not stay in memory, and none is lost. Loops other than asyncio's record a tenth as many."""
-    monkeypatch.setattr(module, "BOUND", 1 << 20)
-    monkeypatch.setattr(module, "_PATIENCE", 10)
-    path = tmp_path / "run.jsonl"
-    node = ToolNode([_quick])
-    batches = 100 if name == "asyncio" else 10
-    batch = [tool_call("quick", str(n)) for n in range(1000)]
-
-    async def main() -> tuple[int, int]:
-        with RecordingWriter(path) as recorder:
-            await asked(node, *batch)
-            gc.collect()
-            before = sys.getallocatedblocks()
-            for _ in range(batches - 1):
-                await asked(node, *batch)
-            gc.collect()
-            return recorder.lost, sys.getallocatedblocks() - before
-
-    chosen, options = backend(name, real_clock=True)
-    lost, grown = anyio.run(main, backend=chosen, backend_options=options)
-    assert lost == 0
-    assert grown < 1000 * 10, "not one object for every ten calls; what waits to be written is a few long strings"
-    with path.open() as file:
-        assert sum('"event":"ended"' in line for line in file) == batches * 1000
-
-
-@tool("quick")
-async def _quick() -> str:
-    """Be quick, and remember nothing."""
-    return ""
 
 
 def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:

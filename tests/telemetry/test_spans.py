@@ -568,28 +568,6 @@ async def test_captured_messages_have_the_form_of_the_conventions() -> None:
     assert said_ in attributes(traces.one("invoke_agent"))[names.OUTPUT_MESSAGES]
 
 
-def test_the_check_of_the_conventions_finds_each_kind_of_slip() -> None:
-    """A check that accepts everything would hide a renamed attribute from all dashboards."""
-    traces = Traces()
-    slips = {
-        "operation None": {"gen_ai.tool.name": "search"},
-        "missing gen_ai.tool.name": {names.OPERATION: "execute_tool"},
-        "unknown gen_ai.tool.nam": {names.OPERATION: "invoke_agent", "gen_ai.tool.nam": "search"},
-        "gen_ai.usage.input_tokens is '7'": {names.OPERATION: "invoke_agent", names.INPUT_TOKENS: "7"},
-        "gen_ai.provider.name is 'mistral'": {names.OPERATION: "invoke_agent", names.PROVIDER: "mistral"},
-        "gen_ai.response.finish_reasons is (1,)": {names.OPERATION: "invoke_agent", names.FINISH_REASONS: (1,)},
-    }
-    for slip, recorded in slips.items():
-        with traces.tracer.start_as_current_span("slip", attributes=recorded):
-            pass
-        assert convention_violations(traces.spans[-1]) == [slip]
-    with traces.tracer.start_as_current_span(
-        "slip", kind=SpanKind.SERVER, attributes={names.OPERATION: "invoke_agent"}
-    ):
-        pass
-    assert convention_violations(traces.spans[-1]) == ["kind SpanKind.SERVER of invoke_agent"]
-
-
 def test_names_of_providers_are_those_of_the_conventions() -> None:
     assert set(names.PROVIDERS.values()) <= PROVIDERS
 

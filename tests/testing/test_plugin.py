@@ -377,37 +377,6 @@ def test_a_tool_without_a_race_passes_under_all_schedules(project: pytest.Pytest
     run(project).assert_outcomes(passed=60)
 
 
-@pytest.mark.exhaustive
-def test_ten_schedules_are_the_default_and_one_is_chosen(project: pytest.Pytester) -> None:
-    project.makeconftest("""
-        import pytest
-
-        @pytest.fixture
-        def anyio_backend(seeded_clock):
-            return seeded_clock
-    """)
-    project.makepyfile("""
-        import anyio
-        import pytest
-
-        async def test_it(seeded_clock):
-            await anyio.sleep(3600)
-
-        @pytest.mark.anyio
-        async def test_anyios():
-            await anyio.sleep(3600)
-
-        @pytest.mark.callboard_schedules(0)
-        async def test_none(seeded_clock):
-            pass
-    """)
-    run(project, "-k", "test_it or test_anyios").assert_outcomes(errors=1)
-    written = Path("test_ten_schedules_are_the_default_and_one_is_chosen.py").read_text()
-    project.makepyfile(written.partition("@pytest.mark.callboard")[0])
-    run(project).assert_outcomes(passed=40)
-    run(project, "--callboard-seed", "70").assert_outcomes(passed=4)
-
-
 KILLS = """
     import itertools
     import anyio

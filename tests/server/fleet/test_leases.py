@@ -131,29 +131,6 @@ def test_a_lease_without_a_heartbeat_is_neither_safe_nor_lost() -> None:
     assert (lease.safe_for() < 0, lease.is_safe(0), lease.is_lost()) == (True, False, False)
 
 
-def test_an_answer_that_comes_too_late_renews_nothing() -> None:
-    """The member stood still meanwhile, and its keys may have had another owner."""
-    clock = Clock()
-    lease = _beaten(clock, 10.0)
-    clock.time += 2.5
-    said_at = clock.time
-    clock.time += 4.0
-
-    assert not lease.renew(said_at, was_member=True)
-    assert not lease.is_safe(0)
-    assert lease.is_safe(lease.era)
-
-
-def test_a_member_that_the_server_has_forgotten_loses_its_keys() -> None:
-    """The keys are lost as soon as the answer arrives, for example after a step of the server's clock."""
-    clock = Clock()
-    lease = _beaten(clock, 10.0)
-    clock.time += 2.5
-
-    assert not lease.renew(clock.time, was_member=False)
-    assert (lease.is_safe(0), lease.is_safe(1)) == (False, True)
-
-
 @pytest.mark.parametrize("seconds", [SHORTEST, 15.0, 86_400.0])
 def test_a_lease_has_time_to_try_again_and_to_clean_up(seconds: float) -> None:
     """Even the shortest lease leaves time for a second renewal and for clean-up."""

@@ -76,23 +76,6 @@ def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None
     assert world.says(1) == [("enter", "late")]
 
 
-def test_a_place_that_was_left_while_the_line_was_broken_is_told_of() -> None:
-    """Without the report the server would hold the permit until the lease ends."""
-    world = World()
-    stay = world.enter("a")
-    world.says(0)
-    world.hears(0, granted={"a": 7})
-    stay.leave()
-    world.says(1)
-
-    world.gate.forget_line()
-
-    assert world.gate.due(1) < 1
-    assert world.gate.step(1).epoch == ""
-    world.hears(1)
-    assert world.gate.due(1) > 1
-
-
 def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has() -> None:
     """A process renews three times per lease and asks for its permits, because a grant may have been lost."""
     world = World()
@@ -109,41 +92,6 @@ def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has
     world.hears(3.5, granted={"a": 9})
 
     assert world.answered == ["a"]
-
-
-def test_a_place_that_nobody_waits_for_any_more_is_given_back() -> None:
-    """The waiting call was cancelled before the grant arrived."""
-    world = World()
-    stay = world.enter("a")
-    world.says(0)
-    stay.leave()
-    world.hears(0, queued={"a": "4/a"})
-
-    [op] = world.gate.step(1).ops
-    assert (op.kind, op.id, op.spot) == ("leave", "a", "4/a")
-    world.hears(1, granted={"a": 9})
-    assert world.says(2) == [("leave", "a")]
-
-
-def test_a_process_whose_numbers_are_not_taken_says_what_it_has_at_the_next_sign_of_life() -> None:
-    """The process reports held permits with its next renewal, not in a busy loop. A new request fails at once."""
-    world = World()
-    world.enter("a")
-    world.says(0)
-    world.hears(0, granted={"a": 7})
-    world.gate.forget_line()
-
-    assert world.says(1) == [("hold", "a")]
-    world.gate.take(Answer(other="concurrency=2"), 1)
-    assert world.gate.due(1) == 4.0
-
-    late = world.enter("b")
-    assert world.gate.due(2) < 2
-    world.says(2)
-    world.gate.take(Answer(other="concurrency=2"), 2)
-    assert late.phase is Phase.GONE
-    assert "has other numbers" in str(late.failure)
-    assert world.gate.due(2) == 5.0
 
 
 def test_a_gate_that_nobody_needs_is_forgotten_after_a_lease() -> None:
