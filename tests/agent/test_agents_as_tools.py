@@ -3,12 +3,11 @@
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from callboard import ToolNode, create_react_agent
+from callboard import create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._graphs import Desk, delegate, ids

@@ -14,14 +14,12 @@ nested calls, one at a time. The limit still holds: the innermost bodies that ru
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol
 from weakref import ref
 
 from anyio import sleep_until
 
-from callboard._loops._current import current_loop
 from callboard._loops._protocol import EventLoop, Wakeup
 from callboard._records._policies import (
     CallContext,
@@ -32,11 +30,9 @@ from callboard._records._policies import (
     Rate,
     SharedLimits,
     ToolCallLike,
-    check_type,
     key_function,
 )
 from callboard._util._canonical import digest
-from callboard.exceptions import CallRejectedError
 
 
 class NoPlaceError(Exception):
