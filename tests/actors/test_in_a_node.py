@@ -11,21 +11,16 @@ from langgraph.types import interrupt
 
 from callboard import (
     Actor,
-    ActorEvent,
     ActorStartError,
-    AskEvent,
     CallContext,
-    CallEvent,
     CallPolicy,
     CallsInterrupted,
     InjectedState,
-    Limit,
     ToolNode,
     ToolRuntime,
     child,
     create_react_agent,
     handler,
-    observe,
 )
 from callboard.testing import ScriptedModel, calls, tool_call
 from tests.helpers import BrokenError, contents
@@ -361,31 +356,3 @@ async def test_statistics_say_what_actors_do() -> None:
     assert (during.alive, during.running, during.waiting) == (1, 4, 2)
     assert (after["Notebook"].alive, after["Notebook"].evictions, after["Notebook"].restarts) == (1, 1, 0)
     assert (after["other"].running, after["other"].waiting, after["other"].restarts) == (0, 0, 1)
-
-
-async def test_observers_hear_that_a_call_ran_again_and_how_long_it_waited_for_its_actor() -> None:
-    """Each attempt after a death reports its wait for the restart, so that observers can explain slow calls."""
-    node = ToolNode([Notebook()], limit=Limit(concurrency=1), on_unknown="rerun")
-    notes: list[tuple[str, dict[str, object]]] = []
-    ends: list[AskEvent] = []
-
-    def hear(event: CallEvent) -> None:
-        if event.phase == "noted":
-            notes.append((event.what, dict(event.facts)))
-
-    def watch(event: AskEvent | ActorEvent) -> None:
-        if isinstance(event, AskEvent) and event.phase == "ended":
-            ends.append(event)
-
-    async with node:
-        with observe(hear, actors=watch):
-            await node.ainvoke(one("append", text="x"))
-            await node.ainvoke(one("tear"))
-
-    assert notes == [("rerun", {"actor": "Notebook"})]
-    assert [(end.actor, end.handler, end.ahead, end.waited) for end in ends[:2]] == [
-        ("Notebook", "append", 0, 0.0),
-        ("Notebook", "tear", 0, 0.0),
-    ]
-    assert [end.handler for end in ends[2:]] == ["tear"]
-    assert ends[2].waited != 0.0  # this attempt waited for the restart

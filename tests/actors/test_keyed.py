@@ -55,21 +55,6 @@ async def test_each_key_has_an_actor_that_starts_when_it_is_asked() -> None:
     assert sorted(lives[2:]) == ["stop a", "stop b"]
 
 
-async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
-    found: list[int] = []
-
-    async def ask(key: str, times: int) -> None:
-        found.extend([await counters[key].up() for _ in range(times)])
-
-    async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
-        for _ in range(5):
-            group.start_soon(ask, "busy", 40)
-        group.start_soon(ask, "other", 1)
-
-    assert sorted(found)[:2] == [1, 1]
-    assert max(found) == 200
-
-
 class Clumsy(Counter):
     """Counter that fails after counting."""
 
@@ -231,28 +216,3 @@ async def test_ten_thousand_of_which_a_hundred_live() -> None:
 
     # The node's record of conversations is bounded, and full after the first half.
     assert max(objects) - min(objects) < 1_000, objects
-
-
-async def test_saves_of_calls_side_by_side_do_not_overtake_each_other() -> None:
-    """If an older state were saved after a newer one, a crash would lose a result that a caller already has."""
-
-    class Adder(Counter):
-        @handler(group="adds")
-        async def add(self, seconds: float) -> int:
-            """Count, beside others."""
-            return await self.up(seconds)
-
-    class Slow(InMemorySnapshots):
-        async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-            await anyio.sleep(5 if snapshot == 1 else 0)
-            kept.append(snapshot)
-
-    kept: list[object] = []
-    async with keyed(child(Adder, save="each_call", snapshots=Slow())) as counters:
-        async with anyio.create_task_group() as group:
-            group.start_soon(counters["a"].add, 1.0)
-            group.start_soon(counters["a"].add, 2.0)
-        seen = list(kept)
-
-    assert seen == sorted(seen, key=str)
-    assert seen[-1] == 2

@@ -86,22 +86,6 @@ def _fresh() -> None:
     Slow.log.clear()
 
 
-async def test_one_page_is_shared_by_ten_of_whom_some_give_up() -> None:
-    before, found = live_tasks(), dict[int, object]()
-
-    async def agent(number: int, page: Page) -> None:
-        with anyio.move_on_after(2.2 if number % 3 == 0 else 100):
-            found[number] = await page.goto(str(number))
-
-    async with running(Page) as page, anyio.create_task_group() as group:
-        for number in range(10):
-            group.start_soon(agent, number, page)
-    assert found.keys() >= {1, 2, 4, 5, 7, 8}
-    assert (Page.log.count("start"), Page.log.count("stop")) == (1, 1)
-    await anyio.sleep(1)
-    assert live_tasks() == before
-
-
 async def test_a_task_of_start_that_fails_ends_the_actor_with_its_own_error() -> None:
     with pytest.raises(SupervisorError) as caught:
         async with Supervisor([Page(5)], intensity=1, period=100, backoff=SOON) as tree:

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from langchain_core.messages import ToolMessage
 
-from callboard import Actor, Agent, CallPolicy, ToolNode, create_react_agent, handler, running
+from callboard import Actor, Agent, CallPolicy, ToolNode, create_react_agent, handler
 from callboard.testing import ScriptedModel, calls, tool_call
 
 AGENTS = 10
@@ -176,16 +176,6 @@ async def test_ten_agents_share_one_browser_through_a_node() -> None:
     seen = Seen()
     async with ToolNode([Browser(seen)], policies=POLICIES) as node:
         await seen.all_at_once(agents_with([node] * AGENTS))
-    seen.judge()
-
-
-@pytest.mark.real_clock
-async def test_ten_agents_share_one_browser_through_references() -> None:
-    """Methods of one reference can be tools of many nodes."""
-    seen = Seen()
-    async with running(Browser(seen)) as browser:
-        tools: list[Any] = [browser.visit, browser.look, browser.hang, browser.stall]
-        await seen.all_at_once(agents_with([ToolNode(tools, policies=POLICIES) for _ in range(AGENTS)]))
     seen.judge()
 
 

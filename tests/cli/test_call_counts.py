@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard._cli._call_counts import CallCounts, percentile, total
-from tests.telemetry._events import ENDS, REFUSED, Script, counts_of, event, played, scripts
+from tests.telemetry._events import ENDS, Script, counts_of, event, played, scripts
 
 
 @given(scripts(), st.randoms(use_true_random=False))
@@ -51,21 +51,6 @@ def test_waits_are_measured() -> None:
     counts(event("gave_up", 2, 5.0, queue_wait=4.0))
     assert +row.states == {"between": 1, "ok": 1}
     assert (row.longest_wait, row.waited, row.durations) == (4.0, 2.0, [3.5])
-
-
-def test_calls_are_told_apart_by_their_number() -> None:
-    """Models repeat ids, or leave them out, so calls are identified by their number."""
-    counts = counts_of(event("begun", 1), event("begun", 2), event("started", 2, attempt=1), event("ended", 1))
-
-    assert +counts.rows["fetch"].states == {"running": 1, "ok": 1}
-    assert list(counts.open) == [2]
-
-
-def test_a_call_that_a_model_made_up_is_an_error() -> None:
-    counts = counts_of(event("begun", tool="invented"), event("ended", tool="invented", **REFUSED))
-
-    assert counts.rows["invented"].states["error"] == 1
-    assert list(counts.rows) == ["fetch", "invented"]
 
 
 def test_a_fallback_counts_for_the_tool_that_was_asked_for() -> None:

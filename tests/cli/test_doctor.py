@@ -59,15 +59,6 @@ def test_a_complete_installation_is_shown_as_a_table(project: Project) -> None:
     assert done.stdout.endswith("All required parts work.\n")
 
 
-def test_programs_read_json(project: Project) -> None:
-    found = checks(project)
-
-    assert {state for _, one in found.items() if (state := one["state"]) not in ("ok", "absent", "warning")} == set()
-    assert found["versions", "langgraph"]["state"] == "ok"
-    assert found["extras", "callboard[langchain]"]["value"] == f"langchain {version('langchain')}"
-    assert [name for group, name in found if group == "backends"] == ["asyncio", "uvloop", "trio"]
-
-
 def test_a_version_outside_its_bounds_is_broken(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip installs such a version if another package asks for it; the command tells the bounds of callboard."""
     installed(monkeypatch, anyio="3.7.1", structlog=None)
@@ -196,15 +187,6 @@ def test_it_needs_no_extra() -> None:
     assert (done.returncode, done.stderr) == (1, "")  # uvloop is installed here, and cannot be imported
     found = {one["name"]: one["state"] for one in json.loads(done.stdout)["checks"]}
     assert (found["asyncio"], found["uvloop"], found["trio"]) == ("ok", "broken", "ok")
-
-
-@pytest.mark.exhaustive
-def test_a_package_that_is_too_old_to_be_imported_does_not_stop_it() -> None:
-    """An old typer lacks names that the command line imports; the command has to say that it is old."""
-    code = WITHOUT.replace("ModuleNotFoundError(f", "ImportError(f")
-    done = run_without(["typer"], code=code)
-
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_wrong_option_is_refused_without_an_extra() -> None:

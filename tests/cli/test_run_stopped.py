@@ -145,45 +145,6 @@ def test_a_killed_run_is_resumed_without_running_again_what_had_finished(project
     assert log(project).count("weather Oslo") == 1
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_approved_call_that_was_killed_is_asked_about_as_what_it_is(project: Project, backend: str) -> None:
-    """The question says that the approved call had begun. After an accept it runs without a third question."""
-    module = project.module(
-        AGENT
-        + """
-    import os, signal
-    from callboard import CallPolicy
-
-    def launch() -> str:
-        '''Launch.'''
-        note("launch")
-        if log().count("launch") == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return "launched"
-
-    def log():
-        return (Path(__file__).parent / "log").read_text().splitlines()
-
-    def reply(messages):
-        return calls("launch") if messages[-1].type == "human" else "Well."
-
-    node = ToolNode([launch], middleware=[RequireApproval()], policies={"launch": CallPolicy(on_unknown="ask")})
-    agent = create_react_agent(ScriptedModel([reply], loop=True), node)
-    """
-    )
-    options = ("--db", project.db, "--thread", "1", "--backend", backend)
-    process = project.start("run", f"{module}:agent", "hi", *options, "--yes")
-    assert process.wait(PATIENCE) == -signal.SIGKILL
-
-    asked = project.call("run", f"{module}:agent", *options, "--resume", "--json")
-    (question,) = json.loads(asked.stdout)["questions"]
-    assert "begun, and then the process ended" in question["value"][0]["description"]
-    assert log(project) == ["launch"]
-
-    done = project.call("run", f"{module}:agent", *options, "--resume", "--yes")
-    assert (done.exit_code, log(project)) == (0, ["launch", "launch"])
-
-
 def test_a_reader_that_goes_away_does_no_harm(project: Project, agents: str) -> None:
     process = project.start("run", f"{agents}:sunny", "hi", "--db", project.db, "--thread", "1")
     assert process.stdout is not None

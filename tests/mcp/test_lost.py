@@ -77,22 +77,6 @@ async def test_a_person_is_asked_what_became_of_a_call_where_the_policy_says_so(
     assert ends in found["messages"][2].text
 
 
-async def test_a_conversation_that_did_not_see_it_is_told_with_its_next_result() -> None:
-    """Another agent ended the server, so this conversation learns of the loss with its next result."""
-    async with McpServer(OLD, cwd=ROOT, name="shop") as server:
-        node = ToolNode([server])
-        mine = {"configurable": {"thread_id": "mine"}}
-        await answers(node, tool_call("remember", "1", text="x"), config=mine)
-        with pytest.raises(ActorDiedError):
-            await server.call("leave", {"text": "7"})
-        texts = [
-            (await answers(node, tool_call("remember", str(number), text="x"), config=mine))[0].text
-            for number in (2, 3)
-        ]
-    assert "what its session held is lost" in texts[0]
-    assert texts[1] == "2"
-
-
 async def test_a_server_that_is_not_there_any_more_is_said_to_be(tmp_path: Path) -> None:
     """After a few reconnects waiting calls fail, and the agent goes on without the server."""
     async with McpServer(bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop") as server:

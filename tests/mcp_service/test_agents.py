@@ -1,6 +1,5 @@
 """Agents served as tools: a message in, its answer out; the client's user answers the agent's questions."""
 
-import sys
 from typing import Any
 
 import anyio
@@ -61,21 +60,6 @@ async def test_the_answer_of_the_agent_is_the_result(era: str) -> None:
         "waits for a person"
     }
     assert steps[-1] == "agent"
-
-
-async def test_an_agent_whose_tool_would_end_the_process_ends_its_run_only() -> None:
-    """The client gets an error, and the agent serves other calls."""
-
-    async def leave() -> str:
-        """Leave."""
-        sys.exit(3)
-
-    model = ScriptedModel([calls("leave"), AIMessage("I am still here.")])
-    async with client_of(create_react_agent(model, [leave], name="clerk"), "legacy") as client:
-        left = await client.call_tool("clerk", {"message": "Leave!"})
-        assert left.is_error
-        assert "SystemExit(3)" in text_in(left)
-        assert text_in(await client.call_tool("clerk", {"message": "And now?"})) == "I am still here."
 
 
 @in_both_eras

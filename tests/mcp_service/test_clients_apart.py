@@ -240,13 +240,13 @@ async def test_open_questions_take_no_room_in_the_server() -> None:
         try:
             sizes: list[int] = []
             for _ in range(2):
-                for _ in range(20):
+                for _ in range(10):
                     await asked(bob, "b" * 100_000)
                 gc.collect()
                 sizes.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()
-        assert sizes[1] - sizes[0] < 20 * 100_000 / 2
+        assert sizes[1] - sizes[0] < 10 * 100_000 / 2
         assert text_in(await answered(ann, "a.txt", hers)) == "a.txt deleted"
 
 

@@ -3,10 +3,8 @@
 import hashlib
 import json
 import random
-import sys
 from datetime import date
 from decimal import Decimal
-from types import FrameType
 from typing import Annotated, Any
 
 import anyio
@@ -17,7 +15,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import StructuredTool, tool
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import interrupt
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.middleware import RequireApproval, Retry
@@ -112,25 +110,6 @@ async def test_a_client_is_told_what_an_answer_looks_like() -> None:
     assert question["description"] == "Delete a?"
     text = await refused(node, [deletes("a")], ledger=waiting.ledger, resume="yes")
     assert """Answer with {"type": "accept"} or {"type": "ignore"}; got 'yes'""" in text
-
-
-async def test_many_questions_do_not_hold_the_loop_with_schemas() -> None:
-    """Promise 8: building a JSON schema takes milliseconds, and all questions with the same answers have one."""
-    node = node_of(Recorder(), RequireApproval())
-    await interrupted(node, [deletes("a")])
-    built: list[str] = []
-
-    def look(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is TypeAdapter.json_schema.__code__:
-            built.append(frame.f_code.co_name)
-
-    sys.setprofile(look)
-    try:
-        waiting = await interrupted(node, [deletes(*map(str, range(32)))])
-    finally:
-        sys.setprofile(None)
-    assert len(waiting.interrupts) == 32
-    assert built == []
 
 
 def only_a(request: Any) -> bool:

@@ -147,24 +147,6 @@ async def test_states_follow_each_other_to_the_second() -> None:
     assert [time for time, _ in seen] == pytest.approx([0, 2, 32, 43, 73, 74], abs=0.25)
 
 
-@pytest.mark.parametrize("probes", [1, 3])
-async def test_only_so_many_calls_try_a_tool_that_was_down(probes: int) -> None:
-    """The other calls of the batch are refused at once."""
-    service = Service(seconds=1)
-    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10, probes=probes))
-
-    await asked.fail(1)
-    await anyio.sleep(10)
-    service.down = False
-    started = anyio.current_time()
-    messages = await asked.several(*"abcdefgh")
-
-    assert anyio.current_time() - started == pytest.approx(1)
-    assert [was_refused(message) for message in messages].count(False) == probes
-    assert service.peak == probes
-    assert "Try again after 1 s." in str(next(one for one in messages if was_refused(one)).content)
-
-
 async def test_keys_have_circuits_of_their_own() -> None:
     """With a key per host, only the failing host's circuit opens, and the refusal does not call the tool down."""
     asked = Asked(Service(), CircuitBreaker(minimum=2, key=by_host))

@@ -424,23 +424,6 @@ async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
     assert contents(state) == ["a: yes"]
 
 
-@sync_too
-async def test_a_middleware_may_ask_a_person_itself(recorder: Recorder, door: str) -> None:
-    """An interrupt raised by a middleware belongs to its call."""
-
-    async def approve(request: Any, call_next: Any) -> Any:
-        if interrupt("approve?") == "yes":
-            return await call_next(request)
-        return ToolMessage("refused", tool_call_id=request.tool_call["id"])
-
-    agent = threaded([tool_of(door, recorder, "work")], Supervise(middleware=[approve]), asks=["work", "work"])
-    first, second = (await run(agent, door, None, THREAD))["__interrupt__"]
-    state = await answered(agent, door, {first.id: "yes", second.id: "no"})
-
-    assert sorted(contents(state)) == ["refused", "work"]
-    assert recorder.count("started") == 1
-
-
 @both_doors
 @pytest.mark.parametrize("place", ["inside", "outside", "around the turn"])
 async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recorder, door: str, place: str) -> None:
@@ -611,18 +594,6 @@ async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> No
     """LangGraph itself answers a call of an unknown tool, after all middleware."""
     state = await run(agent_of([Recorder().tool("known")], Supervise(timeout=30.0), asks=["unkown"]), door)
     assert contents(state) == ["Error: unkown is not a valid tool, try one of [known]."]
-
-
-async def test_a_middleware_may_run_another_tool_under_that_tools_policy(recorder: Recorder) -> None:
-    slow, quick = recorder.tool("slow", seconds=0.3), recorder.tool("quick", seconds=WAIT)
-
-    async def redirect(request: Any, call_next: Any) -> Any:
-        return await call_next(request.override(tool_call={**request.tool_call, "name": "quick"}, tool=quick))
-
-    supervise = Supervise(policies={"quick": CallPolicy(timeout=0.1)}, middleware=[redirect])
-    state = await run(agent_of([slow, quick], supervise, asks=["slow"]))
-
-    assert "Tool 'quick' did not finish within its timeout of 0.1 s." in contents(state)[0]
 
 
 async def test_the_tools_of_middleware_are_tools_of_the_agent() -> None:

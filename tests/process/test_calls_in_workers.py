@@ -1,6 +1,5 @@
 """Results, exceptions, output and arguments of calls in worker processes."""
 
-import asyncio
 import inspect
 import logging
 import math
@@ -235,18 +234,6 @@ def test_other_mistakes_are_refused_by_name() -> None:
         Processes(preload="json")
     with pytest.raises(ValueError, match=r"Processes\(grace=-1\) is a number of seconds, at least 0"):
         Processes(grace=-1)
-
-
-def test_two_event_loops_in_turn_have_a_pool_each() -> None:
-    """Each event loop has its own workers, and none of the first loop's workers are left in the second."""
-    pool = Processes(workers=1)
-
-    async def main() -> int:
-        with anyio.fail_after(WAIT):
-            async with pool:
-                return await pool.run(bodies.add, 1, 2)
-
-    assert [asyncio.run(main()), asyncio.run(main()), anyio.run(main, backend="trio")] == [3, 3, 3]
 
 
 async def test_workers_have_no_files_of_ours() -> None:

@@ -1,7 +1,6 @@
 """Context that is sent to a worker with a call, and messages that come back before the result."""
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,57 +10,15 @@ import pytest
 import structlog
 from opentelemetry import trace
 
-from callboard import CallPolicy, ToolNode, observe
 from callboard.extend import dispatch_event
-from callboard.testing import calls
 from callboard_actors._engine._frames import MAX_TOLD, Kind
 from callboard_actors.process import Processes, WorkerDiedError
-from tests.helpers import make
 
 from . import _bodies as bodies
 from . import _hostile as hostile
-from ._processes import WAIT, opened, started
+from ._processes import opened, started
 
 pytestmark = pytest.mark.real_clock
-
-
-async def _result_of(tool: Callable[..., Any], **policy: Any) -> Any:
-    """Call a tool of a node with the given policy and return its result."""
-    node = ToolNode([make(tool, "tool")], policies={"tool": CallPolicy(**policy)})
-    found = await node.ainvoke([calls("tool")])
-    return found[0]
-
-
-@pytest.mark.parametrize("body", [bodies.time_left, bodies.time_left_later])
-async def test_the_time_that_is_left_is_known_in_the_body(body: Callable[..., Any]) -> None:
-    """The deadline is sent as a duration, because the clocks of two event loops are unrelated."""
-    async with Processes(workers=1) as pool:
-        assert await pool.run(bodies.time_left) == math.inf
-        with anyio.fail_after(WAIT):
-
-            async def tool() -> float:
-                return await pool.run(body)  # type: ignore[no-any-return]
-
-            message = await _result_of(tool, timeout=15.0)
-
-    assert 5 < float(message.content) <= 15
-
-
-@pytest.mark.backends("asyncio", "trio")
-@pytest.mark.parametrize("body", [bodies.go_on, bodies.go_on_later])
-async def test_progress_is_told_here_and_keeps_the_call_alive(body: Callable[..., Any]) -> None:
-    """Each progress report resets the idle timeout."""
-    said: list[str | None] = []
-    with anyio.fail_after(WAIT), observe(lambda event: said.append(event.message)):
-        async with Processes(workers=1) as pool:
-
-            async def tool() -> int:
-                return await pool.run(body, 12, 0.1)  # type: ignore[no-any-return]
-
-            message = await _result_of(tool, idle_timeout=1.0)
-
-    assert message.content == "12", message
-    assert "step 0" in said
 
 
 async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixture) -> None:

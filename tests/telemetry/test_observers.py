@@ -217,19 +217,6 @@ def test_what_began_in_a_pause_is_not_kept_after_its_end() -> None:
     assert observer._known == set()
 
 
-@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer raises it
-@pytest.mark.exhaustive
-async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.LogCaptureFixture) -> None:
-    def slow(event: CallEvent) -> None:
-        time.sleep(TOO_LONG)
-        raise ValueError
-
-    with observe(slow), anyio.fail_after(WAIT):
-        await ToolNode([Recorder().tool("well")]).ainvoke([calls("well")])
-        await ToolNode([Recorder().tool("well")]).ainvoke([calls("well")])
-    assert len(reports(caplog)) == 2
-
-
 class SlowOnce(SpanProcessor):
     """Span processor that blocks at the first end, like an exporter that sends synchronously."""
 

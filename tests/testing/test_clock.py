@@ -33,22 +33,6 @@ async def test_an_hour_days_and_months_pass_at_once(seconds: float) -> None:
     assert anyio.current_time() - start == pytest.approx(2 * seconds)
 
 
-async def test_concurrent_sleeps_wake_in_the_order_of_their_deadlines() -> None:
-    woken: list[tuple[float, float]] = []
-    start = anyio.current_time()
-
-    async def sleeper(seconds: float) -> None:
-        await anyio.sleep(seconds)
-        woken.append((seconds, anyio.current_time() - start))
-
-    with anyio.fail_after(10_000):
-        async with anyio.create_task_group() as tasks:
-            for seconds in (3600.0, 1.0, 60.0, 0.5):
-                tasks.start_soon(sleeper, seconds)
-    assert [seconds for seconds, _ in woken] == [0.5, 1.0, 60.0, 3600.0]
-    assert [at for _, at in woken] == pytest.approx([0.5, 1.0, 60.0, 3600.0])
-
-
 async def test_the_clock_stands_still_while_a_task_is_busy() -> None:
     """Virtual time passes only while every task waits."""
     start = anyio.current_time()

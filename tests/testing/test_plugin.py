@@ -75,33 +75,7 @@ def test_markers_and_fixtures_are_explained(project: pytest.Pytester) -> None:
     assert [name for name in fixtures.split() if f"\n{name} -- " not in told] == []
 
 
-def test_an_async_test_runs_on_both_backends_on_a_virtual_clock(project: pytest.Pytester) -> None:
-    project.makepyfile("""
-        import anyio
-        import sniffio
-        from callboard.testing import calls, tool_call
-
-        async def test_an_hour(virtual_clock, recorder):
-            started = anyio.current_time()
-            await anyio.sleep(3600)
-            assert 3600 <= anyio.current_time() - started < 3601
-            assert sniffio.current_async_library() == virtual_clock[0]
-
-        async def test_agent(virtual_clock, scripted_model, recorder):
-            from callboard import create_react_agent
-            agent = create_react_agent(scripted_model([calls("work"), "Done."]), [recorder.tool("work", seconds=60)])
-            found = await agent.ainvoke({"messages": [("user", "go")]})
-            assert found["messages"][-1].content == "Done."
-            assert recorder.lines == ["work started", "work finished"]
-
-        async def test_real(real_clock):
-            started = anyio.current_time()
-            await anyio.sleep(0.01)
-            assert anyio.current_time() - started < 5
-    """)
-    run(project).assert_outcomes(passed=6)
-
-
+@pytest.mark.exhaustive
 def test_anyios_plugin_takes_the_clock_from_the_fixture(project: pytest.Pytester) -> None:
     project.makeconftest("""
         import pytest
@@ -146,6 +120,7 @@ def test_a_clock_that_the_plugin_of_the_test_would_not_use_is_refused(
     result.stdout.fnmatch_lines([f"*{told}*"])
 
 
+@pytest.mark.exhaustive
 def test_fakes_replace_tools_by_pattern(project: pytest.Pytester) -> None:
     project.makepyfile(
         TOOLS
@@ -370,11 +345,6 @@ def test_a_race_that_depends_on_the_schedule_is_found_and_can_be_repeated(projec
         again.assert_outcomes(failed=1, deselected=1)
         told = f"{name}, under the schedule of seed {min(seeds)}; again: pytest *::test_query --callboard-seed "
         again.stdout.fnmatch_lines([told + min(seeds)])
-
-
-def test_a_tool_without_a_race_passes_under_all_schedules(project: pytest.Pytester) -> None:
-    project.makepyfile(RACES.replace("TURNS", "0"))
-    run(project).assert_outcomes(passed=60)
 
 
 KILLS = """

@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
-from callboard import Actor, Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent, handler
+from callboard import Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent
 from callboard.middleware import RequireApproval, Retry
 from callboard.telemetry import RecordingWriter
 from callboard.testing import (
@@ -305,13 +305,6 @@ def test_a_command_as_a_result_has_to_be_real(tmp_path: Path) -> None:
     assert replay(path, agent, real=["leave"]).state["messages"][-1].content == "Done."
 
 
-def test_an_agent_of_create_agent_is_replayed(tmp_path: Path, name: str) -> None:
-    path = record(tmp_path / "runs.jsonl", go(create_agent(ScriptedModel(SCRIPT), slow_tools(), name="bot")))
-    now = create_agent(ScriptedModel([]), never("search", "fetch", "refund"), name="bot")
-
-    assert replay(path, now, backend=name).state["messages"][-1].content == "Refunded."
-
-
 class Receipt(BaseModel):
     order: str
     amount: int
@@ -397,6 +390,7 @@ def test_real_tools_run_by_choice(recording: Path, name: str) -> None:
     assert tools.order == ["refund(o1)"]
 
 
+@pytest.mark.exhaustive
 def test_a_kill_at_any_event_loses_and_repeats_nothing(recording: Path, name: str) -> None:
     """After the kill, another run goes on with what the thread has."""
     events = replay(recording, new_agent(), backend=name).events
@@ -476,24 +470,6 @@ def test_a_replay_imports_no_module_that_the_recording_names(
     assert "deploy_to_production" not in sys.modules
 
 
-def test_another_number_of_attempts_is_a_difference(tmp_path: Path, name: str) -> None:
-    """All attempts of a call may fail with the error of the call."""
-    options: Any = {"handle_tool_errors": True}
-
-    def retried(tool: Any, attempts: int) -> Agent:
-        middleware = [Retry(attempts=attempts, on=ConnectionError, any_tool=True)]
-        node = ToolNode([tool], middleware=middleware, **options)
-        return create_react_agent(ScriptedModel([calls("search"), "Away."]), node, name="bot")
-
-    away = Recorder().tool("search", raises=ConnectionError("away"))
-    path = record(tmp_path / "runs.jsonl", go(retried(away, 3)))
-
-    replay(path, retried(*never("search"), 3), backend=name)
-    told = differences(path, retried(*never("search"), 2), name)
-    assert "expected  call_1 search(): error (ConnectionError), after ConnectionError, ConnectionError" in told
-    assert "got       call_1 search(): error (ConnectionError), after ConnectionError" in told
-
-
 def test_results_are_compared_by_choice(recording: Path, name: str) -> None:
     """Results of real tools may depend on the time; those that do not are part of the agent's behaviour."""
     search, fetch = never("search", "fetch")
@@ -525,30 +501,3 @@ def test_a_difference_of_long_results_is_shown_where_it_is(tmp_path: Path) -> No
     told = differences(path, agent, real=["search"], results=True)
 
     assert re.search(r'expected  \.\.\."(\w* )?(tea )+hot"\n  got       \.\.\."(\w* )?(tea )+cold"', told)
-
-
-def test_real_actors_keep_their_state_between_runs(tmp_path: Path, name: str) -> None:
-    """The recorded agent was open, and a replay with other states would differ without a reason."""
-
-    class Notes(Actor):
-        def __init__(self) -> None:
-            self.notes: list[str] = []
-
-        @handler
-        async def note(self, text: str) -> str:
-            """Note a text."""
-            self.notes.append(text)
-            return " ".join(self.notes)
-
-    def noting() -> Agent:
-        script = [calls(("note", {"text": "tea"})), "Noted.", calls(("note", {"text": "milk"})), "Noted."]
-        return create_react_agent(ScriptedModel(script), [Notes()], name="bot")
-
-    async def run() -> None:
-        async with noting() as agent:
-            await go(agent, *[{"messages": [("user", "Note it.")]}] * 2)()
-
-    path = record(tmp_path / "runs.jsonl", run)
-
-    replay(path, noting(), real=["note"], results=True, backend=name)
-    assert '"tea milk"' in path.read_text()

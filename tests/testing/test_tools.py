@@ -176,13 +176,3 @@ async def test_a_sync_tool_sleeps_and_fails_in_its_thread() -> None:
     times = [event.time for event in rec.events]
     assert times == sorted(times)
     assert 0.1 <= times[-1] < 5
-
-
-async def test_waiting_for_an_event_waits_for_tasks() -> None:
-    """Tests wait for recorded events instead of sleeping for a guessed time."""
-    rec = Recorder()
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, rec.tool("slow", seconds=2))
-            await rec.wait_for("finished")
-    assert rec.count("finished") == 1

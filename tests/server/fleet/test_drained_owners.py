@@ -90,35 +90,6 @@ async def test_asks_of_the_process_that_drains_are_refused(fleets: Fleets, log: 
         assert (await there["k"].up())[0] == 2
 
 
-async def test_no_ask_fails_in_a_rolling_restart(fleets: Fleets, log: str) -> None:
-    """Owners drain and leave one after the other, while another process asks for their keys."""
-    told = list[int]()
-
-    async def ask_on(one: Any) -> None:
-        while True:
-            told.append((await one.up())[0])
-            await anyio.sleep(0.002)  # let the threads that renew leases run
-
-    async def until_more(count: int) -> None:
-        before = len(told)
-        await until(lambda: len(told) > before + count)
-
-    with anyio.fail_after(90):
-        async with keyed(Counter(log), fleet=fleets()) as stays, anyio.create_task_group() as tasks:
-            for restart in range(3):
-                async with keyed(Counter(log), fleet=fleets()) as goes:
-                    for key in "abc":
-                        await goes[f"{key}{restart}"].up()
-                        tasks.start_soon(ask_on, stays[f"{key}{restart}"])
-                    await until_more(10)
-                    await goes.drain(5.0)
-                    await until_more(10)
-                await until_more(10)
-            tasks.cancel_scope.cancel()
-
-    assert len(told) > 90
-
-
 async def test_a_key_is_handed_over_after_the_replies_of_its_owner(log: str) -> None:
     """An asker that finds another owner before the reply would count an answered ask as unknown."""
     server = MemoryServer()

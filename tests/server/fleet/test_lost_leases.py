@@ -66,29 +66,6 @@ async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: Memo
 
 
 @pytest.mark.exhaustive
-async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(server: MemoryServer, log: str) -> None:
-    """During the outage another process may have become the owner of the key."""
-    async with cut_off_and_other(server, log) as (cut_off, here, there):
-        _, first = await here["k"].up()
-        cut_off.is_away = True
-        await until(lambda: here.statistics().alive == 0)
-        number, second = await there["k"].up()
-        cut_off.is_away = False
-        assert await here["k"].up() == (number + 1, second)
-
-    assert (number, (first or 0) < (second or 0)) == (1, True)  # the first owner's state was not saved and is lost
-
-
-@pytest.mark.exhaustive
-async def test_the_state_after_each_call_outlives_an_owner(server: MemoryServer, log: str) -> None:
-    """The state is saved with `save="each_call"`."""
-    async with cut_off_and_other(server, log, save="each_call") as (cut_off, _, there):
-        await there["k"].up()
-        cut_off.is_away = True
-        assert (await there["k"].up())[0] == 3
-
-
-@pytest.mark.exhaustive
 async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, log: str) -> None:
     """The call had its effect, but the next owner continues from the state before it."""
     owner = MemoryFleet(server)

@@ -167,31 +167,6 @@ async def test_who_closes_hands_its_keys_over_at_once(fleets: Fleets, log: str) 
     assert second > first
 
 
-async def test_asks_that_wait_when_the_owner_closes_are_asked_of_the_next(fleets: Fleets, log: str) -> None:
-    """Waiting asks had not begun, so the next owner may do them; the running one ends with its owner."""
-    done = done_in(log)
-    ended: list[str] = []
-
-    async def ask(one: Any, what: str) -> None:
-        try:
-            await one.hold(what, 0.0 if what == "second" else 60.0)
-            ended.append(f"{what} done")
-        except ActorDiedError:
-            ended.append(f"{what} unknown")
-
-    with anyio.fail_after(30):
-        async with keyed(Counter(log), fleet=fleets()) as there, anyio.create_task_group() as tasks:
-            async with keyed(Counter(log), fleet=fleets(), stop_timeout=0.1) as here:
-                await here["k"].up()
-                tasks.start_soon(ask, there["k"], "first")
-                await until(lambda: "first began" in done)
-                tasks.start_soon(ask, there["k"], "second")
-                await anyio.sleep(0.2)
-
-    assert ended == ["first unknown", "second done"]
-    assert done == ["first began", "first was cancelled", "second began", "second ended"]
-
-
 async def test_who_goes_because_nobody_asks_gives_its_key_back(fleets: Fleets, log: str) -> None:
     """The state is saved before the key is released, so the next owner continues from it."""
     async with two(fleets, log, idle=0.2) as (here, there):
