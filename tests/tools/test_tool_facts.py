@@ -1,7 +1,7 @@
 """Facts about tools are computed once for each tool, until the tool changes."""
 
 import gc
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 from weakref import ref
 
 import anyio
@@ -123,7 +123,8 @@ def in_state(state: Annotated[dict[str, Any], InjectedState], query: str) -> str
 def test_many_nodes_with_the_same_tools_read_their_annotations_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node may be made for each request, and annotations take longer than the rest of its making."""
     read: list[object] = []
-    monkeypatch.setattr(_plan, "get_type_hints", lambda fn, **options: read.append(fn) or get_type_hints(fn, **options))
+    read_args = _plan.injected_args_of
+    monkeypatch.setattr(_plan, "injected_args_of", lambda schema, fn: read.append(fn) or read_args(schema, fn))
     tool = StructuredTool.from_function(in_state)
     for _ in range(3):
         ToolNode([tool])

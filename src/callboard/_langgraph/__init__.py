@@ -31,6 +31,7 @@ from callboard._langgraph._outer_task import Writes as Writes
 from callboard._langgraph._outer_task import arguments_of as arguments_of
 from callboard._langgraph._outer_task import graph_task as graph_task
 from callboard._langgraph._outer_task import injected_args_by_name as injected_args_by_name
+from callboard._langgraph._outer_task import injected_args_of as injected_args_of
 from callboard._langgraph._outer_task import is_graph_node as is_graph_node
 from callboard._langgraph._outer_task import merged_configs as merged_configs
 from callboard._langgraph._outer_task import read_state as read_state

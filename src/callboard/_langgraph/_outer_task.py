@@ -1,7 +1,10 @@
 """Access to the outer LangGraph graph that runs callboard (runtime, state, task), to configs, and to a `ToolNode`."""
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -195,6 +198,15 @@ def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
         "wrap_tool_call": node._wrap_tool_call,
         "awrap_tool_call": node._awrap_tool_call,
     }
+
+
+def injected_args_of(schema: Any, fn: Any) -> Any:
+    """Return the injected arguments of a tool with this schema and function, in LangGraph's form."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    function = fn if inspect.isroutine(fn) else None  # other callables have no annotations that could be read
+    tool = SimpleNamespace(get_input_schema=lambda: schema, func=function)
+    return _get_all_injected_args(cast("BaseTool", tool))
 
 
 def injected_args_by_name(tools: Mapping[str, BaseTool]) -> dict[str, Any]:

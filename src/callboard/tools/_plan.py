@@ -10,9 +10,8 @@ langchain-core inspects signatures and type hints at every call; that takes more
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from types import FunctionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from langchain_core.messages import ToolCall
@@ -26,7 +25,8 @@ from langchain_core.tools.base import (
 from langchain_core.utils._signature import _signature_parameters
 from pydantic import BaseModel, RootModel
 
-from callboard._langgraph._vocabulary import InjectedState, InjectedStore, ToolRuntime
+from callboard._langgraph import injected_args_of
+from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._loops._entry_mode import Door, is_missing
 
 # Injected arguments
@@ -85,56 +85,10 @@ _injected: WeakKeyDictionary[Any, WeakKeyDictionary[Any, InjectedArgs]] = WeakKe
 
 
 def _read_injected_args(schema: Any, fn: Any) -> InjectedArgs:
-    fields = getattr(schema, "model_fields", {})
-    state: dict[str, str | None] = {}
-    optional: set[str] = set()
-    store = runtime = None
-    forbidden: set[str] = set()
-    for name, hint in {**_hints(fn), **get_all_basemodel_annotations(schema)}.items():
-        if _is_injected_arg_type(hint):
-            forbidden.add(name)
-        if name == "runtime" or _marker(hint, ToolRuntime) is not None:
-            runtime = name
-        if _marker(hint, InjectedStore) is not None:
-            store = name
-        marker = _marker(hint, InjectedState)
-        if marker is not None:
-            field = marker.field if isinstance(marker, InjectedState) else None
-            state[name] = field or None
-            if field and name in fields and not fields[name].is_required():
-                optional.add(name)
-    forbidden.update(state, (name for name in (store, runtime) if name))
-    return InjectedArgs(state, frozenset(optional), store, runtime, frozenset(forbidden))
-
-
-def _hints(fn: Any) -> dict[str, Any]:
-    while isinstance(fn, partial):
-        fn = fn.func
-    try:
-        return get_type_hints(fn, include_extras=True) if fn else {}
-    except TypeError:
-        return {}  # no function, but a mock in place of one
-
-
-def _marker(hint: Any, kind: type) -> Any:
-    """Return the injection marker of the class `kind` in an annotation: an instance, the class itself, or `None`."""
-    if type(hint) is type:
-        return kind if issubclass(hint, kind) else None  # a plain class, as in nearly all annotations
-    found = [arg for arg in get_args(hint) if _is_marker(arg, kind)]
-    if len(found) > 1:
-        raise ValueError(f"A tool argument should not be annotated with {kind.__name__} more than once. Found: {found}")
-    if found:
-        return found[0]
-    return kind if _is_marker(hint, kind) else None
-
-
-def _is_marker(hint: Any, kind: type) -> bool:
-    if isinstance(hint, kind) or (isinstance(hint, type) and issubclass(hint, kind)):
-        return True
-    origin = get_origin(hint)
-    if origin is Union or origin is Annotated:
-        return any(_is_marker(arg, kind) for arg in get_args(hint))
-    return isinstance(origin, type) and issubclass(origin, kind)
+    found = injected_args_of(schema, fn)
+    forbidden = {*found.all_injected_keys, *found.state, *(name for name in (found.store, found.runtime) if name)}
+    optional = frozenset(found._optional_state_args)
+    return InjectedArgs(found.state, optional, found.store, found.runtime, frozenset(forbidden))
 
 
 def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any], messages_key: str) -> ToolCall:
@@ -310,24 +264,13 @@ def _args_model(tool: BaseTool) -> ArgsModel | None:
     annotations = get_all_basemodel_annotations(schema)
     fields = schema.model_fields
     return ArgsModel(
-        validate=_validator(schema),
+        validate=schema.model_validate,
         optional=tuple(name for name, f in fields.items() if not f.is_required() and name not in ("args", "kwargs")),
         names=frozenset(fields),
         call_id=tuple(
             name for name, hint in annotations.items() if _is_injected_arg_type(hint, injected_type=InjectedToolCallId)
         ),
     )
-
-
-def _validator(schema: Any) -> Callable[[dict[str, Any]], BaseModel]:
-    """Return a schema's compiled validation function; `model_validate` if the schema overrides it or is incomplete."""
-    own = schema.model_validate
-    if (
-        getattr(own, "__func__", None) is not cast("Any", BaseModel.model_validate).__func__
-        or not schema.__pydantic_complete__
-    ):
-        return cast("Callable[[dict[str, Any]], BaseModel]", own)
-    return cast("Callable[[dict[str, Any]], BaseModel]", schema.__pydantic_validator__.validate_python)
 
 
 def _is_plain(schema: type[BaseModel]) -> bool:
