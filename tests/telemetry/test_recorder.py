@@ -97,7 +97,6 @@ async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(
 ) -> None:
     """Memory is bounded, calls continue, and the file has the number of lost events. A pipe without a reader blocks."""
     monkeypatch.setattr(module, "BOUND", 4096)
-    monkeypatch.setattr(module, "_PATIENCE", 0.01)
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -43,7 +43,7 @@ from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import injected_args, written_args
 from callboard.tools._results import Output, Requested, ResultRules, count_calls, messages_in, parse_input
 from callboard.tools._subclassing import Entries, Entry
-from callboard.tools._tool_batch import CallBody, ToolBatch
+from callboard.tools._tool_batch import CallBody, Reports, ToolBatch
 from callboard.tools._unanswered import answered_ids, id_of
 
 
@@ -271,12 +271,14 @@ class CallStep:
             answers=self._answers,
             keys=self._keys,
             namespaces={key: self._places[key].namespace for key in self.tasks} if is_named else None,
-            on_finish=self._finished if self._records_each else None,
-            on_claim=self._claimed if thread.is_kept else None,
-            claims_only_said=thread.is_kept and not thread.claims_ahead,
-            on_ask=self._asked,
-            around=self._call if self._tells_each else None,
-            entries=None if entries is None else around_call(entries, run.tools.messages_key),
+            reports=Reports(
+                on_finish=self._finished if self._records_each else None,
+                on_claim=self._claimed if thread.is_kept else None,
+                claims_only_said=thread.is_kept and not thread.claims_ahead,
+                on_ask=self._asked,
+                around=self._call if self._tells_each else None,
+                entries=None if entries is None else around_call(entries, run.tools.messages_key),
+            ),
         )
 
     async def _run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:

@@ -5,8 +5,8 @@ Every change of a thread that is stored is an entry, so that a journal can store
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from os import urandom
 from typing import Any, ClassVar, Self, assert_never, cast
+from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
 from langgraph.types import Command, Interrupt, Overwrite, Send
@@ -202,8 +202,7 @@ class Thread:
         if not self._has_ids:
             return output
         if isinstance(output, BaseMessage):
-            if output.id is None:
-                _give_ids((output,))
+            _give_ids((output,))
             return output
         if isinstance(output, list):
             return [self.identified(item) for item in output]
@@ -430,24 +429,13 @@ def _with_ids(messages: Any) -> Any:
     if isinstance(messages, Overwrite):
         return Overwrite(_with_ids(messages.value))
     found = messages if isinstance(messages, list) else [messages]
-    for message in found:
-        if not isinstance(message, BaseMessage):
-            found = convert_to_messages(found)
-            break
-    for message in found:
-        if message.id is None:
-            _give_ids(found)
-            break
+    if not all(isinstance(message, BaseMessage) for message in found):
+        found = convert_to_messages(found)
+    _give_ids(found)
     return found
 
 
-def _give_ids(messages: Sequence[BaseMessage]) -> None:
-    """Give a UUID of version 4 to each message without an id; `str(uuid4())` takes four times as long."""
-    digits, start = "", 0
-    for place, message in enumerate(messages):
+def _give_ids(messages: Iterable[BaseMessage]) -> None:
+    for message in messages:
         if message.id is None:
-            if not digits:
-                digits = urandom(16 * (len(messages) - place)).hex()
-            own = digits[start : start + 32]
-            start += 32
-            message.id = f"{own[:8]}-{own[8:12]}-4{own[13:16]}-a{own[17:20]}-{own[20:]}"
+            message.id = str(uuid4())

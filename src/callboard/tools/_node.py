@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self, Unpack, cast
+from typing import Any, ClassVar, Self, cast
 
 from anyio import CapacityLimiter
 from langchain_core.messages import ToolCall
@@ -464,10 +464,10 @@ class NodeAccess:
         answers: Mapping[str, Any],
         keys: Sequence[str],
         namespaces: Mapping[str, str] | None,
-        **reports: Unpack[Reports],
+        reports: Reports,
     ) -> ToolBatch:
         """Return a batch of calls, ready to run, that continues with the records and answers of an earlier run."""
         ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
-        batch = ToolBatch(self._node._setup, requested, config, ledger, keys=keys, **reports)
+        batch = ToolBatch(self._node._setup, requested, config, ledger, keys=keys, reports=reports)
         await batch.prepare()
         return batch

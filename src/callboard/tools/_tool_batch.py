@@ -6,8 +6,9 @@ Progress of the calls goes to the stream of the graph around the node. The calle
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Self, TypedDict, cast
+from typing import Any, NamedTuple, Self, cast
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from langchain_core.callbacks import AsyncCallbackManager
@@ -90,23 +91,24 @@ Around = Callable[[Ledger, int, CallBody], Coroutine[Any, Any, Output]]
 """Function that wraps one call: takes the ledger of the batch, the index of the call, and the function that runs it."""
 
 
-class Reports(TypedDict, total=False):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
     """Arguments of a `ToolBatch` that its caller supplies, such as callbacks for results and questions."""
 
-    on_finish: OnFinish | None
+    on_finish: OnFinish | None = None
     """Called with the output of each call as soon as the call has ended, before other code can use the output.
 
     A caller that can wait until the batch has ended reads `ToolBatch.results`.
     """
-    on_claim: OnRecord | None
+    on_claim: OnRecord | None = None
     """Called for each call that must not run twice, before its body starts, so that the caller can record the start."""
-    claims_only_said: bool
+    claims_only_said: bool = False
     """`True` to call `on_claim` only for calls whose policy sets `on_unknown` explicitly."""
-    on_ask: OnRecord
+    on_ask: OnRecord | None = None
     """Called when a call asks a question."""
-    around: Around | None
+    around: Around | None = None
     """Function that runs each call, for a caller that observes the call from its beginning to its end."""
-    entries: Link | None
+    entries: Link | None = None
     """The node's own `invoke` or `ainvoke` override as a middleware around each call, if each call is a task of its
     own."""
 
@@ -126,16 +128,9 @@ class ToolBatch:
         ledger: Callable[..., Ledger],
         *,
         keys: Sequence[str] | None = None,
-        on_finish: OnFinish | None = None,
-        on_claim: OnRecord | None = None,
-        claims_only_said: bool = False,
-        on_ask: OnRecord | None = None,
-        around: Around | None = None,
-        entries: Link | None = None,
+        reports: Reports = Reports(),
     ) -> None:
-        self._on_finish, self._on_ask = on_finish, on_ask
-        self.around = around
-        self.on_claim, self.claims_only_said = on_claim, claims_only_said
+        self.reports = reports
         self.failed: dict[str, str] = {}
         """Unhandled errors as texts, by key. An error object would form a reference cycle through its traceback."""
         self.signalled: list[str] = []
@@ -143,7 +138,7 @@ class ToolBatch:
         self.results: tuple[Sequence[str], Sequence[Output]] = (), ()
         """Keys and outputs of the calls that ended with an output, after the end of the batch, however it ended."""
         self.setup = setup
-        self.overrides = None if entries is None else Chain([entries])
+        self.overrides = None if reports.entries is None else Chain([reports.entries])
         self._graphs, self._runtime = None, NO_RUNTIME
         self.state = requested.state
         if self.state is None and requested.kind == "tool_calls":
@@ -177,7 +172,7 @@ class ToolBatch:
         else:
             self._admit(are_small=are_small)
         self.ledger = self._ledger(self.config, self.setup.name, self._keys, graphs=self._graphs)
-        self.keeps = self._on_finish is not None or self.ledger.is_kept
+        self.keeps = self.reports.on_finish is not None or self.ledger.is_kept
 
     def _takes_long(self, *, are_small: bool) -> bool:
         """Return whether there are too many calls, argument values or messages to read them in the event loop."""
@@ -229,7 +224,7 @@ class ToolBatch:
     async def run(self) -> Any:
         """Run the calls that have no result yet, and return the output of the whole batch."""
         setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
-        around = batch_context(None if self._runtime is NO_RUNTIME else ProgressChunks(self._runtime))
+        around = batch_context(chunks_for(self._runtime))
         if around.observers.calls:
             around = self._named(around)
         # The node's actors take time to start: a drain cancels that, too.
@@ -273,7 +268,7 @@ class ToolBatch:
     async def _supervise(self, supervised: list[SupervisedCall[Output]], around: BatchContext) -> None:
         """Append to `supervised` each call of the batch that has no result and no unanswered question."""
         ledger, supervision = self.ledger, self.setup.supervision
-        kind = _BatchCall if self.around is None else _WrappedCall
+        kind = _BatchCall if self.reports.around is None else _WrappedCall
         call_facts = partial(call_context, self.config, self.state, self._runtime.context)
         # With pauses for other tasks, because there may be very many calls.
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
@@ -389,8 +384,8 @@ class ToolBatch:
     async def keep(self, key: str, output: Output) -> None:
         """Store the output of a call, so that it survives a kill of the process."""
         self._open -= 1
-        if self._on_finish is not None:
-            await self._on_finish(key, output, not self._open)
+        if self.reports.on_finish is not None:
+            await self.reports.on_finish(key, output, not self._open)
         if self._open and self.ledger.is_kept:  # the last result is stored by the caller of the batch
             self.ledger.finished(key, output)
             await self.ledger.save()
@@ -398,8 +393,8 @@ class ToolBatch:
     async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
         """Store the questions of a call, so that they survive a kill of the process."""
         self.ledger.asked(key, interrupt, current_mark())
-        if self._on_ask is not None:
-            await self._on_ask(key, self.ledger.records[key])
+        if self.reports.on_ask is not None:
+            await self.reports.on_ask(key, self.ledger.records[key])
 
 
 class LazyRequest(ToolCallRequest):
@@ -569,7 +564,7 @@ class _BatchCall(SupervisedCall[Output]):
             try:
                 response = await self.attempt(
                     known.threads,
-                    self._claimed if batch.on_claim is not None and self._is_claimed(terms) else invoke,
+                    self._claimed if batch.reports.on_claim is not None and self._is_claimed(terms) else invoke,
                     *(known.plan, ready, config, known.manager),
                     terms=terms,
                 )
@@ -593,15 +588,15 @@ class _BatchCall(SupervisedCall[Output]):
 
     def _is_claimed(self, terms: CallOptions | None) -> bool:
         policy = self.policy if terms is None else terms.policy
-        return not runs_again(policy) and not (self.of.claims_only_said and policy.on_unknown is None)
+        return not runs_again(policy) and not (self.of.reports.claims_only_said and policy.on_unknown is None)
 
     async def _claimed(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
     ) -> object:
         """Store a claim, a record that the tool function is about to start; then run the tool and return the result."""
-        assert self.of.on_claim is not None
+        assert self.of.reports.on_claim is not None
         # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
-        await self.of.on_claim(self.key, self.of.ledger.known_of(self.key))
+        await self.of.reports.on_claim(self.key, self.of.ledger.known_of(self.key))
         return await invoke(attempt, plan, call, config, manager)
 
 
@@ -611,5 +606,5 @@ class _WrappedCall(_BatchCall):
     __slots__ = ()
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
-        around, run = self.of.around, super().run
+        around, run = self.of.reports.around, super().run
         return await (run(config) if around is None else around(self.of.ledger, self.index, run))

@@ -148,8 +148,6 @@ _log = logging.getLogger("callboard")
 
 BOUND = 16 * 1024 * 1024
 """Limit for data that is not written yet, in bytes. Above it, events are dropped and counted."""
-_PATIENCE = 0.004
-"""Seconds that the event loop may block for the disk before events are dropped, in total."""
 
 
 class RecordingWriter:
@@ -186,7 +184,6 @@ class RecordingWriter:
         self._append = append
         self._capture = Capture(capture, redact)
         self._records = Records(self._capture)
-        self._patience = _PATIENCE
         self._clock = clock
         self._around = ExitStack()
         self._writer: _Writer
@@ -194,7 +191,7 @@ class RecordingWriter:
         self._gap = 0  # events dropped since the last line that was kept
         # Set by `__exit__`. Calls that outlive the block still send events, which the ended writer would never write.
         self._is_over = False
-        self._lock = threading.Lock()  # guards the counters, the patience and the order of lines
+        self._lock = threading.Lock()  # guards the counters and the order of lines
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -269,13 +266,7 @@ class RecordingWriter:
         if self._is_over:
             self.lost += 1
             return
-        has_room = self._writer.has_room(len(data))
-        if not has_room and self._patience > 0:
-            # Blocks the event loop on purpose: a short stall of the disk then loses nothing.
-            since = perf_counter()
-            has_room = self._writer.wait_for_room(len(data), self._patience)
-            self._patience -= perf_counter() - since
-        if not has_room:
+        if not self._writer.has_room(len(data)):
             self.lost += 1
             self._gap += 1
             return
@@ -317,12 +308,6 @@ class _Writer:
 
     def has_room(self, size: int) -> bool:
         return not self._failed and self._offered - self._done + size <= self._bound
-
-    def wait_for_room(self, size: int, patience: float) -> bool:
-        """Wait up to `patience` seconds for room for `size` bytes in the buffer; return whether there is room."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._failed or self.has_room(size), patience)
-        return self.has_room(size)
 
     def offer(self, data: bytes) -> None:
         self._offered += len(data)  # first: `_write` must not take a line for more than was offered
