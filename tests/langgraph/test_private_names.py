@@ -119,14 +119,14 @@ def test_an_interrupt_is_named_after_its_namespace_and_the_answers_before_it() -
 
 
 def test_an_interrupt_without_an_id_has_the_placeholder() -> None:
-    from callboard._langgraph import PLACEHOLDER_ID
+    from callboard._langgraph._call_scope import PLACEHOLDER_ID
 
     assert Interrupt(value="one").id == Interrupt(value="other").id == PLACEHOLDER_ID
 
 
 def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
     """`interrupt()` uses its counter, its answers, its callback and its namespace, and no other key."""
-    from callboard._langgraph import CallScratchpad, call_config, question_id
+    from callboard._langgraph._call_scope import CallScratchpad, call_config, question_id
 
     told: list[tuple[str, list[Any]]] = []
 
@@ -162,7 +162,7 @@ def test_the_call_scratchpad_is_a_whole_pregel_scratchpad() -> None:
     """Pregel checks the scratchpad with `isinstance`, and reads every field."""
     from dataclasses import fields
 
-    from callboard._langgraph import CallScratchpad
+    from callboard._langgraph._call_scope import CallScratchpad
 
     owner: Any = SimpleNamespace(around=None, forward=None, graphs=None, run="")
     made = CallScratchpad(owner, "call-1", "call:1")
@@ -175,7 +175,7 @@ def test_the_call_scratchpad_is_a_whole_pregel_scratchpad() -> None:
 
 
 def test_a_task_has_what_we_read_from_it() -> None:
-    from callboard._langgraph import graph_task
+    from callboard._langgraph._outer_task import graph_task
 
     saver = InMemorySaver()
     conf = seen_by_a_node(saver=saver)
@@ -195,7 +195,7 @@ def test_a_task_has_what_we_read_from_it() -> None:
 
 def test_the_reader_is_a_partial_with_the_channels_in_second_place() -> None:
     """`read_state` takes all channels from the partial; LangGraph has no public function for that."""
-    from callboard._langgraph import read_state
+    from callboard._langgraph._outer_task import read_state
 
     read: dict[str, Any] = {}
     reader: list[Any] = []
@@ -212,7 +212,7 @@ def test_the_reader_is_a_partial_with_the_channels_in_second_place() -> None:
 
 
 def test_a_complete_config_has_the_recursion_limit_of_a_graph() -> None:
-    from callboard._langgraph import run_config
+    from callboard._langgraph._outer_task import run_config
 
     config = run_config(None)
     assert config == ensure_config(None)

@@ -18,7 +18,7 @@ from langgraph.pregel.protocol import PregelProtocol
 from langgraph.store.base import BaseStore
 from langgraph.types import RetryPolicy, StateUpdate
 
-from callboard._langgraph import merged_configs
+from callboard._langgraph._outer_task import merged_configs
 from callboard._langgraph._savers import reading_objects
 from callboard.agent._run_context import Breakpoints
 from callboard.agent._runner import Runner

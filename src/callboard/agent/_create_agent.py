@@ -23,7 +23,7 @@ from langgraph.types import Send
 
 from callboard._calls._durations import warn_about_milliseconds
 from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
-from callboard._langgraph import arguments_of
+from callboard._langgraph._outer_task import arguments_of
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_seconds, check_type
 from callboard._util._suggestions import suggests_keywords

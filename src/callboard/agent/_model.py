@@ -24,8 +24,8 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.tools import BaseTool
 
-from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import MISSING, graph_runnable
+from callboard._langgraph._outer_task import runtime_of
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop, is_on_asyncio
 from callboard._loops._deadline import DEFAULT_GRACE

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
-from callboard._langgraph import answer_is_for, bound_answer_waits, next_is_asked
+from callboard._langgraph._call_scope import answer_is_for, bound_answer_waits, next_is_asked
 from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 from callboard._util._canonical import digest, place_of
 from callboard.tools._errors import error_message

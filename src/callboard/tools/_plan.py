@@ -25,7 +25,7 @@ from langchain_core.tools.base import (
 from langchain_core.utils._signature import _signature_parameters
 from pydantic import BaseModel, RootModel
 
-from callboard._langgraph import injected_args_of
+from callboard._langgraph._outer_task import injected_args_of
 from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._loops._entry_mode import Door, is_missing
 

@@ -29,7 +29,8 @@ from callboard._calls._limits import Limiter, NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
 from callboard._calls._thread_pool import ThreadPermits
-from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runtime_of
+from callboard._langgraph._call_scope import config_for_calls
+from callboard._langgraph._outer_task import NO_RUNTIME, read_state, runtime_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
