@@ -171,7 +171,9 @@ class Attempt:
         while True:
             for limiter in limiters:
                 gate = limiter.gate(self._call, loop)
-                self._refuse_if_lost()  # all threads may have been abandoned while this attempt waited
+                # All threads may have been abandoned while this attempt waited.
+                if self._threads is not None and (lost := self._threads.lost) is not None:
+                    raise NoPlaceError(lost)
                 if around is None:
                     around = tuple(self._around())
                 if around or self.places:
@@ -263,10 +265,6 @@ class Attempt:
         """Fencing token of the attempt's first permit at a shared limit; `None` without such a permit."""
         tokens = (place.token for place in self.places if isinstance(place, (SharedPermit, Loan)))
         return next((token for token in tokens if token is not None), None)
-
-    def _refuse_if_lost(self) -> None:
-        if self._threads is not None and (lost := self._threads.lost) is not None:
-            raise NoPlaceError(lost)
 
     def leave(self) -> None:
         """Release the attempt's permits, unless its abandoned worker thread holds them until the end of the thread."""

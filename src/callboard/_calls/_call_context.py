@@ -154,12 +154,8 @@ def _understood(event: Told) -> Callable[[], None]:
         return partial(progress, message[:_LONGEST_TEXT], done=done, total=total)
     if kind == "log":
         logger, record = _record(content)
-        return partial(logger.handle, record) if logger.isEnabledFor(record.levelno) else _nothing
+        return partial(logger.handle, record) if logger.isEnabledFor(record.levelno) else lambda: None
     raise ValueError(kind)
-
-
-def _nothing() -> None:
-    pass
 
 
 class _Monotonic:

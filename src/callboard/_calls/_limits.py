@@ -338,7 +338,10 @@ class Gate:
             if not self._queue and self._take(loop):
                 return None
             if limit.queue is not None and len(self._queue) >= limit.queue:
-                raise NoPlaceError(f"{self.title} is full: {self._running()}, {len(self._queue)} wait, and no more may")
+                taken = "the rate is used up"
+                if limit.concurrency is not None:
+                    taken = f"{limit.concurrency - int(self._free)} of {limit.concurrency} run"
+                raise NoPlaceError(f"{self.title} is full: {taken}, {len(self._queue)} wait, and no more may")
             waiter = _Waiter(loop.wakeup())
             self._queue[waiter] = None
             self._wake_head()
@@ -380,10 +383,6 @@ class Gate:
             if not head.awake:
                 head.awake = True
                 head.wakeup.set()
-
-    def _running(self) -> str:
-        concurrency = self._limit.concurrency
-        return "the rate is used up" if concurrency is None else f"{concurrency - int(self._free)} of {concurrency} run"
 
 
 def _common_time(loop: EventLoop) -> float:

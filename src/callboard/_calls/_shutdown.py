@@ -152,28 +152,20 @@ async def drain_on_signal(
         ValueError: if there is no object, or the timeout is out of range.
         Exception: the error of an object that could not be drained; raised at the end of the block.
     """
-    shutdown = Shutdown(_stages(things), timeout)
+    if not things:
+        raise ValueError("drain_on_signal() has nothing to drain: give it agents, nodes, supervisors or engines")
+    shutdown = Shutdown([_stage(one) for one in things], timeout)
     check_duration("drain_on_signal(timeout=...)", timeout)
     loop = current_loop()
     block = loop.scope(math.inf, DEFAULT_GRACE)
     with _heard(lambda: loop.post(shutdown.hear)) as is_ours:
-        task = loop.spawn(partial(shutdown.keep, block.cancel if is_ours else _nothing), DEFAULT_GRACE)
+        task = loop.spawn(partial(shutdown.keep, block.cancel if is_ours else lambda: None), DEFAULT_GRACE)
         try:
             with block:
                 yield shutdown
         finally:
             await shutdown.finish(task)
     shutdown.check()
-
-
-def _nothing() -> None: ...
-
-
-def _stages(things: Sequence[object]) -> list[list[CanDrain]]:
-    """Return one list of objects to drain for each stage; raise `ValueError` if there is no object."""
-    if not things:
-        raise ValueError("drain_on_signal() has nothing to drain: give it agents, nodes, supervisors or engines")
-    return [_stage(one) for one in things]
 
 
 def _stage(given: object) -> list[CanDrain]:

@@ -60,10 +60,7 @@ def run_there(loop: EventLoop, fn: Callable[[], object]) -> bool:
 
 def is_over(loop: EventLoop) -> bool:
     """Return whether an event loop has ended, so that none of its tasks will ever continue."""
-    return not loop.post(_nothing)
-
-
-def _nothing() -> None: ...
+    return not loop.post(lambda: None)
 
 
 def _runs(loop: EventLoop) -> bool:

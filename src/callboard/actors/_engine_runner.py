@@ -85,7 +85,7 @@ class _HostedActor:
         """Deferred replies that the supervising process has not fetched, by ticket."""
         self.end = "its task there was cancelled"
         """Reason of the actor's end, for errors. The initial text is kept if the actor's task was cancelled."""
-        self._over = Event()
+        self.over = Event()
         actor = description.made()
         code = partial(LocalRunner, actor, description.name)
         self.life = Incarnation(self.cell, actor, lifespan, lambda: None, state, code=code)
@@ -97,7 +97,7 @@ class _HostedActor:
             end = await self.life.run()
             self.end = f"its code there ended: {end.error!r}" if end.error is not None else "its code there has ended"
             self.cell.finish(self.end)  # no restart here: the supervisor starts a new worker
-        self._over.set()
+        self.over.set()
 
     async def ask(self, handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call a handler and return its result; raise `EngineError` if this actor has died."""
@@ -111,10 +111,6 @@ class _HostedActor:
             if isinstance(error, ActorDiedError) and self.life.has_broken:
                 raise EngineError(error.tool, error.call_id, error.reason, ended="unknown") from error
             raise
-
-    async def until_over(self) -> str:
-        await self._over.wait()
-        return self.end
 
 
 def _is_plain(error: BaseException) -> bool:
@@ -182,7 +178,9 @@ async def snapshot(ident: str) -> object:
 
 async def until_ended(ident: str) -> str:
     """Wait for the end of an actor in this worker; return the reason as text."""
-    return await _found(ident, "until_ended").until_over()
+    hosted = _found(ident, "until_ended")
+    await hosted.over.wait()
+    return hosted.end
 
 
 async def stop(ident: str) -> None:

@@ -132,7 +132,9 @@ class Restarts:
         self, index: int, how: Ended, now: float, *, cause: str | None = None, is_refused: bool = False
     ) -> Decision:
         """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor."""
-        if how == "never_starts" or not _is_restarted(self.children[index].restart, how):
+        restart = self.children[index].restart
+        is_restarted = restart == "permanent" or (restart == "transient" and how == "abnormal")
+        if how == "never_starts" or not is_restarted:
             return self._stays_away(index)
         self._window = [one for one in self._window if one[0] > now - self.period]
         if is_refused:
@@ -167,7 +169,3 @@ class Restarts:
             return ()
         first = 0 if self.strategy == "one_for_all" else index
         return tuple(one for one in range(first, len(self.children)) if one != index and one not in self._away)
-
-
-def _is_restarted(restart: Restart, how: Ended) -> bool:
-    return restart == "permanent" or (restart == "transient" and how == "abnormal")

@@ -116,7 +116,10 @@ class ActorUnit:
         if (snapshot is None and not self._is_in_journal) or self.cell.has_lost_state:
             self.cell.state_since = next(_lives)
         self.cell.has_lost_state = False
-        actor = self._made()
+        try:
+            actor: Actor = made_again(self.spec.actor)
+        except Exception as exc:
+            raise start_failed(self.terms.name, exc) from exc
         object.__setattr__(actor, "key", own_key(self.cell.key))
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
         # A lock for each incarnation: one that hangs in a save must not block the next.
@@ -152,13 +155,6 @@ class ActorUnit:
         if engine is not None:
             return partial(EngineRunner, engine, actor, self.cell.name, self.spec.lifespan)
         return partial(LocalRunner, actor, self.cell.name)
-
-    def _made(self) -> Actor:
-        try:
-            actor: Actor = made_again(self.spec.actor)
-        except Exception as exc:
-            raise start_failed(self.terms.name, exc) from exc
-        return actor
 
     async def _live(self, scope: Scope) -> None:
         """Run one incarnation in its task, save its state, and report its end."""

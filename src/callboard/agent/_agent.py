@@ -15,8 +15,8 @@ from langgraph.runtime import RunControl
 from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 
 from callboard._calls._draining import PATIENCE
-from callboard._langgraph import run_config
 from callboard._langgraph._node_scope import checkpointer_in, for_all_visits, is_nested, wants_message_events
+from callboard._langgraph._outer_task import run_config
 from callboard._loops._bridge import pulled, run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import Door, entered_from
@@ -359,7 +359,10 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         if budget is not None:
             check_seconds("budget", budget, zero=False)
         if output_keys is not None:
-            self._check_keys(output_keys)
+            keys = [output_keys] if isinstance(output_keys, str) else output_keys
+            if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:
+                names = ", ".join(map(repr, unknown))
+                raise ValueError(f"The state has no key {names}; see output_keys={output_keys!r}")
         prints: frozenset[str] = frozenset()
         if print_mode or debug or self._runner.debug:
             prints = checked_modes(("updates", "values") if self._runner.debug or debug else print_mode)
@@ -381,11 +384,6 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             prints=prints,
             output_keys=output_keys,
         )
-
-    def _check_keys(self, output_keys: Keys) -> None:
-        keys = [output_keys] if isinstance(output_keys, str) else output_keys
-        if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:
-            raise ValueError(f"The state has no key {', '.join(map(repr, unknown))}; see output_keys={output_keys!r}")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Refuse new runs, wait for the current runs, and return how many have finished and how many were cancelled.

@@ -14,7 +14,7 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 
 from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
-from callboard._langgraph import arguments_of
+from callboard._langgraph._outer_task import arguments_of
 from callboard._records._policies import OnUnknown, check_seconds
 from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import did_you_mean
@@ -113,7 +113,8 @@ def create_react_agent(
             or `on_unknown` is given with a `ToolNode`.
     """
     context_schema = _context_schema(context_schema, deprecated_kwargs)
-    _check_version(version)
+    if version not in ("v1", "v2"):
+        raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
     warn_about_milliseconds("create_react_agent(budget=...)", budget)
     given_types = checked_types(stored_types, checkpointer)
@@ -121,13 +122,23 @@ def create_react_agent(
     node, provider_tools = _tool_node(tools, middleware, max_calls, on_unknown)
     hooks = _checked_hooks(pre_model_hook, post_model_hook)
     stops = _checked_stops(interrupt_before, interrupt_after)
-    flow = _flow_of(node, hooks, response_format)
+    flow = ReactFlow(
+        tools=bool(node.tools_by_name),
+        before=hooks[BEFORE] is not None,
+        after=hooks[AFTER] is not None,
+        response=response_format is not None,
+        direct=frozenset(tool.name for tool in node.tools_by_name.values() if tool.return_direct),
+    )
     draw = partial(drawing, flow, schema, context_schema, hooks, node)
     # Hooks are nodes of the graph; LangGraph converts them to Runnables. Without hooks, agents of one kind share it.
     schemas: Any = (schema, context_schema)  # hashable, which mypy does not know of a type
     builder = draw() if flow.before or flow.after else _shared_drawing(flow, *schemas)
     builder.validate(interrupt=[name for name in (*stops.before, *stops.after) if name != "*"])
-    asked = _asks(model, node, provider_tools, prompt)
+    asked: FixedModel | ChosenModel
+    if not isinstance(model, (str, type, Runnable)) and callable(model):
+        asked = ChosenModel(model, prompt)
+    else:
+        asked = FixedModel(cast("Any", model), list(node.tools_by_name.values()), provider_tools, prompt)
     plan = AgentPlan(
         name=name,
         flow=flow,
@@ -177,21 +188,6 @@ def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type
     if deprecated:
         raise TypeError(_unexpected(deprecated))
     return given or older
-
-
-def _check_version(version: str) -> None:
-    if version not in ("v1", "v2"):
-        raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
-
-
-def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: object) -> ReactFlow:
-    return ReactFlow(
-        tools=bool(node.tools_by_name),
-        before=hooks[BEFORE] is not None,
-        after=hooks[AFTER] is not None,
-        response=response_format is not None,
-        direct=frozenset(tool.name for tool in node.tools_by_name.values() if tool.return_direct),
-    )
 
 
 # LangGraph reads the type hints of a schema anew for each graph, which takes half of the time to make an agent.
@@ -299,14 +295,3 @@ def tell_unkept_questions(node: ToolNode) -> None:
             IdleMiddlewareWarning,
             stacklevel=user_stacklevel(),
         )
-
-
-def _asks(
-    model: str | Runnable[Any, Any] | ModelChoice,
-    node: ToolNode,
-    provider_tools: list[dict[str, Any]],
-    prompt: Prompt | None,
-) -> FixedModel | ChosenModel:
-    if not isinstance(model, (str, type, Runnable)) and callable(model):
-        return ChosenModel(model, prompt)
-    return FixedModel(cast("Any", model), list(node.tools_by_name.values()), provider_tools, prompt)

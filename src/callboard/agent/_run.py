@@ -271,7 +271,9 @@ class Run:
             await self.thread.asked(ledger.records)
             raise self._asked(place, ledger) from None
         except Exception as error:
-            await self._failed(name, place, error)
+            if not is_control_flow(error):
+                self.tell.failed(place, error)
+                await self.thread.failed(name, repr(error))
             raise
         # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
         await self.thread.finished(name, output, later=ends_step)
@@ -284,11 +286,6 @@ class Run:
         if ledger.waits(name):
             raise self._asked(place, ledger)
         return ledger.config_of_call(name, self.context.config_at(place))
-
-    async def _failed(self, name: str, place: NodePlace, error: Exception) -> None:
-        if not is_control_flow(error):
-            self.tell.failed(place, error)
-            await self.thread.failed(name, repr(error))
 
     def _asked(self, place: NodePlace, ledger: Ledger) -> CallsInterrupted:
         self.tell.asked(place, ledger.pending, self.thread.state)

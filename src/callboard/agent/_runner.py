@@ -19,8 +19,8 @@ from langgraph.types import Command
 from callboard._calls._batch_context import batch_context
 from callboard._calls._draining import InFlight, Operation
 from callboard._calls._observers import current_observers
-from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
+from callboard._langgraph._outer_task import runtime_of
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
 from callboard._loops._entry_mode import Door, entered_from
 from callboard._loops._side_tasks import beside
@@ -81,7 +81,8 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
     if command.resume is not None and not thread.is_kept:
         raise RuntimeError("Cannot use Command(resume=...) without checkpointer")
     writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
-    goto: list[Any] = _listed(command.goto)
+    given_targets: Any = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
+    goto = [target for target in given_targets if target]
     check_sends(goto, flow.nodes, MESSAGES)
     if unknown := [node for node in map(str, parted(goto)[0]) if node not in (*flow.nodes, END)]:
         meant = did_you_mean(unknown[0], flow.nodes)
@@ -133,10 +134,6 @@ def _check_form(given: object) -> None:
         return
     told = f"Expected dict, got {given}; an agent starts from a state with messages: {instead}"
     raise InvalidUpdateError(create_error_message(message=told, error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE))
-
-
-def _listed(goto: Any) -> list[Any]:
-    return [target for target in (goto if isinstance(goto, (list, tuple)) else [goto]) if target]
 
 
 def _nothing(given: object) -> EmptyInputError:
@@ -225,7 +222,10 @@ class Runner:
             try:
                 run = await self._begun(thread, saver, request, put, outer)
                 run.context.reporter = reporter
-                handlers = [] if put is None else _handlers(request, put, path)
+                handlers: list[Any] = []
+                if put is not None:
+                    subgraphs, events = request.subgraphs, request.message_events
+                    handlers = handlers_for(request.modes, put, path, subgraphs=subgraphs, events=events)
                 go = run.go if request.budget is None else partial(_within, request.budget, run)
                 work = partial(traced, go, request.input, config, self.name, handlers=handlers, metadata=_ABOUT)
                 needs_support = thread.is_kept or self.plan.access.actors.is_needed
@@ -296,10 +296,6 @@ class Runner:
         elif outer is not None and outer.stream is None:
             given["stream_writer"] = write_nothing  # the outer stream was opened without nested graphs
         return around.merge(Runtime(**given))
-
-
-def _handlers(request: Request, put: Put, path: tuple[str, ...]) -> list[Any]:
-    return handlers_for(request.modes, put, path, subgraphs=request.subgraphs, events=request.message_events)
 
 
 def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Reader]:

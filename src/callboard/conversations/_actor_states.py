@@ -160,7 +160,8 @@ class ActorJournal:
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
         """Pass a new state of an actor to the thread of conversation, which stores it; return the state's digest."""
         kind, data = self._saver.packed(snapshot)
-        entry = ActorState(actor, key, _digest(kind, data), kind, data)
+        digest = blake2b(data, digest_size=16, key=kind.encode()).hexdigest()
+        entry = ActorState(actor, key, digest, kind, data)
         if self.version(actor, key) != entry.digest:
             # At once, for later calls of this run. The entry itself is stored together with the result of the call.
             self._states[actor, key] = StateAt(entry.digest, None, entry)
@@ -175,7 +176,3 @@ class ActorJournal:
             if isinstance(entry, ActorState) and (entry.name, entry.digest, entry.at) == (name, state.digest, None):
                 return entry
         raise StorageError(self._saver.described_at(state.at), f"has lost the state of the actor {name[0]!r}. {MEND}")
-
-
-def _digest(kind: str, data: bytes) -> str:
-    return blake2b(data, digest_size=16, key=kind.encode()).hexdigest()

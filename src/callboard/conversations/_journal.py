@@ -547,7 +547,17 @@ class SavedThread(RecordedThread):
         before, changes = self._pending() if self._entries else (self._base, [])
         # States without a location are in entries on the old checkpoint; the new checkpoint's notes refer to them.
         self.actor_states = self.actor_states.written_at(None if before is None else before.id)
-        base, changed = self._whole(before, source)
+        base, changed = new_base(
+            before,
+            {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **next_nodes(self)},
+            self.checkpoint_id,
+            source=source,
+            step=self.step,
+            place_before=self.parent_id,
+            sends=len(self.sends),
+            actors=self.actor_states.noted(),
+            next_version=self.saver.next_version,
+        )
         if kept := [*kept_records(self.records), *self.actor_states.kept()]:
             # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
             # killed in between leaves this write without a checkpoint, so the task id is unique.
@@ -573,20 +583,6 @@ class SavedThread(RecordedThread):
         # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
         self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
         self._is_latest = True
-
-    def _whole(self, before: Base | None, source: Source) -> tuple[Base, Mapping[str, Any]]:
-        """Return a checkpoint with the whole state, and the new versions of its changed channels."""
-        return new_base(
-            before,
-            {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **next_nodes(self)},
-            self.checkpoint_id,
-            source=source,
-            step=self.step,
-            place_before=self.parent_id,
-            sends=len(self.sends),
-            actors=self.actor_states.noted(),
-            next_version=self.saver.next_version,
-        )
 
 
 def _stored(entries: Iterable[Entry]) -> list[Write]:

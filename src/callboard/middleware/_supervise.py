@@ -14,7 +14,8 @@ from callboard._calls._batch import Batch
 from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall, note
 from callboard._calls._limits import NoKeyError
-from callboard._langgraph import runtime_of, scope_in_task
+from callboard._langgraph._call_scope import scope_in_task
+from callboard._langgraph._outer_task import runtime_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -30,7 +31,7 @@ from callboard.tools._errors import (
     only_invalid_arguments,
     raise_invalid_arguments,
 )
-from callboard.tools._invoke import check_arguments
+from callboard.tools._invoke import arguments_of
 from callboard.tools._middleware import check_policies, check_tools, shown_by, tools_of
 from callboard.tools._middleware_hooks import Missing, check_missing
 from callboard.tools._plan import Plan, ToolFacts, inject, plan_for
@@ -289,7 +290,7 @@ class _AgentCall(SupervisedCall[Item]):
         call, tool = request.tool_call, request.tool
         try:
             if tool is not None:
-                _check_arguments(self._setup.plans.of(tool), request)
+                _arguments_of(self._setup.plans.of(tool), request)
         except ToolInvocationError as invalid:
             content = self._setup.errors.invalid_arguments(invalid)
             if content is None:
@@ -298,10 +299,10 @@ class _AgentCall(SupervisedCall[Item]):
         raise error.__cause__ or error from None
 
 
-def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
+def _arguments_of(plan: Plan, request: ToolCallRequest) -> None:
     call = request.tool_call
     try:
-        check_arguments(plan, inject(call, plan.injected, request.runtime, "messages"))
+        arguments_of(plan, inject(call, plan.injected, request.runtime, "messages"))
     except ValidationError as invalid:
         raise_invalid_arguments(invalid, call, plan.injected.names)
 

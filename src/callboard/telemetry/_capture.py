@@ -37,8 +37,8 @@ class Capture:
     def value(self, value: object) -> Any:
         """Return a value in plain JSON types, with secrets removed, at full length."""
         try:
-            plain = to_jsonable_python(_plain(value), fallback=_named)
-            return to_jsonable_python(self._redactor(plain), fallback=_named)  # the redactor may return any type
+            plain = to_jsonable_python(_plain(value), fallback=type_mark)
+            return to_jsonable_python(self._redactor(plain), fallback=type_mark)  # the redactor may return any type
         except Exception as error:  # fail closed: a bug in a redactor must not export the raw value
             return _not_captured(error)
 
@@ -97,7 +97,8 @@ def _withheld(_: object) -> str:
     return "<not captured>"
 
 
-def _named(value: object) -> str:
+def type_mark(value: object) -> str:
+    """Return a text in place of a value that has no JSON form: the name of its type."""
     return f"<{type(value).__qualname__}>"
 
 

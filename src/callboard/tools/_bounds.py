@@ -60,7 +60,10 @@ def admission(
     for place, call in enumerate(calls):
         reason: str | None = None
         if id(call) in surplus:
-            reason = _too_many(len(reply), max_calls)
+            reason = (
+                f"this reply had {len(reply)} calls, and only the first {max_calls} were run; this one was not. Call "
+                "the tool again in your next reply if it is still needed."
+            )
         elif not are_small and not is_small(call):
             reason = offence(call, known)
         if reason is not None:
@@ -84,13 +87,9 @@ def unkept(calls: Sequence[ToolCall], *, is_stored: bool) -> dict[int, ToolMessa
         if reason is None and is_stored:
             reason = _long_integer_in(call["args"])
         if reason is not None:
-            refused[place] = _marked(call, reason)
+            message = _refusal(call, reason).message
+            refused[place] = message.model_copy(update={"response_metadata": {_MARK: True}})
     return refused
-
-
-def _marked(call: ToolCall, reason: str) -> ToolMessage:
-    message = _refusal(call, reason).message
-    return message.model_copy(update={"response_metadata": {_MARK: True}})
 
 
 def is_unkept(message: ToolMessage) -> bool:
@@ -189,13 +188,6 @@ def _weigh(parts: Sequence[Any], below: list[Any]) -> int:
         elif isinstance(value, (dict, list, tuple, set, frozenset)):
             below.append(cast("object", value))
     return characters
-
-
-def _too_many(number: int, max_calls: int | None) -> str:
-    return (
-        f"this reply had {number} calls, and only the first {max_calls} were run; this one was not. Call the tool "
-        "again in your next reply if it is still needed."
-    )
 
 
 def _harmless(call: ToolCall) -> ToolCall:

@@ -25,7 +25,7 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._calls._call import Attempt, current_call, note
 from callboard._calls._limits import NoKeyError
-from callboard._langgraph import scope_of
+from callboard._langgraph._call_scope import scope_of
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard.exceptions import CallError
@@ -72,7 +72,7 @@ async def invoke(
         await run.started(call, config.get("run_name"))
     try:
         try:
-            args, kwargs = _arguments(plan, call)
+            args, kwargs = arguments_of(plan, call)
             before = var_child_runnable_config.get()
             tracing = _enter_context(plan, config, manager, run, kwargs)
             try:
@@ -198,11 +198,6 @@ def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError
     )
 
 
-def check_arguments(plan: Plan, call: ToolCall) -> None:
-    """Raise the validation error of a tool's schema if the arguments of a call are invalid."""
-    _arguments(plan, call)
-
-
 def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
     """Return the names of the arguments in `ready` that callboard has supplied, and not the model."""
     return plan.injected.names | (ready["args"].keys() - call["args"].keys())
@@ -212,7 +207,7 @@ def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: Tool
     """Raise the validation error of invalid arguments; if the arguments are valid, raise the key function's error."""
     try:
         # Keys are computed before validation: a key function often fails because the arguments are invalid.
-        _arguments(plan, ready)
+        arguments_of(plan, ready)
     except ValidationError as invalid:
         raise_invalid_arguments(invalid, call, filled_in(plan, ready, call))
     raise error.__cause__ or error from None
@@ -254,7 +249,8 @@ def _enter_context(
     return None
 
 
-def _arguments(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the validated arguments of a call; raise the validation error of the tool's schema."""
     call_id = call["id"]
     if plan.model is None or (plan.model.call_id and call_id is None):
         return plan.tool._to_args_and_kwargs(call["args"].copy(), call_id)

@@ -20,16 +20,13 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt, UnknownInterruptError
 from langgraph.types import Command, Interrupt, interrupt
 
-from callboard._langgraph import (
+from callboard._langgraph._call_scope import (
     CALL_PREFIX,
     PLACEHOLDER_ID,
     RESUME,
     CallScratchpad,
     GraphNames,
-    GraphTask,
     call_config,
-    graph_task,
-    is_graph_node,
     is_interrupt_id,
     name_of_run,
     namespace_of_calls,
@@ -37,6 +34,7 @@ from callboard._langgraph import (
     scope_of,
     with_answers,
 )
+from callboard._langgraph._outer_task import GraphTask, graph_task, is_graph_node
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, are_segments, segment_of
 from callboard.tools._errors import OutcomeUnknown, unknown_text
 
@@ -269,7 +267,8 @@ class Ledger:
             scratchpad = CallScratchpad(self, key, namespace, self._bare or None)
         else:
             answers, digests = self._answers_for(record), self._digests_for(record)
-            question = self._answered(record)
+            is_answered = record.own and record.pending[0].id in self._answers
+            question = record.pending[0].value if is_answered else None
             scratchpad = CallScratchpad(self, key, namespace, answers, digests=digests, question=question)
         return call_config(config, self._call_conf, scratchpad)
 
@@ -297,10 +296,6 @@ class Ledger:
             # Recorded only after `interrupt()` has accepted it.
             answers.append(self._answers[record.pending[0].id])
         return answers
-
-    def _answered(self, record: CallRecord) -> object:
-        """Return the open question of a call if this run has an answer to it; else `None`."""
-        return record.pending[0].value if record.own and record.pending[0].id in self._answers else None
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
         """Return, for each answer to a call, the digest of its question, or `None` if the question has none."""

@@ -14,13 +14,13 @@ from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
 from callboard._calls._call import SupervisedCall, current_call
-from callboard._langgraph import graph_task
+from callboard._langgraph._outer_task import graph_task
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._callers import user_stacklevel
 from callboard.exceptions import MiddlewareOrderWarning
-from callboard.tools._invoke import check_arguments
+from callboard.tools._invoke import arguments_of
 from callboard.tools._middleware_hooks import asked_about, check_tool_names
 from callboard.tools._plan import plan_for
 from callboard.tools._results import CallNext, Output
@@ -153,7 +153,7 @@ def has_valid_arguments(request: ToolCallRequest) -> bool:
     assert request.tool is not None
     plan = plan_for(request.tool)
     try:
-        check_arguments(plan, request.tool_call)
+        arguments_of(plan, request.tool_call)
     except ValidationError as error:
         supplied = plan.injected.names | plan.injected.forbidden
         # Injected arguments are still absent here; only errors about other arguments are the model's.

@@ -118,8 +118,9 @@ def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[A
         return _Redacting(one.before_model)
     if getattr(one, "tools", None):
         return _passing
+    without = " without apply_to_tool_results=True" if hasattr(one, "apply_to_tool_results") else ""
     raise TypeError(
-        f"{type(one).__name__} does nothing to tool calls{_how_it_would(one)}. Hooks around the model belong in the "
+        f"{type(one).__name__} does nothing to tool calls{without}. Hooks around the model belong in the "
         "middleware of LangChain's create_agent, beside callboard.middleware.Supervise"
         f"{misspelt_in(type(one), _ALL_HOOKS)}"
     )
@@ -183,10 +184,6 @@ def _is_human(one: object) -> bool:
 def _redacts_results(one: Any) -> bool:
     """Return whether a middleware is a PIIMiddleware whose `before_model` hook redacts tool results."""
     return bool(getattr(one, "apply_to_tool_results", False)) and _own(one, "before_model") is not None
-
-
-def _how_it_would(one: object) -> str:
-    return " without apply_to_tool_results=True" if hasattr(one, "apply_to_tool_results") else ""
 
 
 async def _passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:

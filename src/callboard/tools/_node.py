@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
 from callboard._calls._draining import PATIENCE
-from callboard._langgraph import injected_args_by_name, with_runtime
+from callboard._langgraph._outer_task import injected_args_by_name, with_runtime
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._current import current_loop
@@ -198,10 +198,7 @@ class ToolNode(ManyInputs, Openable):
             max_calls=max_calls,
             on_unknown=on_unknown,
         )
-        self._setup = self._built()
-
-    def _built(self) -> Setup:
-        return setup_of(self._options)
+        self._setup = setup_of(self._options)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -212,7 +209,7 @@ class ToolNode(ManyInputs, Openable):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._setup = self._built()
+        self._setup = setup_of(self._options)
 
     def __repr__(self) -> str:
         return f"ToolNode([{', '.join(self._setup.tools)}], name={self.name!r})"

@@ -111,7 +111,8 @@ class Supervision:
         if policy.runs_in is not None:
             self.engines[name] = policy.runs_in
         # The tool's own limit first, the node's last: a call that waits for its tool holds no permit of the node.
-        self.limiters[name] = limiters = [*_limiter(name, policy), *self.shared]
+        own = [limiter_of(policy.limit, f"tool:{name}", f"the queue of tool {name!r}")] if policy.limit else []
+        self.limiters[name] = limiters = [*own, *self.shared]
         self.takes_context = self.takes_context or any(one.takes_context for one in limiters)
         self.grace = max(self.grace, policy.grace or 0.0)
         self.threads = self.threads.at_least(None if policy.limit is None else policy.limit.concurrency)
@@ -159,7 +160,7 @@ class Supervision:
             self.policies[tool] = replace(policy, idempotent=True)
 
     def policies_of(self, tools: Iterable[str]) -> dict[str, CallPolicy]:
-        return {name: self.policies.get(name, self.default) for name in tools}
+        return {name: self.policy(name) for name in tools}
 
     def statistics(self) -> Statistics:
         """Return the present numbers of running and waiting calls, and of abandoned threads."""
@@ -247,11 +248,6 @@ def _by_tool(option: str, label: str, policies: object) -> Mapping[str, CallPoli
 def _permits_of(limit: Limit) -> float:
     """Return the number of calls that a limit lets start immediately while no other call uses it."""
     return min(limit.concurrency or math.inf, math.inf if limit.rate is None else limit.rate.calls)
-
-
-def _limiter(name: str, policy: CallPolicy) -> list[Limiter | SharedLimiter]:
-    limit = policy.limit
-    return [] if limit is None else [limiter_of(limit, f"tool:{name}", f"the queue of tool {name!r}")]
 
 
 def limiter_of_run(concurrency: int) -> Limiter:

@@ -25,7 +25,7 @@ from pydantic_core import to_json
 import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers, observed_by
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
-from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of
+from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
 from callboard.telemetry._tracing import about_model, about_reply
 from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
 
@@ -371,10 +371,6 @@ def _is_cut(path: Path) -> bool:
 
 def _as_line(line: Line) -> bytes:
     try:
-        return to_json(line, fallback=_named) + b"\n"
+        return to_json(line, fallback=type_mark) + b"\n"
     except ValueError:  # a lone surrogate; UTF-8 cannot encode it, an escape in ASCII can
-        return dumps(line, default=_named).encode() + b"\n"
-
-
-def _named(value: object) -> str:
-    return f"<{type(value).__qualname__}>"
+        return dumps(line, default=type_mark).encode() + b"\n"
