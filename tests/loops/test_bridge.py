@@ -19,11 +19,12 @@ import pytest
 import sniffio
 from langchain_core.tools import StructuredTool
 
-from callboard import CallPolicy, Statistics, ToolNode, remaining
+from callboard import CallPolicy, Statistics, ToolNode, create_react_agent, remaining
 from callboard._loops._bridge import run_on_asyncio
-from callboard.testing import Recorder
+from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import ask, make, make_sync
 
+QUESTION = {"messages": [("user", "go")]}
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 user: ContextVar[str] = ContextVar("user", default="nobody")
 
@@ -173,35 +174,45 @@ def test_the_threads_of_nested_invokes_end() -> None:
         time.sleep(0.01)
 
 
-class _CtrlCAfterWaiting(threading.Event):
-    """An event that raises `KeyboardInterrupt` in the first thread that waits, as the interpreter would."""
+class _CtrlCWhileWaiting(threading.Event):
+    """An event that raises `KeyboardInterrupt` in the first waits after the calls began, as the interpreter would."""
 
-    interrupted = False
+    presses = 0
+    running: Callable[[], int]
 
     def wait(self, timeout: float | None = None) -> bool:
-        if not self.interrupted:
-            self.interrupted = True
-            super().wait(0.2)
-            raise KeyboardInterrupt
+        while self.presses and not super().wait(0.1):
+            if self.running():
+                _CtrlCWhileWaiting.presses -= 1
+                raise KeyboardInterrupt
         return super().wait(timeout)
 
 
-def test_an_interrupted_invoke_cancels_its_calls_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from callboard._loops import _bridge
-
+@pytest.mark.parametrize(("is_stream", "presses"), [(False, 1), (False, 2), (True, 1), (True, 2)])
+def test_an_interrupted_run_cancels_its_calls_and_waits_for_them_until_it_is_interrupted_again(
+    is_stream: bool, presses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a second Ctrl-C, the calls end by themselves; a stream is not closed while it goes on."""
     rec = Recorder()
-    node = ToolNode([rec.tool("stuck", hang=True, cleanup=0.2)])
+    node = ToolNode([rec.tool("stuck", hang=True, cleanup=0.5)])
+    agent = create_react_agent(ScriptedModel([calls("stuck", "stuck")]), node)
     within(10, lambda: echo_node().invoke(ask("echo")))  # the background loop runs before Event is replaced
 
     def go() -> None:
-        monkeypatch.setattr(_bridge.threading, "Event", _CtrlCAfterWaiting)
+        monkeypatch.setattr(_CtrlCWhileWaiting, "presses", presses)
+        monkeypatch.setattr(_CtrlCWhileWaiting, "running", lambda self: rec.running, raising=False)
+        monkeypatch.setattr(threading, "Event", _CtrlCWhileWaiting)
         try:
-            node.invoke(ask("stuck", "stuck"))
+            list(agent.stream(QUESTION)) if is_stream else node.invoke(ask("stuck", "stuck"))
         finally:
             monkeypatch.undo()
 
     with pytest.raises(KeyboardInterrupt):
         within(10, go)
+    assert presses == 2 or not rec.running
+    deadline = time.monotonic() + 5
+    while rec.running and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert rec.count("cleaned up") == 2
     assert (rec.running, node.statistics()) == (0, IDLE)
 

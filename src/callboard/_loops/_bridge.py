@@ -250,7 +250,9 @@ def pulled(items: AsyncIterator[T]) -> Iterator[T]:
         while (item := run_from_sync(partial(_next, items))) is not _END:
             yield cast("T", item)
     finally:
-        run_from_sync(cast("Any", items).aclose)
+        # After a second Ctrl-C, the cancelled request for an item goes on by itself, and ends the generator.
+        if not cast("Any", items).ag_running:
+            run_from_sync(cast("Any", items).aclose)
 
 
 async def _next(items: AsyncIterator[object]) -> object:
