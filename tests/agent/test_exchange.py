@@ -1,21 +1,25 @@
 """Promises 2, 10 and 12: callboard continues LangGraph's threads anywhere, and LangGraph callboard's between turns."""
 
 import asyncio
+import operator
 import warnings
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
+import langchain.agents
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.errors import UnknownInterruptError
 from langgraph.prebuilt import create_react_agent as langgraphs
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
+from typing_extensions import NotRequired
 
 import callboard
 from callboard import AgentState, create_react_agent
@@ -211,6 +215,61 @@ async def test_a_call_that_failed_runs_again_under_ours(saver: Any, theirs: str)
     assert desk.log.count("fragile") == 2
     assert desk.log.count("work x") == (2 if theirs == "react v1" else 1)
     assert len(model.requests) == 2
+
+
+class Orders(AgentState):
+    orders: NotRequired[Annotated[list[str], operator.add]]
+
+
+class OrdersOfLangchain(langchain.agents.AgentState[Any]):
+    orders: NotRequired[Annotated[list[str], operator.add]]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "waits"),
+    [
+        ("react v2", "ours", True),
+        ("langchain", "create_agent", True),
+        ("react v2", "ours v1", False),
+        ("react v1", "ours", False),
+    ],
+)
+async def test_a_command_of_a_call_under_theirs_changes_the_state_under_ours(
+    saver: Any, theirs: str, ours: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their process ends while another call waits, or when all calls have ended and the step has not."""
+    desk, schema = Desk(), OrdersOfLangchain if theirs == "langchain" else Orders
+
+    @tool
+    def order(id: Annotated[str, InjectedToolCallId]) -> list[Command[Any]]:
+        """Order, with two messages, changes of the state and a further call."""
+        desk.log.append(f"order {id}")
+        done: list[Any] = [ToolMessage("ordered", tool_call_id=id), HumanMessage(f"noted {id}")]
+        further = [Send("tools", [tool_call("work", "9", query="x")])] if id == "1" else ()
+        return [Command(update={"orders": [id], "messages": done}, goto=further), Command(update={"orders": ["tax"]})]
+
+    requested = [tool_call("order", "1"), tool_call("order", "2"), *([tool_call("ask", "3", query="a")] * waits)]
+    model = ScriptedModel([calls(*requested), *["done"] * 4])
+    first, second = (
+        agent(kind, model, desk.tools(order), checkpointer=saver, state_schema=schema) for kind in (theirs, ours)
+    )
+    store = saver.aput
+
+    async def store_until_calls(config: Any, checkpoint: Any, *rest: Any) -> Any:
+        if "orders" in checkpoint["channel_values"]:
+            raise OSError("the process ends")
+        return await store(config, checkpoint, *rest)
+
+    with monkeypatch.context() as dying, nullcontext() if waits else pytest.raises(OSError, match="ends"):
+        dying.setattr(saver, "aput", store_until_calls)
+        await first.ainvoke(QUESTION, AT, durability="sync")
+    await second.ainvoke(Command(resume="yes") if waits else None, AT)
+    state = (await second.aget_state(AT)).values
+
+    assert state["orders"] == ["1", "tax", "2", "tax"]
+    assert [desk.log.count(line) for line in ("order 1", "order 2", "work x")] == [1, 1, 1]
+    expected = ["tool:ordered", "human:noted 1", "tool:ordered", "human:noted 2", *(["tool:a: yes"] * waits)]
+    assert sorted(shape(state)[2 : 2 + len(expected)]) == sorted(expected)
 
 
 @pytest.mark.parametrize("theirs", BY_CALL)

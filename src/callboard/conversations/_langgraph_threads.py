@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from langchain_core.messages import ToolCall
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.types import Interrupt, Send
+from langgraph.types import Command, Interrupt, Send
 
 from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
 from callboard.conversations._channels import MESSAGES
@@ -75,8 +75,8 @@ def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
     elif TOOLS in thread.next:
         _read_batch(thread, found)
     for node in branches:
-        if node != TOOLS and (record := _record_of(_writes(found, _pulled(thread, found.checkpoint["id"], node)))):
-            thread.records[node] = record
+        if node != TOOLS:
+            thread.records[node] = _record_of(_writes(found, _pulled(thread, found.checkpoint["id"], node)))
 
 
 def _node_here(thread: Thread, name: str) -> str | None:
@@ -104,16 +104,12 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Read the writes of a LangGraph task that ran all calls of a reply; if just one call is open, set its record."""
+    """Read the writes of a LangGraph task that ran all calls of a reply, in one of its waiting threads, too."""
     # Such writes do not name their call. With several open calls, it is only known that one of them asks a question.
     calls = open_calls(thread)
     writes = _writes(found, _pulled(thread, found.checkpoint["id"], TOOLS))
-    if len(calls) != 1:
-        thread.has_unattributed_questions = any(channel == INTERRUPT for channel, _ in writes)
-        return
-    ((key, call),) = calls
-    if (record := _record_of(writes, call)) is not None:
-        thread.records[key] = record
+    thread.records |= _records_of(thread, writes, calls)
+    thread.has_unattributed_questions = len(calls) != 1 and any(channel == INTERRUPT for channel, _ in writes)
 
 
 Numbered = list[tuple[int, Send]]
@@ -149,10 +145,9 @@ def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> 
     if one.task in one.tasks(messages, MESSAGES):
         return  # the input has no calls
     calls = one.requested(messages, MESSAGES).calls
-    for key, call in zip(keys_of(calls), calls, strict=True):
-        record = _record_of(writes, call)
-        if record is not None and (record.is_finished or len(calls) == 1):
-            thread.records[one.task_of(key)] = record
+    thread.records |= _records_of(
+        thread, writes, [(one.task_of(key), call) for key, call in zip(keys_of(calls), calls, strict=True)]
+    )
 
 
 def _is_call_of(send: Send, asked: Collection[tuple[str, str]]) -> bool:
@@ -189,18 +184,51 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
         if (call := _call_in(send)) is None or not (of_this_id := names.get(id_of(call))):
             continue
         key = of_this_id.pop(0)  # calls with the same id have their sends in call order
-        if (record := _record_of(_pushed(thread, found, TOOLS, number), call)) is not None:
-            thread.records[key] = record
+        thread.records |= _records_of(thread, _pushed(thread, found, TOOLS, number), [(key, call)])
 
 
-def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall | None = None) -> CallRecord | None:
-    """Return a call's record from LangGraph's writes; without `call`, a node's record, which contains no result."""
+def _records_of(
+    thread: Thread, writes: Sequence[tuple[str, Any]], calls: Sequence[tuple[str, ToolCall]]
+) -> dict[str, CallRecord]:
+    """Return the records of the calls of one LangGraph task, by key, from the task's writes."""
+    updates = [(channel, value) for channel, value in writes if channel in thread.schema.specs]
+    if not updates:
+        return {calls[0][0]: _record_of(writes)} if len(calls) == 1 else {}
+    # The task has finished: LangGraph writes the results of its calls together, commands as changes of the state.
+    messages = [message for channel, value in updates if channel == MESSAGES for message in _listed(value)]
+    records: dict[str, CallRecord] = {}
+    for key, call in reversed(calls[1:]):
+        if own := answers_to(call, messages):
+            records[key] = CallRecord(output=own[-1])  # calls with the same id have their messages in call order
+            messages = [message for message in messages if message is not own[-1]]
+    taken = [record.output for record in records.values()]
+    # It is not known which call changed the state, and the first one gets all changes.
+    changes = [
+        (channel, [one for one in _listed(value) if not any(one is other for other in taken)])
+        if channel == MESSAGES
+        else (channel, value)
+        for channel, value in updates
+    ]
+    gotos = [value for channel, value in writes if channel == TASKS]
+    for channel, _ in writes:
+        node = _node_here(thread, channel.removeprefix(BRANCH)) if channel.startswith(BRANCH) else None
+        if node not in (None, thread.schema.flow.turn_entry):  # the edge of the tools node leads to that one
+            gotos.append(node)
+    output: object = Command(update=changes, goto=gotos)
+    if not gotos and len(changes) == len(messages) == 1 and answers_to(calls[0][1], messages):
+        output = messages[0]
+    return {calls[0][0]: CallRecord(output=output), **records}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _record_of(writes: Sequence[tuple[str, Any]]) -> CallRecord:
+    """Return the record of a task that has not finished, from LangGraph's writes: its questions and answers."""
     record = NOTHING_KNOWN
     for channel, value in writes:
-        if channel == MESSAGES and call is not None:
-            if own := answers_to(call, value if isinstance(value, list) else [value]):
-                return CallRecord(output=own[0])
-        elif channel == INTERRUPT:
+        if channel == INTERRUPT:
             pending: Sequence[Interrupt] = value if isinstance(value, (list, tuple)) else [value]
             record = record._replace(pending=tuple(pending), own=True)
         elif channel == RESUME:
