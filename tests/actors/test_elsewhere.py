@@ -13,23 +13,20 @@ from callboard import (
     ActorDiedError,
     ActorGoneError,
     ActorStartError,
-    CallEvent,
     EngineError,
     Reply,
-    Supervisor,
     SupervisorError,
     ToolNode,
     child,
     handler,
     keyed,
-    observe,
     progress,
     remaining,
     running,
 )
 from callboard.actors import _engine_runner
 from callboard.actors._actor import Lifespan
-from callboard.testing import calls, tool_call
+from callboard.testing import tool_call
 from tests.engines._fake import FakeEngine
 from tests.helpers import BrokenError, contents, keep
 
@@ -222,28 +219,6 @@ async def test_one_that_dies_while_nobody_asks_is_started_again_until_its_superv
     assert told == [("start", "notes", None)] * 3
 
 
-async def test_a_cancelled_call_ends_there_and_the_actor_goes_on() -> None:
-    engine = FakeEngine()
-    async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
-        await notebook.append("stays")
-        with anyio.move_on_after(1):
-            await notebook.wait()
-        assert told[-1] == "waits no more"
-        assert await notebook.size() == 1
-
-
-async def test_handlers_of_a_group_run_side_by_side_there() -> None:
-    engine = FakeEngine()
-    gates["reading"] = anyio.Event()
-    async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(notebook.read)
-        await _until(lambda: engine.bodies.count("Notebook.read") == 2)
-        await anyio.sleep(1)
-        assert engine.bodies.count("Notebook.read") == 2
-        gates["reading"].set()
-
-
 async def test_a_deferred_reply_is_sent_from_there() -> None:
     engine = FakeEngine()
     gates["later"] = anyio.Event()
@@ -302,25 +277,6 @@ async def test_what_cannot_cross_is_told_before_anything_runs() -> None:
             pass
     assert caught.value.never
     assert told == []
-
-
-async def test_progress_and_the_time_that_is_left_cross() -> None:
-    engine = FakeEngine()
-    node = ToolNode([child(Notebook, "notes", runs_in=engine)], timeout=7.0)
-    heard: list[CallEvent] = []
-    with observe(heard.append):
-        [message] = await node.ainvoke([calls("wait")])
-    assert [one.message for one in heard if one.what == "progress"] == ["still waiting"]
-    assert "did not finish within its timeout of 7 s" in message.content
-    assert 6 < next(one[1] for one in told if one[0] == "waits") <= 7
-
-
-async def test_two_in_one_tree_have_a_worker_each() -> None:
-    engine = FakeEngine()
-    async with Supervisor([child(Notebook, "notes", runs_in=engine), child(Counter, runs_in=engine)]) as tree:
-        assert engine.seats == 2
-        assert await tree[Notebook].append("one") == await tree[Counter].add() == 1
-    assert (engine.seats, engine.opened) == (0, 0)
 
 
 async def test_a_seat_that_is_refused_is_no_life() -> None:

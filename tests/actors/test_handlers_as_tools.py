@@ -22,7 +22,6 @@ from callboard import (
     remaining,
     running,
 )
-from callboard.exceptions import PoisonousCallError
 from callboard.testing import tool_call
 from tests.helpers import BrokenError, contents
 
@@ -307,9 +306,3 @@ async def test_an_idempotent_call_that_ends_its_actor_runs_three_times_and_is_to
     assert "'tear' ran 3 times for this call and ended its actor each time; it is not run again." in found.text
     assert "Whether it had its effect is unknown." in found.text
     assert found.additional_kwargs["callboard"]["ended"] == "unknown"
-
-
-def test_a_refusal_says_how_often_the_call_ran() -> None:
-    assert PoisonousCallError("tear", "1", 3, runs=2).ended == "unknown"
-    assert PoisonousCallError("tear", "1", 3).ended == "rejected"
-    assert "ran 2 times for this call" in str(PoisonousCallError("tear", "1", 3, runs=2))

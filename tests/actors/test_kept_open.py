@@ -99,20 +99,6 @@ async def test_an_agent_stays_open_from_one_task_to_another() -> None:
     assert live_tasks() == before
 
 
-@pytest.mark.real_clock
-async def test_a_closed_agent_may_be_opened_again() -> None:
-    """The next opening has a new actor; without one, an actor lives for one run."""
-    agent = agent_of(Counter())
-    with anyio.fail_after(WAIT):
-        await agent.open()
-        assert await counted(agent) == "1"
-        await agent.aclose()
-        assert [await counted(agent), await counted(agent)] == ["1", "1"]
-        await agent.open()
-        assert [await counted(agent), await counted(agent)] == ["1", "2"]
-        await agent.aclose()
-
-
 async def test_a_node_and_a_supervisor_stay_open_too() -> None:
     """All owners of actors share one mechanism."""
     node, tree = ToolNode([Counter()]), Supervisor([Counter()])

@@ -122,17 +122,6 @@ def test_a_message_may_be_withdrawn_after_it_was_taken() -> None:
     assert mailbox.next() is two
 
 
-def test_a_message_needs_nothing_of_the_messages_behind_it() -> None:
-    """A message that runs alone, further back in the queue, waits for this one and not the other way round."""
-    mailbox, running = box(), [message(number, "reads") for number in range(2)]
-    waiting, behind = message(2, "reads"), message(3)
-    for one in (*running, waiting, behind):
-        mailbox.put(one)
-    assert [mailbox.next() for _ in running] == running
-    assert mailbox.needs(waiting) == Needs(tuple((one,) for one in running))
-    assert mailbox.needs(behind) == Needs((tuple(running),))
-
-
 def test_one_that_was_taken_back_is_the_first_again() -> None:
     mailbox, many = box(), [message(number, "looks") for number in range(3)]
     for one in many:

@@ -1,4 +1,4 @@
-"""Memory of an idle actor, and the reference cycles that an ask leaves to the garbage collector."""
+"""Reference cycles that an ask would leave to the garbage collector."""
 
 import contextlib
 import gc
@@ -6,22 +6,41 @@ import gc
 import anyio
 import pytest
 
-from callboard import ToolNode, running
+from callboard import Actor, Reply, ToolNode, handler, running
 from callboard.testing import calls, tool_call
-from tests.helpers import litter, weighed
-
-from ._weight import KINDS, Desk
+from tests.helpers import litter
 
 pytestmark = pytest.mark.hangs_after(120)
-AT_MOST = 10 * 1024
-"""Limit in bytes."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.exhaustive
-def test_an_idle_actor_weighs_at_most_10_kilobytes(backend: str, kind: str) -> None:
-    assert 0 < weighed("tests.actors._weight", backend, kind) <= AT_MOST
+class Desk(Actor):
+    """Handlers of every kind."""
+
+    @handler
+    async def work(self, query: str) -> str:
+        """Answer."""
+        return query
+
+    @handler(group="reads")
+    async def read(self, query: str) -> str:
+        """Answer, beside others."""
+        return query
+
+    @handler(deferred=True)
+    async def later(self, reply: Reply[str], query: str) -> None:
+        """Answer by a reply."""
+        reply.send(query)
+
+    @handler
+    async def fail(self, query: str) -> str:
+        """Fail."""
+        raise ValueError(query)
+
+    @handler
+    async def slow(self, query: str) -> str:
+        """Answer too late."""
+        await anyio.sleep(30)
+        return query
 
 
 @pytest.mark.usefixtures("no_collector")

@@ -1,35 +1,9 @@
 """Counts of calls, computed from observer events and from recordings."""
 
-from random import Random
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from callboard._cli._call_counts import CallCounts, percentile, total
-from tests.telemetry._events import ENDS, Script, counts_of, event, played, scripts
-
-
-@given(scripts(), st.randoms(use_true_random=False))
-def test_in_whatever_order_things_happen_the_counts_add_up(calls: list[Script], random: Random) -> None:
-    """At the end no call runs or waits, and each has its own outcome. No count is ever lost in between."""
-    counts = CallCounts(["fetch"])
-    begun = 0
-    for one in played(calls, random):
-        counts(one)
-        begun += one.phase == "begun"
-        row = total(counts.rows.values())
-        assert (row.calls, len(counts.open)) == (begun, row.open)
-        assert counts.queue == row.states["waiting"] <= counts.longest_queue
-        assert min(row.states.values(), default=0) >= 0
-
-    row = total(counts.rows.values())
-    assert (row.open, counts.queue, counts.open) == (0, 0, {})
-    for ending in ENDS:
-        assert row.states[ending] == sum(call.end == ending for call in calls)
-    assert row.calls == len(row.durations) == len(calls)
-    for tool, one_row in counts.rows.items():
-        assert one_row.calls == sum(call.tool == tool for call in calls)
+from callboard._cli._call_counts import CallCounts, percentile
+from tests.telemetry._events import counts_of, event
 
 
 def test_waits_are_measured() -> None:

@@ -203,27 +203,6 @@ def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> 
         assert terminal.end() == 0
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        ((), ["slow()", "running", "slow()", "running"]),
-        (("--live",), ["0 of 1 calls ended", "1 running, 0 waiting", "slowest now"]),
-    ],
-)
-def test_open_calls_are_shown_while_they_run(
-    project: Project, agents: str, backend: str, options: tuple[str, ...], shown: list[str]
-) -> None:
-    """The live view takes the place of the list of open calls."""
-    with project.terminal("run", f"{agents}:slowly", "Go!", *options, "--backend", backend) as terminal:
-        for text in shown:
-            terminal.until(text)
-        (project.directory / "go").touch()
-        terminal.until("done    slow()")
-        terminal.until("I see: went.")
-        assert terminal.end() == 0
-
-
 def test_json_goes_to_stdout_and_the_questions_to_the_terminal(project: Project, agents: str) -> None:
     with (
         (project.directory / "out.json").open("w") as out,

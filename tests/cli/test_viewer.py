@@ -98,16 +98,6 @@ def test_every_call_has_a_bar_where_its_times_say(opened: Any) -> None:
     assert attempt["width"] == pytest.approx(2 * wait["width"], abs=2)
 
 
-def test_the_overview_has_no_peak_where_one_call_follows_another(opened: Any) -> None:
-    """Both ends of a stretch are within a pixel, and a wait may be shorter than a pixel."""
-    turns = [event for number in range(1, 9) for event in call(number, 0.13 * number, took=0.13)]
-    events = [*run(1, 0, 10), *turns, *call(9, 5, wait=0.0001, took=2)]
-    page = opened([HEADER, *in_order(events)]).page
-
-    assert set(page.evaluate("[...levels(400, 'attempts', 1)]")) == {0, 1}
-    assert set(page.evaluate("[...levels(400, 'waits', 0)]")) == {0}
-
-
 def test_searching_narrows(opened: Any) -> None:
     one = opened(busy(200))
     one.press("/")
@@ -324,22 +314,6 @@ def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -
     assert one.page.locator("h2").first.inner_text().startswith("run 1 agent")
 
 
-LABELS_THAT_TOUCH = """() => {
-    const ends = [...document.querySelectorAll('#axis span')].map((one) => one.getBoundingClientRect());
-    return ends.flatMap((one, at) => (at && one.left < ends[at - 1].right ? [at] : []));
-}"""
-
-
-@pytest.mark.parametrize("took", [0.00007, 0.0021, 0.0048, 0.047, 0.93, 25.0, 2000.0])
-def test_no_label_of_the_axis_covers_another(opened: Any, took: float) -> None:
-    one = opened([HEADER, *in_order([*run(1, 0, took), *call(1, 0, took=took)])])
-
-    for width in range(390, 1400, 30):
-        one.page.set_viewport_size({"width": width, "height": 800})
-        one.page.evaluate(PAINTED)
-        assert one.page.evaluate(LABELS_THAT_TOUCH) == [], width
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 def test_progress_does_not_paint_over_its_bar(opened: Any, width: int) -> None:
     one = opened(many_searches())
@@ -355,11 +329,3 @@ def test_progress_does_not_paint_over_its_bar(opened: Any, width: int) -> None:
     assert "progress, 194 times more" in told
     assert "done 199" in told
     assert told.count("done ") == 6
-
-
-def test_very_many_notes_leave_the_bar_to_be_seen(opened: Any) -> None:
-    """The notes come from a middleware that retries without end."""
-    noted = [{"event": "noted", "t": 0.5 + turn / 1000, "call": 1, "what": "retry"} for turn in range(1000)]
-    one = opened([HEADER, *in_order([*run(1, 0, 4), *call(1, 0.5), *noted])])
-
-    assert 20 < one.page.locator(".bar .note").count() <= 41

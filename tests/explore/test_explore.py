@@ -4,7 +4,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from callboard_actors.process._worker_proxy import WorkerProxy
 from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats
 from ._defects import DEFECTS, Around, AsksOneByOne, ForgetsLimits, ForgetsTheLedger, IgnoresItsCaller, MixesAnswersUp
 from ._explore import Failure, explore_one
-from ._plans import homes_in, shrink, smaller_than, written
+from ._plans import homes_in, written
 from ._watch import run_on
 
 SHARE = {"batches": 80, "threads": 6, "agents": 8, "kills": 1, "hostile": 20, "seats": 2, "fleets": 2, "nested": 30}
@@ -147,28 +147,6 @@ def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() ->
             assert plan == world.plan(seed)
             known = {name: homes[home][name] for home, name in homes_in(plan)}
             assert eval(written(plan), known) == plan
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An artificial plan for the shrinker."""
-
-    numbers: tuple[int, ...]
-    word: str = "none"
-    inner: tuple["Plan", ...] = ()
-
-
-def test_a_plan_is_made_as_small_as_what_it_shows() -> None:
-    """Each part of a plan that is not needed for the failure is removed."""
-    big = Plan((5, 7, 3, 9, 1), "word", (Plan((1, 2)), Plan((4,), "x", (Plan((7,)),))))
-
-    def shows(plan: Plan) -> bool:
-        return any(one > 6 for one in plan.numbers) and any(len(one.numbers) > 0 for one in plan.inner)
-
-    smallest = shrink(big, shows)
-
-    assert smallest in (Plan((7,), inner=(Plan((0,)),)), Plan((9,), inner=(Plan((0,)),)))
-    assert not any(shows(one) for one in smaller_than(smallest))
 
 
 @pytest.mark.parametrize("backend", backend_names())

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
-from uuid import uuid4
 
 import httpx2
 import pytest
@@ -130,12 +129,3 @@ async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opene
     with pytest.raises(ActorStartError, match="it was not authorized: nobody came back to the page"):
         await McpServer(protected, auth=person.provider()).__aenter__()
     assert person.asked == 1
-
-
-@ERAS
-async def test_calls_with_a_token_run_side_by_side(protected: str, mode: str) -> None:
-    """The two calls wait for each other at the server, so they must run concurrently."""
-    place = uuid4().hex
-    async with McpServer(protected, auth=Person(protected).provider(), mode=mode) as server:
-        two = await answers(ToolNode([server]), *(tool_call("meet", n, place=place) for n in ("1", "2")))
-    assert [message.text for message in two] == ["met", "met"]

@@ -9,13 +9,13 @@ import anyio
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
-from langgraph.types import Command, interrupt
+from langgraph.types import interrupt
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError, Limit, ToolNode, observe
 from callboard.middleware import CircuitBreaker, Retry
-from callboard.middleware._breaker import MOST, Circuit, Rules, Ticket
+from callboard.middleware._breaker import FEWEST, MOST, Circuit, Circuits, Rules, Ticket
 from callboard.testing import backend, backend_names, tool_call
 from tests.helpers import ended
 
@@ -331,17 +331,6 @@ async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
     assert (await asked.once()).content == "page"
 
 
-async def test_a_command_is_a_success() -> None:
-    """A tool that returns a command works."""
-    service = Service(answer=lambda: Command(update={"messages": [ToolMessage("moved", tool_call_id="1")]}))
-    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10))
-    await asked.fail(1)
-    await anyio.sleep(10)
-    service.down = False
-    await asked.node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("fetch", "1")])]})
-    assert asked.state == "closed"
-
-
 async def test_a_series_of_attempts_is_one_failure() -> None:
     """A breaker outside of a retry counts the whole series once."""
     policy = CallPolicy(idempotent=True)
@@ -570,3 +559,36 @@ class CircuitAndModel(RuleBasedStateMachine):
 def test_a_circuit_does_what_its_history_says() -> None:
     """For any order of events, the circuit matches a model with complete history."""
     run_state_machine_as_test(CircuitAndModel)
+
+
+def test_a_circuit_is_idle_when_a_new_one_would_do_the_same() -> None:
+    """No call is running, the last outcome does not count any more, and the tool was not down within the window."""
+    circuit = Circuit(Rules(ratio=1, minimum=1, window=10, open_for=7, probes=1))
+    assert circuit.idle(0)
+    first, second = _let_in(circuit, 0), _let_in(circuit, 0)
+    circuit.after(first, 2, failed=False)
+    assert not circuit.idle(100)
+    circuit.after(second, 5, failed=None)
+    assert [circuit.idle(now) for now in (11, 12)] == [False, True]
+    circuit.after(_let_in(circuit, 5), 5, failed=False)
+    assert [circuit.idle(now) for now in (14, 15)] == [False, True]
+    circuit.after(_let_in(circuit, 20), 20, failed=True)
+    assert [circuit.idle(now) for now in (36, 37)] == [False, True]
+
+
+async def test_idle_circuits_are_dropped_when_there_are_many_and_those_in_use_are_kept() -> None:
+    circuits = Circuits(Rules(ratio=0.5, minimum=1, window=10, open_for=7, probes=1))
+    circuits.enter("busy")
+    for number in range(FEWEST - 1):
+        circuits.leave(circuits.enter(number), None)
+    assert len(circuits._circuits) == FEWEST
+    circuits.enter("one more")
+    assert set(circuits._circuits) == {"busy", "one more"}
+    assert circuits._prune_at == FEWEST
+
+
+async def test_the_next_look_for_idle_circuits_comes_when_they_are_twice_as_many() -> None:
+    circuits = Circuits(Rules(ratio=0.5, minimum=1, window=10, open_for=7, probes=1))
+    for number in range(FEWEST + 1):
+        circuits.enter(number)
+    assert (len(circuits._circuits), circuits._prune_at) == (FEWEST + 1, 2 * FEWEST)

@@ -431,12 +431,6 @@ async def test_nothing_is_repaired_onto_an_injected_argument(args: dict[str, Any
     assert "bob" not in str(message.content) or "bob" in str(plain.content)
 
 
-async def test_an_unknown_tool_is_left_to_the_node() -> None:
-    node = ToolNode([TOOLS["search"]], middleware=[RepairArguments()])
-    result = await node.ainvoke([tool_call("serch", "1", query=["tea"])])
-    assert "serch is not a valid tool" in result["messages"][0].content
-
-
 class Unvalidated(BaseTool):
     name: str = "unvalidated"
     description: str = "Takes anything: a tool without a schema is not validated."

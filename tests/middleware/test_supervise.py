@@ -519,17 +519,6 @@ async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(recorder: R
     assert recorder.count("cleaned up") == (door == "ainvoke")
 
 
-async def test_a_body_that_cancels_itself_is_an_error_of_its_own() -> None:
-    """The tool raised the cancellation itself, so no other call may be cancelled by it."""
-
-    async def confused() -> str:
-        raise asyncio.CancelledError
-
-    state = await run(agent_of([make(confused), Recorder().tool("fine")], Supervise(), asks=["confused", "fine"]))
-
-    assert ended(state) == ["cancelled", None]
-
-
 # Our middleware together with LangChain's
 
 

@@ -211,31 +211,12 @@ def user() -> tuple[str, str]:
     return found
 
 
-def time_left() -> float:
-    from callboard import remaining
-
-    return remaining()
-
-
-async def time_left_later() -> float:
-    return time_left()
-
-
 def go_on(steps: int, pause: float) -> int:
     from callboard import progress
 
     for step in range(steps):
         progress(f"step {step}", done=step, total=steps)
         time.sleep(pause)
-    return steps
-
-
-async def go_on_later(steps: int, pause: float) -> int:
-    import anyio
-
-    for _ in range(steps):
-        await anyio.to_thread.run_sync(go_on, 1, 0)
-        await anyio.sleep(pause)
     return steps
 
 

@@ -1,7 +1,6 @@
 """Worker sessions: one worker reserved for one owner, its concurrent async functions, and how it ends."""
 
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -125,23 +124,6 @@ async def test_a_seat_that_never_stops_talking_holds_up_nobody(tmp_path: Path) -
             for number in range(20):
                 assert await pool.run(bodies.add, number, 1) == number + 1
             group.cancel_scope.cancel()
-
-
-@pytest.mark.backends("asyncio", "trio")
-async def test_calls_of_a_seat_that_is_killed_are_unknown(tmp_path: Path) -> None:
-    """SIGKILL, as the kernel sends it, makes the outcome of open calls unknown."""
-    async with opened() as pool, pool.seat("owner") as seat:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_killed, seat, str(tmp_path))
-            [pid] = await started(tmp_path)
-            os.kill(pid, signal.SIGKILL)
-        assert "killed by SIGKILL" in await seat.until_ended()
-
-
-async def _killed(seat: Any, folder: str) -> None:
-    with pytest.raises(WorkerDiedError, match=r"'wait_there' had begun when its worker .* SIGKILL") as caught:
-        await seat.run_body(body_of(bodies.wait_there, folder))
-    assert not caught.value.recurs
 
 
 async def test_a_call_whose_begin_fails_leaves_nothing_in_its_seat() -> None:

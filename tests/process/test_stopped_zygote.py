@@ -54,23 +54,6 @@ async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leave
         await _gone(below)
 
 
-async def test_the_closing_of_a_pool_whose_zygote_stands_still_can_be_cancelled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A cancelled close takes little more than the grace period and leaves no process."""
-    monkeypatch.setattr(_crew, "_UNHEARD", 10_000.0)
-    before = descendants(os.getpid())
-    with anyio.fail_after(WAIT):
-        with anyio.CancelScope() as scope:
-            async with Processes(workers=1, grace=0.1) as pool:
-                below = descendants(os.getpid()) - before
-                os.kill(zygote_of(pool), signal.SIGSTOP)
-                scope.cancel()
-                await anyio.sleep(0)
-        assert scope.cancelled_caught
-        await _gone(below)
-
-
 async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,17 +62,6 @@ async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its
     assert descendants(os.getpid()) == before
 
 
-async def test_a_tool_that_ends_its_process_fails_alone_and_says_how() -> None:
-    """A call that ended its worker process is not retried, because the tool would end the next one, too."""
-    with anyio.fail_after(WAIT):
-        async with _node(Processes(workers=1)) as node:
-            [ended] = await _run(node, ("end", {"code": 3}))
-            [fine] = await _run(node, ("later", {"text": "fine"}))
-    assert "its worker process exited with code 3" in ended.content
-    assert ended.status == "error"
-    assert fine.status == "success"
-
-
 async def test_an_agent_has_its_tools_run_in_one_pool_from_turn_to_turn() -> None:
     """The agent's workers are kept between turns."""
     model = ScriptedModel([calls(("later", {"text": "a"})), calls(("later", {"text": "b"})), AIMessage("done")])

@@ -222,14 +222,6 @@ async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(c
         assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
 
 
-async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() -> None:
-    """Builtins are restored as well; `sys.modules.clear()` once made every later call an error of the node."""
-    async with ToolNode([python_tool()]) as node:
-        await told(node, "x = 42")
-        assert await told(node, "import sys; sys.modules.clear()") == "Done; no output."
-        assert await told(node, "import json; json.dumps([x])") == "Out[3]: '[42]'"
-
-
 async def test_what_a_cell_does_to_our_own_code_ends_its_interpreter_with_the_next_call() -> None:
     """Exceptions inside of the interpreter's own code end the interpreter and never leave the node."""
     ours = "from callboard_actors.python._python import Python; del Python.run_python; Python._handlers.clear()"

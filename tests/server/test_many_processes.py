@@ -84,21 +84,6 @@ def test_four_processes_keep_to_fifty_starts_a_second(url: str, tmp_path: Path) 
     assert peak(lines) <= 8
 
 
-def test_a_process_that_ends_gives_its_places_back_at_once(url: str, tmp_path: Path) -> None:
-    """A closing process releases its permits before it ends, so no lease has to expire."""
-    resource = tmp_path / "resource"
-    plan = plan_of("limits", url, tmp_path, lease=6.0, concurrency=1, calls=1)
-
-    with waiting(resource, plan, plan, plan) as started:
-        go(started[0])
-        assert started[0].wait(timeout=60) == 0  # a fresh server grants nothing for one lease
-        began = time.monotonic()
-        go(*started[1:])
-        assert wait(started) == [0, 0, 0]
-
-    assert time.monotonic() - began < 6.0
-
-
 def test_killed_holders_and_a_killed_redis_let_no_more_run_than_may(own_redis: RedisServer, tmp_path: Path) -> None:
     """A Redis that lost its memory first collects the permits of live processes before it grants any."""
     resource = tmp_path / "resource"

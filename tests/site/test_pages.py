@@ -2,14 +2,13 @@
 
 import importlib
 import pkgutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import callboard
 import callboard_actors
-from tests.site import _pages, links
+from tests.site import _pages
 
 
 def listed(nav: list[Any]) -> list[str]:
@@ -90,22 +89,3 @@ def test_the_reference_has_the_public_names_of_each_module() -> None:
     for module, found in exported.items():
         entries = [line.split()[1] for line in _pages.directives(module).splitlines() if line.startswith("::: ")]
         assert sorted(entries[1:]) == [f"{module}.{name}" for name in found]
-
-
-def test_the_checker_finds_dead_links(tmp_path: Path) -> None:
-    """Each kind of link that the strict build does not see."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "index.html").write_text('<h1 id="here">A</h1><a href="../b.html#there">b</a><a href="#here">')
-    (tmp_path / "b.html").write_text(
-        '<p id="there"><a href="a/">a</a><a href="a/#gone"></a><a href="c.html"></a><img src="no.png">'
-        '<a href="https://example.org"></a><script src="https://example.org/x.js"></script>'
-        '<a href="mailto:a@b.example">'
-    )
-
-    assert list(links.faults(tmp_path)) == [
-        "b.html: no anchor for a/#gone",
-        "b.html: no file for c.html",
-        "b.html: no file for no.png",
-        "b.html: loads https://example.org/x.js from another host",
-    ]
-    assert links.main(tmp_path) == 1

@@ -120,16 +120,6 @@ def test_no_page_is_wider_than_the_window(window: Window, folder: str) -> None:
 
 @needs_chromium
 @pytest.mark.real_clock
-def test_the_measure_sees_what_is_too_wide(window: Window) -> None:
-    """The theme hides what sticks out at the right, so the width of the page alone would not show it."""
-    page = window.open("how-to/limits.html")
-    page.evaluate("document.querySelector('.md-content__inner p').style.width = '3000px'")
-
-    assert any("3000px" in one for one in page.evaluate(WIDER))
-
-
-@needs_chromium
-@pytest.mark.real_clock
 def test_every_public_name_has_an_entry(browser: Any, address: str) -> None:
     """An entry has an anchor, a signature and a docstring."""
     window = Window(browser, address)

@@ -60,11 +60,6 @@ def test_a_part_says_what_the_recorder_said_of_itself(tmp_path: Path) -> None:
     assert first.started.isoformat() == HEADER["started"]
 
 
-def test_numbers_of_parts_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
-    parts = read_recording(write(tmp_path / "one.jsonl", [HEADER, *call(1, 0), HEADER, *call(1, 5)])).parts
-    assert [[one.start for one in part.calls] for part in parts] == [[0], [5]]
-
-
 def test_what_never_ended_is_open(tmp_path: Path) -> None:
     """A killed process leaves calls, attempts, waits and requests without an end."""
     events = in_order([*run(1)[:2], *call(1, 0)[:2], *call(2, 0, wait=1)[:2]])

@@ -12,8 +12,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import trio
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from callboard.testing import VirtualClockLoop, backend, backend_names
 
@@ -100,12 +98,6 @@ def test_a_virtual_loop_waits_for_its_executor_when_it_is_closed() -> None:
     assert done.is_set()
 
 
-@pytest.mark.parametrize("name", backend_names())
-def test_every_virtual_backend_runs_under_anyio_run(name: str) -> None:
-    library, options = backend(name)
-    anyio.run(anyio.sleep, 3600, backend=library, backend_options=options)
-
-
 def test_trio_gets_a_fresh_clock_each_time() -> None:
     """A trio clock is for one run only."""
     assert backend("trio")[1]["clock"] is not backend("trio")[1]["clock"]
@@ -161,15 +153,6 @@ async def opened() -> AsyncIterator[float]:
 
 async def test_async_fixtures_share_the_clock_of_their_test(opened: float) -> None:
     assert anyio.current_time() == opened
-
-
-@settings(max_examples=3)
-@given(seconds=st.floats(1, 1e6))
-async def test_hypothesis_tests_run_on_every_backend(seconds: float) -> None:
-    """Hypothesis requires that a function-scoped fixture can be reused by all examples."""
-    start = anyio.current_time()
-    await anyio.sleep(seconds)
-    assert anyio.current_time() - start == pytest.approx(seconds)
 
 
 @pytest.mark.trio

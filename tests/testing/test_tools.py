@@ -69,20 +69,6 @@ async def test_peak_and_order_tell_how_calls_overlapped() -> None:
     assert rec.events[0].time == 0
 
 
-def test_a_recorder_that_saw_nothing_has_nothing_to_tell() -> None:
-    """Without calls, the peak is zero."""
-    rec = Recorder()
-    assert (rec.peak, rec.running, rec.order, rec.events) == (0, 0, [], [])
-
-
-async def test_a_tool_raises_when_its_time_is_over() -> None:
-    rec = Recorder()
-    with pytest.raises(ValueError, match="x"):
-        await run(rec.tool("boom", seconds=0.5, raises=ValueError("x")))
-    assert rec.lines == ["boom started", "boom raised"]
-    assert rec.times("raised") == pytest.approx([0.5])
-
-
 async def test_a_tool_fails_a_number_of_times_and_then_succeeds() -> None:
     """Tests of retries need a tool that fails a number of times first."""
     rec = Recorder()

@@ -179,15 +179,6 @@ async def test_who_goes_because_nobody_asks_gives_its_key_back(fleets: Fleets, l
     assert [what for what, _, _ in LOGS[log].lives] == ["start", "stop", "start", "stop"]
 
 
-async def test_who_has_to_make_room_gives_its_key_back(fleets: Fleets, log: str) -> None:
-    """With `cap=1` each ask of another key evicts the previous actor."""
-    async with two(fleets, log, cap=1) as (here, there):
-        for number in (1, 2):
-            for key in ("a", "b"):
-                assert (await here[key].up())[0] == number
-        assert (await there["a"].up())[0] == 3
-
-
 async def test_what_cannot_be_sent_is_named(fleets: Fleets, log: str) -> None:
     """An argument that cannot be pickled is an error only if it has to be sent to another process."""
     async with two(fleets, log) as (here, there):

@@ -35,29 +35,6 @@ class World:
         self.gate.take(Answer(**{"epoch": "1", **answer}), self.time if now is None else now)
 
 
-def test_all_is_said_anew_after_the_line_broke() -> None:
-    """Held permits are sent first, then waiting requests with their positions, then new ones. Starts are not lost."""
-    world = World()
-    held, _, left = world.enter("a"), world.enter("b"), world.enter("c")
-    assert world.says(0) == [("enter", "a"), ("enter", "b"), ("enter", "c")]
-    world.hears(0, granted={"a": 7}, queued={"b": "0/b", "c": "1/c"})
-    held.begin()
-    assert world.says(1) == [("begin", "a")]
-    left.leave()
-    world.enter("d")
-
-    world.gate.forget_line()  # the server may not have received the start
-
-    step = world.gate.step(2)
-    assert step.epoch == ""
-    assert [op.written for op in step.ops] == [
-        ("begin", "a", "", "", 0),
-        ("hold", "a", "", "", 7),
-        ("wait", "b", "", "0/b", 0),
-        ("enter", "d", "", "", 0),
-    ]
-
-
 def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None:
     """A server that knew only some of the permits would grant the others a second time."""
     world = World()
@@ -152,21 +129,6 @@ def test_a_place_is_lost_that_no_body_began_with_when_the_lease_was_over() -> No
     assert waits.is_lost
     waits.leave()
     assert world.says() == []
-
-
-def test_a_sign_of_life_that_was_heard_keeps_all_places() -> None:
-    """The lease counts from the time at which the renewal was sent."""
-    world = World()
-    stay = world.enter("a")
-    world.says()
-    world.hears(granted={"a": 7})
-    world.time += 0.9 * LEASE
-    world.says()
-    world.time += 0.5 * LEASE
-    assert stay.is_lost
-    world.hears()
-
-    assert not stay.is_lost
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(Limit(concurrency=7), [0, 1]), (Limit(rate=Rate(6, per=0.4)), [0, 1])])
