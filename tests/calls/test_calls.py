@@ -88,41 +88,6 @@ async def test_a_batch_is_closed_when_it_has_ended() -> None:
     assert started == ["body"]
 
 
-async def test_a_failed_call_has_ended_and_a_cancelled_one_has_not() -> None:
-    """A drain tells of the calls that have begun and not ended: their outcome is unknown."""
-    calls = [one_call(sleeping(5)), one_call(sleeping(1, error=ValueError("boom"))), one_call(sleeping(0))]
-    with pytest.raises(ValueError, match="boom"):
-        await run(*calls)
-    assert [call.ended for call in calls] == [False, True, True]
-
-
-async def test_attempts_of_one_call_are_counted_and_take_their_places_anew() -> None:
-    """Promise 7: a place at a limit belongs to an attempt, so each attempt of a call takes a new place."""
-    limiter = Limiter(Limit(concurrency=1), "the queue")
-    seen: list[CallEvent] = []
-
-    async def fail(attempt: Attempt) -> None:
-        await anyio.sleep(1)
-        raise ValueError("no")
-
-    async def thrice(call: SupervisedCall[object]) -> object:
-        for _ in range(2):
-            with pytest.raises(ValueError, match="no"):
-                await call.attempt(None, fail)
-            await anyio.sleep(1)
-        return "done"
-
-    with observe(seen.append):
-        call = Scripted({"name": "w", "args": {}, "id": "c1"}, CallPolicy(), [limiter], batch_context(), thrice)
-        other = one_call(sleeping(1), call_id="c2", limiters=[limiter])
-        await run(call, other)
-    ours = [(event.phase, event.attempt, round(event.queue_wait, 3)) for event in seen if event.call_id == "c1"]
-    first = [("begun", 0, 0), ("queued", 0, 0), ("started", 1, 0), ("attempt_ended", 1, 0)]
-    assert ours == [*first, ("queued", 1, 0), ("started", 2, 0), ("attempt_ended", 2, 0), ("ended", 2, 0)]
-    waited = [event.queue_wait for event in seen if event.call_id == "c2" and event.phase == "started"]
-    assert waited == pytest.approx([1])
-
-
 @pytest.mark.parametrize("how", ["cancel", "error", "timeout"])
 async def test_every_call_that_starts_is_told_to_end(how: str) -> None:
     """Observers see one `attempt_ended` for each `started` and one `ended` for each call, whatever happens."""

@@ -95,57 +95,6 @@ def taken(limit: Limit, loop: Any) -> Gate:
     return gate
 
 
-def test_as_many_enter_as_there_are_permits(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=2), "the gate")
-    assert [gate.try_enter(loop) for _ in range(3)] == [True, True, False]
-    gate.leave()
-    assert [gate.try_enter(loop) for _ in range(2)] == [True, False]
-    assert (gate.concurrency, gate.is_lendable, gate.identity, gate.starts) == (2, True, gate, None)
-
-
-def test_a_gate_with_a_rate_alone_has_any_number_of_permits(loop: Any) -> None:
-    gate = Gate(Limit(rate=Rate(3, per=10.0)), "the gate")
-    assert [gate.try_enter(loop) for _ in range(4)] == [True, True, True, False]
-    assert (gate.concurrency, gate.is_lendable) == (None, False)
-
-
-def test_only_the_head_of_the_queue_is_woken_and_only_once(loop: Any) -> None:
-    gate = taken(Limit(concurrency=1), loop)
-    first, second = Call(gate, loop), Call(gate, loop)
-    assert [one.sets for one in loop.wakeups] == [0, 0]
-    gate.leave()
-    gate.leave()  # a second permit: the head is awake already
-    assert [one.sets for one in loop.wakeups] == [1, 0]
-    assert not gate.try_enter(loop)  # a new call does not overtake those that wait
-    assert second.step() is None
-    assert first.step() is True
-    assert second.step() is True
-
-
-def test_a_call_that_gives_up_hands_its_wakeup_on(loop: Any) -> None:
-    gate = taken(Limit(concurrency=1), loop)
-    first, second, third = (Call(gate, loop) for _ in range(3))
-    second.cancel()
-    gate.leave()
-    first.cancel()
-    assert third.step() is True
-    assert not gate.idle(loop)
-    gate.leave()
-    assert gate.idle(loop)
-
-
-def test_a_call_that_is_woken_without_a_permit_waits_on(loop: Any) -> None:
-    gate = taken(Limit(concurrency=1), loop)
-    borrower: Any = object()
-    turn = LoanTurn(borrower)
-    first = Call(gate, loop, turn)
-    assert turn.wake is not None
-    turn.wake()
-    assert first.step() is None
-    gate.leave()
-    assert first.step() is True
-
-
 def test_a_full_queue_refuses_and_says_why(loop: Any) -> None:
     gate = taken(Limit(concurrency=2, queue=1), loop)
     waiting, refused = Call(gate, loop), Call(gate, loop)
@@ -154,29 +103,6 @@ def test_a_full_queue_refuses_and_says_why(loop: Any) -> None:
     rated = Gate(Limit(rate=Rate(1, per=1.0), queue=0), "the gate")
     assert Call(rated, loop).result is True
     assert str(Call(rated, loop).result) == "the gate is full: the rate is used up, 0 wait, and no more may"
-
-
-def test_every_call_in_the_queue_can_be_refused(loop: Any) -> None:
-    gate = taken(Limit(concurrency=1), loop)
-    calls = [Call(gate, loop) for _ in range(2)]
-    gate.refuse_waiting("no threads")
-    assert [str(one.step()) for one in calls] == ["no threads"] * 2
-    gate.leave()
-    assert gate.idle(loop)
-
-
-def test_a_rate_opens_again_a_whole_period_after_each_start(loop: Any) -> None:
-    gate = Gate(Limit(rate=Rate(2, per=10.0)), "the gate")
-    assert gate.try_enter(loop)
-    loop.time = 4.0
-    assert gate.try_enter(loop)
-    third, fourth = Call(gate, loop), Call(gate, loop)
-    loop.time = 9.9
-    assert (third.step(), fourth.step()) == (None, None)
-    loop.time = 10.0
-    assert (fourth.step(), third.step(), fourth.step()) == (None, True, None)
-    loop.time = 14.0
-    assert fourth.step() is True
 
 
 @pytest.mark.parametrize("early", [0.5, 1e-9], ids=["half a second", "the last digits"])
@@ -200,30 +126,6 @@ def test_a_call_that_wakes_before_the_rate_allows_its_start_sleeps_again(
     assert call.step() is True
 
 
-def test_loops_with_different_clocks_share_a_rate(loop: Any) -> None:
-    gate = Gate(Limit(rate=Rate(1, per=10.0)), "the gate")
-    assert gate.try_enter(Loop(time=100.0, offset=-100.0))  # type: ignore[arg-type]
-    loop.time = 9.0
-    assert not gate.try_enter(loop)
-    assert gate.try_enter(Loop(time=0.0, offset=10.0))  # type: ignore[arg-type]
-
-
-def test_a_gate_is_idle_when_a_new_one_would_do_the_same(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=1, rate=Rate(1, per=10.0)), "the gate")
-    assert gate.idle(loop)
-    assert gate.try_enter(loop)
-    gate.leave()
-    loop.time = 9.0
-    assert not gate.idle(loop)
-    loop.time = 10.0
-    assert gate.idle(loop)
-    assert gate.starts is not None
-    assert gate.starts.starts is None
-    assert gate.starts.concurrency is None
-    assert gate.starts.try_enter(loop)  # the start comes later than the permit
-    assert not gate.idle(loop)
-
-
 def test_a_gate_is_in_use_until_its_last_start_is_a_period_ago(loop: Any) -> None:
     gate = Gate(Limit(rate=Rate(2, per=10.0)), "the gate")
     for loop.time in (0.0, 4.0):
@@ -233,27 +135,6 @@ def test_a_gate_is_in_use_until_its_last_start_is_a_period_ago(loop: Any) -> Non
     assert not gate.idle(loop)
     loop.time = 14.0
     assert gate.idle(loop)
-
-
-def test_a_start_passes_when_the_rate_allows_it_and_keeps_no_permit(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=1, rate=Rate(1, per=10.0)), "the gate")
-    result_of(gate.pass_through(loop))
-    steps = gate.pass_through(loop)
-    steps.send(None)
-    loop.time = 10.0
-    result_of(steps)
-    loop.time = 20.0
-    assert gate.try_enter(loop)
-
-
-def test_a_body_starts_when_the_rate_of_each_permit_allows_it(loop: Any) -> None:
-    """The rate limits starts: a call may pass the gate of a rate long before it starts."""
-    gates = [Gate(Limit(concurrency=2, rate=Rate(1, per=10.0)), "the gate"), Gate(Limit(concurrency=1), "the gate")]
-    assert result_of(_limits.count_start(gates, loop)) is True
-    second = _limits.count_start(gates, loop)
-    assert second.send(None) is None
-    loop.time = 10.0
-    result_of(second)
 
 
 class Store:
@@ -337,41 +218,29 @@ def test_a_wait_for_a_permit_of_a_store_ends_by_a_loan_or_a_cancellation(loop: A
     assert store.log == ["left", "left"]
 
 
-def test_a_loan_that_is_granted_first_ends_the_wait(loop: Any) -> None:
-    gate = taken(Limit(concurrency=1), loop)
-    borrower: Any = object()
-    turn = LoanTurn(borrower)
-    call = Call(gate, loop, turn)
-    turn.is_granted = True
-    assert turn.wake is not None
-    turn.wake()
-    assert call.step() is False
-    assert not gate._queue
+class Holder:
+    """Attempt, as a loan sees it."""
+
+    waits_for = stalled = None
+    title = "an attempt"
 
 
-# Limiters
+def test_an_attempt_that_gives_up_returns_the_loan_that_it_was_granted() -> None:
+    loan, woken = Loan(Gate(Limit(concurrency=1), "the gate"), bool), list[LoanTurn]()
+    loan.try_borrow(Holder())
+    turns = [LoanTurn(Holder()) for _ in range(3)]
+    for turn in turns:
+        loan.wait_for(turn)
+        turn.when_granted(lambda turn=turn: woken.append(turn))  # type: ignore[misc]
+    loan.withdraw(turns[0])
+    loan.leave()
+    loan.withdraw(turns[1])  # granted, and given up at the same moment
+    assert woken == turns[1:]
+    assert loan.borrower is turns[2].borrower
 
 
 def call_of(host: str) -> Any:
     return {"name": "fetch", "args": {"host": host}, "id": "1"}
-
-
-def test_each_key_has_a_gate_that_is_named_after_it(loop: Any) -> None:
-    limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue")
-    one, other = limiter.gate(call_of("a"), loop), limiter.gate(call_of("b"), loop)
-    assert one is limiter.gate(call_of("a"), loop)
-    assert one is not other
-    assert (one.title, limiter.takes_context, limiter.seeing(CallContext)) == ("the queue for 'a'", False, limiter)
-    alone = Limiter(Limit(concurrency=1), "the queue")
-    assert isinstance(alone.gate(call_of("a"), loop), Gate)
-    assert alone.gate(call_of("a"), loop) is alone.gate(call_of("b"), loop)
-
-
-def test_a_key_of_the_context_is_not_shown(loop: Any) -> None:
-    limiter = Limiter(Limit(concurrency=1, key=lambda call, context: context.config["user"]), "the queue")
-    seen = limiter.seeing(lambda: CallContext(config={"user": "secret"}))
-    assert limiter.takes_context
-    assert seen.gate(call_of("a"), loop).title == "the queue for calls like this one"
 
 
 @pytest.mark.every_variant
@@ -425,9 +294,6 @@ def test_a_gate_that_a_thread_is_about_to_enter_is_not_replaced(loop: Any) -> No
     assert len(limiter._by_key) < 100  # unused gates are still removed
 
 
-# Limits that processes share
-
-
 def by_host(call: Any) -> Any:
     return call["args"]["host"]
 
@@ -474,14 +340,6 @@ def test_permits_of_one_resource_and_key_are_interchangeable() -> None:
     others = [shared(Store()), shared(store, name="tool:search"), shared(store, key="b")]
     assert permit.identity not in [one.identity for one in others]
     assert shared(vendor).identity == shared(vendor, name="tool:search").identity != permit.identity
-
-
-def test_a_shared_permit_is_lent_if_the_store_need_not_count_nested_starts(loop: Any) -> None:
-    rate = Rate(1, per=1.0)
-    limits: list[dict[str, Any]] = [{"concurrency": 2}, {"concurrency": 2, "rate": rate}, {"rate": rate}]
-    permits = [shared(Store(), **numbers) for numbers in limits]
-    assert [(one.concurrency, one.is_lendable) for one in permits] == [(2, True), (2, False), (None, False)]
-    assert (permits[0].title, permits[0].try_enter(loop)) == ("the queue", False)
 
 
 def test_holders_of_interchangeable_permits_are_listed_together_until_they_leave() -> None:

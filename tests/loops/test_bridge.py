@@ -1,7 +1,6 @@
 """The bridges: async code from sync code, with and without a running loop, and asyncio from trio."""
 
 import asyncio
-import signal
 import subprocess
 import sys
 import textwrap
@@ -59,17 +58,6 @@ def echo_node() -> ToolNode:
 def content(messages: list[object]) -> object:
     [message] = messages
     return message.content
-
-
-def test_invoke_carries_the_context_variables_of_its_caller() -> None:
-    """Promise 8: a tool's thread sees its caller's context variables, and cannot change them for the caller."""
-
-    def go() -> object:
-        user.set("ada")
-        return content(echo_node().invoke(ask("echo")))
-
-    assert within(10, go) == "ada"
-    assert user.get() == "nobody"
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -154,17 +142,6 @@ def test_nested_invokes_work_below_a_running_loop(backend: str) -> None:
     assert within(30, lambda: anyio.run(main, backend=backend)) == "aswanobody"
 
 
-def test_several_nested_invokes_in_one_batch_do_not_wait_for_one_another() -> None:
-    inner = echo_node()
-
-    def down() -> str:
-        return content(inner.invoke(ask("echo")))
-
-    node = ToolNode([make_sync(down)])
-    messages = within(30, lambda: node.invoke(ask(*["down"] * 30)))
-    assert len(messages) == 30
-
-
 def test_the_threads_of_nested_invokes_end() -> None:
     node = nested(3, "a")
     within(30, lambda: node.invoke(ask("down")))
@@ -217,34 +194,6 @@ def test_an_interrupted_run_cancels_its_calls_and_waits_for_them_until_it_is_int
     assert (rec.running, node.statistics()) == (0, IDLE)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-def test_ctrl_c_in_a_program_that_waits_for_invoke_runs_the_clean_up() -> None:
-    program = textwrap.dedent("""
-        import anyio
-        from callboard import ToolNode
-
-        async def stuck():
-            "Hang."
-            print("started", flush=True)
-            try:
-                await anyio.sleep_forever()
-            finally:
-                await anyio.sleep(0.1)
-                print("cleaned up", flush=True)
-
-        try:
-            ToolNode([stuck]).invoke([{"name": "stuck", "args": {}, "id": "1", "type": "tool_call"}])
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
-    """)
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "started\n"
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=20)
-    assert output == "cleaned up\ninterrupted\n"
-
-
 def test_an_exit_out_of_a_tool_reaches_the_one_who_invoked_it() -> None:
     async def leave() -> None:
         raise SystemExit(3)
@@ -266,9 +215,6 @@ def test_a_loop_of_the_tools_stays_the_same_from_call_to_call() -> None:
     for _ in range(3):
         within(10, lambda: node.invoke(ask("which")))
     assert loops[0] is loops[1] is loops[2]
-
-
-# asyncio code, on every backend
 
 
 @pytest.mark.real_clock

@@ -1,7 +1,6 @@
 """Nurseries and scopes on each event loop, without calls."""
 
 import asyncio
-import math
 import time
 from functools import partial
 
@@ -79,71 +78,6 @@ async def test_a_child_that_cancels_its_nursery_in_its_first_step_is_cancelled_t
         async with current_loop().nursery() as nursery:
             nursery.start(child, 1.0)
     assert not went_on
-
-
-async def test_a_bug_in_a_child_reaches_the_owner_after_all_children() -> None:
-    ended: list[str] = []
-
-    async def fails(scope: Scope) -> None:
-        with scope:
-            raise RuntimeError("a bug")
-
-    async def other(scope: Scope) -> None:
-        with scope:
-            await anyio.sleep(1)
-            ended.append("other")
-
-    with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match="a bug"):
-        async with current_loop().nursery() as nursery:
-            nursery.start(other, 1.0)
-            nursery.start(fails, 1.0)
-    assert ended in (["other"], [])  # trio cancels the others
-
-
-async def test_no_child_is_alive_when_the_owner_goes_on() -> None:
-    """Promise 1: a child wakes its owner in its last step; the owner must not go on in the middle of it."""
-    after: list[int] = []
-
-    async def child(number: int, scope: Scope) -> None:
-        with scope:
-            await anyio.sleep(number % 3)
-        after.append(number)
-
-    before = tasks()
-    with anyio.fail_after(WAIT):
-        async with current_loop().nursery() as nursery:
-            for number in range(50):
-                nursery.start(partial(child, number), 1.0)
-    assert sorted(after) == list(range(50))
-    assert tasks() == before
-
-
-@pytest.mark.parametrize(
-    ("first", "moves", "end"),
-    [
-        (2.0, [5.0], 5.0),
-        (5.0, [2.0], 2.0),
-        (2.0, [6.0, 4.0], 4.0),
-        (4.0, [6.0, 2.0, 5.0], 5.0),
-        (2.0, [math.inf, 3.0], 3.0),
-        (2.0, [math.inf], 9.0),
-        (math.inf, [4.0], 4.0),
-    ],
-)
-@pytest.mark.parametrize("pause", [0.0, 0.5, 1.5])
-async def test_a_scope_ends_at_the_deadline_that_it_was_moved_to_last(
-    first: float, moves: list[float], end: float, pause: float
-) -> None:
-    """Promise 6: each report of activity and each attempt moves a deadline, and only the last one counts."""
-    loop = current_loop()
-    start = loop.now()
-    with loop.scope(start + first, 1.0) as scope:
-        for deadline in moves:
-            await anyio.sleep(pause / len(moves))
-            scope.move(start + deadline)
-        await anyio.sleep(start + 9.0 - loop.now())
-    assert loop.now() - start == pytest.approx(end)
-    assert scope.cancel_called == (end < 9.0)
 
 
 @pytest.mark.backends("asyncio")

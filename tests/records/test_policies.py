@@ -1,14 +1,11 @@
 """The two forms of a key function: the form is detected once, when the function is given."""
 
 import functools
-import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from callboard._records._policies import CallContext, key_function
 
@@ -88,39 +85,3 @@ def test_what_cannot_be_hashed_is_no_key() -> None:
     for key in (lambda call: call["args"], lambda call, context: context.state):
         with pytest.raises(TypeError, match="unhashable"):
             key_function("key", key).of(CALL, lambda: CONTEXT)
-
-
-@st.composite
-def signatures(draw: st.DrawFn) -> str:
-    """Strategy for the parameters of any function, as source text."""
-    needed, optional = draw(st.integers(0, 4)), draw(st.integers(0, 2))
-    by_place = [f"a{n}" for n in range(needed)] + [f"b{n}=0" for n in range(optional)]
-    if by_place and draw(st.booleans()):
-        by_place.insert(draw(st.integers(1, len(by_place))), "/")
-    keywords = draw(st.lists(st.sampled_from(["c0", "c1=0"]), max_size=2, unique=True))
-    star = draw(st.sampled_from(["*rest", "*"] if keywords else ["*rest", None]))
-    options = draw(st.sampled_from(["**options", None]))
-    return ", ".join(part for part in (*by_place, star, *keywords, options) if part)
-
-
-@given(signatures())
-def test_whatever_its_parameters_a_key_function_runs_or_is_refused_when_it_is_given(parameters: str) -> None:
-    """A function that cannot be called with these arguments is refused at once, and not in the middle of a run."""
-    function = eval(f"lambda {parameters}: 'key'")
-    accepted = [count for count in (1, 2) if binds(function, count)]
-    if accepted:
-        key = key_function("Limit(key=...)", function)
-        assert key.of(CALL, lambda: CONTEXT) == "key"
-        assert key.takes_context == (accepted == [2])
-    else:
-        with pytest.raises(TypeError, match=r"^Limit\(key=\.\.\.\) takes a function of the tool call") as refused:
-            key_function("Limit(key=...)", function)
-        assert str(inspect.signature(function)) in str(refused.value)
-
-
-def binds(function: Callable[..., Any], count: int) -> bool:
-    try:
-        inspect.signature(function).bind(*range(count))
-    except TypeError:
-        return False
-    return True
