@@ -139,21 +139,3 @@ async def test_a_task_of_a_task_group_around_the_batch_is_not_named() -> None:
         await ToolNode([tool(begin)]).ainvoke([tool_call("begin")])
         await end_tasks()
         other.cancel_scope.cancel()
-
-
-async def test_calls_within_calls_leave_nothing() -> None:
-    async def outer() -> str:
-        """Run an inner batch beside a task."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(anyio.sleep, 0)
-            await inner.ainvoke([tool_call("sleep")])
-        return "done"
-
-    async def sleep() -> str:
-        """Sleep."""
-        await anyio.sleep(1)
-        return "slept"
-
-    inner = ToolNode([tool(sleep)])
-    answers = (await ToolNode([tool(outer)]).ainvoke([tool_call("outer")]))["messages"]
-    assert answers[0].content == "done"

@@ -4,7 +4,6 @@ import pickle
 from collections import Counter
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,23 +94,7 @@ async def test_one_answer_for_two_questions_is_an_error_of_langgraphs_type_too()
     assert (again.reason, again.pending_ids, str(again)) == ("ambiguous", caught.value.pending_ids, str(caught.value))
 
 
-@pytest.mark.real_clock
-async def test_sync_tools_ask_from_their_threads() -> None:
-    asking = Asking()
-    node = ToolNode([asking.tool(sync=True)])
-    asked = [asks(("a", 2), ("b", 1), ("c", 0))]
-    with anyio.fail_after(10):
-        waiting = await interrupted(node, asked)
-        first = ids(waiting)
-        answers = {first["a?0"]: 1, first["b?0"]: "B"}
-        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume=answers)
-        messages = await node.ainvoke(asked, ledger=waiting.ledger, resume=2)
-    assert texts(messages) == ["a got [1, 2]", "b got ['B']", "c got []"]
-    assert asking.runs == {"a": 3, "b": 2, "c": 1}
-
-
 async def test_calls_that_share_an_id_have_questions_of_their_own() -> None:
-    """Promise 5: although the model repeated the id, each answer reaches its call."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [calls(tool_call("ask", "same", who="a"), tool_call("ask", "same", who="b"))]
@@ -177,7 +160,6 @@ async def test_a_ledger_of_other_calls_is_refused() -> None:
 
 
 async def test_a_ledger_may_be_used_twice() -> None:
-    """Promise 5: a ledger in `CallsInterrupted` may be copied, and runs with two copies are independent."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [asks(("a", 1))]

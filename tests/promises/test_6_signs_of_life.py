@@ -20,14 +20,13 @@ from callboard import (
     Limit,
     LoopBlockedWarning,
     ToolNode,
-    create_react_agent,
     progress,
     remaining,
 )
 from callboard._loops import _watchdog
 from callboard._loops._bridge import run_on_asyncio
 from callboard.middleware import Retry
-from callboard.testing import Recorder, ScriptedModel, calls
+from callboard.testing import Recorder, calls
 from tests.helpers import ask, ended, make, make_sync
 
 WAIT = 1000
@@ -70,8 +69,7 @@ async def test_without_handling_the_error_says_that_it_was_idle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout", "said"),
-    [(None, "done"), (5.5, "Error: Tool 'work' did not finish within its timeout of 5.5 s.")],
+    ("timeout", "said"), [(None, "done"), (5.5, "Error: Tool 'work' did not finish within its timeout of 5.5 s.")]
 )
 async def test_progress_keeps_an_attempt_alive_up_to_the_timeout_of_its_node(timeout: float | None, said: str) -> None:
     """Promise 6: a crawl may take an hour, as long as it reports progress now and then."""
@@ -201,22 +199,6 @@ async def test_an_idle_call_within_ends_alone() -> None:
 
     [message] = await ToolNode([make(outer)], policies={"outer": CallPolicy(idle_timeout=4)}).ainvoke(ask("outer"))
     assert message.content == "Error: Tool 'work' was given up: it gave no sign of life for 3 s."
-
-
-@pytest.mark.real_clock
-async def test_an_agent_that_works_is_alive() -> None:
-    steady = make(working(*[0.2] * 5), "steady")
-    inner = create_react_agent(ScriptedModel([calls("steady"), "found"]), [steady])
-
-    async def work() -> str:
-        found = await inner.ainvoke({"messages": [("user", "go")]})
-        return str(found["messages"][-1].content)
-
-    node = ToolNode([make(work)], policies=silent(0.8))
-    outer = create_react_agent(ScriptedModel([calls("work"), "done"]), node)
-    with anyio.fail_after(30):
-        result = await outer.ainvoke({"messages": [("user", "go")]})
-    assert [message.content for message in result["messages"][2:]] == ["found", "done"]
 
 
 async def test_calls_within_read_what_is_left_of_the_silence_around_them() -> None:

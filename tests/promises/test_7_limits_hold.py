@@ -311,14 +311,6 @@ def graph_of(node: ToolNode) -> object:
     return builder.compile()
 
 
-@pytest.mark.backends("asyncio")
-async def test_max_concurrency_is_obeyed_in_a_graph() -> None:
-    rec = Recorder()
-    graph = graph_of(ToolNode([rec.tool("work", seconds=1)]))
-    await graph.ainvoke({"messages": ask(*["work"] * 9)}, {"max_concurrency": 3})
-    assert rec.peak == 3
-
-
 def test_max_concurrency_is_obeyed_by_invoke_alone_and_in_a_graph() -> None:
     for surroundings in (lambda node: node, graph_of):
         rec = Recorder()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,9 +29,8 @@ from callboard import (
     ToolCallRequest,
     ToolNode,
     ToolRuntime,
-    create_react_agent,
 )
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, calls, tool_call
 
 SECRET = "s3cret-of-the-state"
 FORGED = "forged-by-the-model"
@@ -96,7 +94,6 @@ class Seen:
 
 @pytest.mark.parametrize("name", ["ours", "theirs"])
 async def test_forged_injected_arguments_are_replaced(name: str) -> None:
-    """Promise 9: state, store and runtime are injected, whatever the model wrote under their names."""
     seen, store = Seen(), InMemoryStore()
     forged = {"token": FORGED, "state": {"token": FORGED}, "store": FORGED, "runtime": FORGED}
     message = calls((name, {"query": "tea", **forged}))
@@ -128,7 +125,6 @@ async def test_arguments_that_are_not_the_models_are_replaced_or_left_out(
 
 
 async def test_a_forged_config_or_run_manager_does_not_reach_the_tool() -> None:
-    """Promise 9: the model cannot set parameters that LangChain fills either."""
     seen: dict[str, Any] = {}
 
     @tool
@@ -145,21 +141,6 @@ async def test_a_forged_config_or_run_manager_does_not_reach_the_tool() -> None:
     )
     assert seen["config"]["configurable"]["user_id"] == "me"
     assert FORGED not in repr(seen["config"]["tags"])
-
-
-@pytest.mark.real_clock
-async def test_a_forged_argument_of_a_sync_tool_is_replaced() -> None:
-    seen: dict[str, Any] = {}
-
-    @tool
-    def sync(query: str, token: Annotated[str, InjectedState("token")]) -> str:
-        """Use the state."""
-        seen.update(query=query, token=token)
-        return "done"
-
-    with anyio.fail_after(10):
-        await ToolNode([sync]).ainvoke(state_of(calls(("sync", {"query": "tea", "token": FORGED}))))
-    assert seen == {"query": "tea", "token": SECRET}
 
 
 async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_again() -> None:
@@ -239,26 +220,6 @@ async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[st
         assert hidden not in told
 
 
-async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() -> None:
-    @tool
-    async def strict(query: str, token: Annotated[int, InjectedState("token")]) -> str:
-        """Is strict."""
-        return "done"
-
-    node = ToolNode([strict], handle_tool_errors=True)
-    output = await node.ainvoke(state_of(calls(("strict", {"query": "tea"}))))
-    (message,) = output["messages"]
-    assert message.status == "error"
-    assert SECRET not in message.content
-
-
-def test_the_model_is_not_told_of_injected_arguments() -> None:
-    model = ScriptedModel(["hello"])
-    create_react_agent(model, Seen().tools())
-    for one in Seen().tools():
-        assert list(one.tool_call_schema.model_json_schema()["properties"]) == ["query"]
-
-
 @pytest.mark.parametrize(
     "forged",
     [
@@ -301,7 +262,6 @@ async def test_an_answered_call_never_runs_again() -> None:
 
 
 async def test_the_call_of_an_earlier_message_never_runs() -> None:
-    """Promise 9: only calls in the model's last message may run."""
     rec = Recorder()
     node = ToolNode([rec.tool("pay"), rec.tool("look")])
     earlier = calls(tool_call("pay", "early"))
@@ -330,7 +290,6 @@ async def test_a_call_that_a_person_rejected_never_runs() -> None:
 
 
 async def test_a_call_that_found_no_place_never_runs() -> None:
-    """Promise 9: the call has a message that says so, so the next run does not start it."""
     rec = Recorder()
     node = ToolNode([rec.tool("pay", seconds=1)], policies={"pay": CallPolicy(limit=Limit(concurrency=1, queue=0))})
     asked = calls(("pay", {"query": "a"}), ("pay", {"query": "b"}))
