@@ -68,24 +68,7 @@ async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any, durabi
     assert Notebook.starts == ["1"] * 3
 
 
-@pytest.mark.parametrize("is_open", [False, True])
-async def test_from_a_place_of_the_past_the_state_is_that_of_the_place(saver: Any, is_open: bool) -> None:
-    """Even an actor that lives on between runs gets the state of the older place, and not that of the later one."""
-    agent = scribe(saver)
-    async with agent if is_open else nullcontext():
-        await agent.ainvoke(say("a"), AT)
-        early = await agent.aget_state(AT)
-        await agent.ainvoke(say("b"), AT)
-        late = await agent.aget_state(AT)
-        forked = last(await agent.ainvoke(say("c"), early.config))
-        onward = last(await agent.ainvoke(say("d"), AT))
-        again = last(await agent.ainvoke(say("e"), late.config))
-
-    assert (forked, onward, again) == ("said a,c", "said a,c,d", "said a,b,e")
-
-
 async def test_an_actor_that_lives_on_is_not_restored_where_the_thread_stands_as_it_was(saver: Any) -> None:
-    """A live actor already has the thread's current state, so nothing is started and nothing is read."""
     agent = scribe(saver)
     async with agent:
         for text in "abc":
@@ -96,7 +79,6 @@ async def test_an_actor_that_lives_on_is_not_restored_where_the_thread_stands_as
 
 
 async def test_before_anything_was_done_the_actor_is_new_and_nothing_is_said_to_be_lost(saver: Any) -> None:
-    """The model is told about a lost state, but not about an actor that its conversation has not used yet."""
     agent = scribe(saver)
     async with agent:
         await agent.ainvoke(say("a"), AT)
@@ -109,7 +91,6 @@ async def test_before_anything_was_done_the_actor_is_new_and_nothing_is_said_to_
 
 
 async def test_what_another_process_has_done_meanwhile_counts(saver: Any) -> None:
-    """If another process has continued the thread, a live actor is restored to the new state."""
     agent, other = scribe(saver), scribe(saver)
     async with agent:
         await agent.ainvoke(say("a"), AT)
@@ -152,7 +133,6 @@ def size(saver: Any) -> int:
 
 
 async def test_what_has_not_changed_is_not_stored_again(tmp_path: Path) -> None:
-    """A large state is written once, and later turns, forks and copies refer to it."""
     async with saver_of("sqlite", tmp_path / "db") as saver:
         agent = scripted([reply], [child(Album, snapshots="journal")], loop=True, checkpointer=saver)
         await agent.ainvoke(say("shoot"), AT)
@@ -203,7 +183,6 @@ async def test_a_deleted_thread_takes_its_states_along() -> None:
 
 
 async def test_a_state_that_somebody_has_deleted_is_missed(tmp_path: Path) -> None:
-    """The call fails and names the deleted state; no empty actor takes its place."""
     async with saver_of("sqlite", tmp_path / "db") as saver:
         agent = scribe(saver)
         await agent.ainvoke(say("a"), AT)

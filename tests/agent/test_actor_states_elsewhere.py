@@ -58,9 +58,6 @@ def node() -> ToolNode:
     return ToolNode([child(Notebook, snapshots="journal")])
 
 
-# --- where there is no thread
-
-
 def supervised() -> object:
     return Supervisor([child(Notebook, snapshots="journal")])
 
@@ -105,7 +102,6 @@ async def test_a_node_by_itself_refuses_before_any_call_begins() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_tool_without_its_node_refuses() -> None:
-    """A tool that is run by itself, as LangChain allows on asyncio, is refused."""
     with pytest.raises(ValueError, match=r"is not run by an agent .* snapshots=InMemorySnapshots\(\)"):
         await node().tools_by_name["append"].ainvoke({"line": "a"})
 
@@ -114,7 +110,6 @@ async def test_a_tool_without_its_node_refuses() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_graph_of_langgraphs_is_no_agent() -> None:
-    """LangGraph's graph has a checkpointer but no journal; the error suggests an agent or a store."""
     graph = chain(("tools", node()), saver=InMemorySaver())
     message = AIMessage("", tool_calls=[tool_call("append", "1", line="a")])
     with pytest.raises(
@@ -152,9 +147,6 @@ async def test_a_key_that_cannot_be_written_down_is_refused() -> None:
         await agent.ainvoke(QUESTION, AT)
 
     assert "child(Notebook, snapshots='journal') and the key <object" in "".join(raised.value.__notes__)
-
-
-# --- within calls and graphs
 
 
 async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None:
@@ -380,7 +372,6 @@ def database(request: pytest.FixtureRequest) -> tuple[str, str]:
 def test_a_call_sees_the_state_of_the_place_where_it_runs(
     database: tuple[str, str], backend: str, steps: list[tuple[str, str, float]]
 ) -> None:
-    """Whether the thread is forked or copied and the actors evicted or killed, their states match the conversation."""
     kind, url = database
 
     async def main() -> None:

@@ -66,7 +66,6 @@ def test_it_is_what_langgraph_asks_for() -> None:
 
 @pytest.mark.parametrize("way", ["as_graph", "copy", "builder"])
 async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str) -> None:
-    """Promises 5 and 10: questions, answers, state and history work, and finished calls do not run again."""
     saver, store = InMemorySaver(), InMemoryStore()
     model, desk = ScriptedModel([busy(), "done"]), Desk()
     agent: Any = create_react_agent(model, desk.tools(), checkpointer=saver if way == "as_graph" else None, store=store)
@@ -89,18 +88,6 @@ async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str)
     assert shape((await graph.aget_state(AT)).values["messages"])[-1] == "human:more"
     assert desk.log.count("work x") == 1
     assert list(saver.list(AT))
-
-
-def test_sync_code_has_the_same_doors() -> None:
-    graph = made(checkpointer=InMemorySaver()).as_graph()
-    open_ids = ids(graph.invoke(QUESTION, AT))
-    answers = {open_ids["a"]: "yes", open_ids["b"]: "no"}
-    *_, last = graph.stream(Command(resume=answers), AT, stream_mode="values")
-    graph.update_state(AT, say("more"))
-
-    assert shape(last)[-1] == "ai:done"
-    assert shape(graph.get_state(AT).values)[-1] == "human:more"
-    assert len(list(graph.get_state_history(AT))) > 2
 
 
 async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
@@ -158,7 +145,6 @@ def test_its_nodes_and_edges_cannot_be_changed(method: str, arguments: Any) -> N
 
 @pytest.mark.backends("asyncio")
 async def test_it_is_a_node_of_another_graph_as_the_agent_is() -> None:
-    """Its journal is in the saver of the surrounding graph, and that graph shows its state."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     saver = InMemorySaver()
     graph = chain(("worker", create_react_agent(model, desk.tools()).as_graph()), saver=saver)
@@ -186,7 +172,6 @@ async def test_a_saver_that_shows_dicts_serves_to_look_at_a_thread() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_its_events_are_the_agents() -> None:
-    """The events of version 2, which servers read, are those of the agent."""
     graph = made("done", name="clerk").as_graph()
     events = [(event["event"], event["name"]) async for event in graph.astream_events(QUESTION, version="v2")]
 
@@ -393,14 +378,6 @@ def test_an_agent_is_made_a_tool_by_its_schema_and_its_nodes_can_be_looked_at(si
     assert list(one.nodes["tools"].bound.tools_by_name) == ["double"]
 
 
-@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_command_may_begin_a_conversation(side: Any, kept: bool) -> None:
-    one = agent(side, "hi", checkpointer=InMemorySaver() if kept else None)
-
-    assert contents(one.invoke(Command(update=say("go")), AT)["messages"]) == ["go", "hi"]
-
-
 def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
     """LangGraph only logs that it ignores the update; callboard raises and leaves the thread unchanged."""
     one = agent(callboard, "hi", checkpointer=InMemorySaver())
@@ -421,7 +398,6 @@ def test_a_model_that_is_chosen_has_to_be_one() -> None:
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_place_where_input_was_received_takes_it_in_again(side: Any, number: int) -> None:
-    """With `None` the original input is taken again; other input replaces it."""
     one = agent(side, "a", "b", "c", "d", checkpointer=InMemorySaver())
     one.invoke(say("go"), AT)
     one.invoke(say("more"), AT)
@@ -443,7 +419,6 @@ def ask(what: str) -> str:
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_the_place_where_a_question_was_asked_still_has_it_when_it_was_answered(side: Any, version: Any) -> None:
-    """The past state shows the question with its result; the present state shows open questions only."""
     model = ScriptedModel([calls(("ask", {"what": "tea?"})), "done"])
     one = side.create_react_agent(model, [ask], checkpointer=InMemorySaver(), version=version)
     one.invoke(say("go"), AT)
@@ -458,7 +433,6 @@ def test_the_place_where_a_question_was_asked_still_has_it_when_it_was_answered(
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 def test_what_a_user_says_of_a_run_is_kept_with_its_checkpoints(side: Any) -> None:
-    """Threads can be found by their metadata and configurable values."""
     saver = InMemorySaver()
     one = agent(side, "hi", checkpointer=saver)
     one.invoke(say("go"), {"configurable": {"thread_id": "1", "user_id": "bob"}, "metadata": {"tier": 1}})

@@ -29,15 +29,11 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-# --- a node of a graph
-
-
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("anew", [False, True], ids=["same graph", "another graph"])
 async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainly(
     saver: Any, version: Any, anew: bool
 ) -> None:
-    """Both questions appear at once, and calls that finished before or inside the agent do not run again."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
 
     def graph() -> Any:
@@ -61,7 +57,6 @@ async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainl
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any, version: Any) -> None:
-    """`get_state(subgraphs=True)` shows the inner state, and its config can be used to read it again."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     graph = chain(("worker", create_react_agent(model, desk.tools(), version=version)), saver=saver)
     await graph.ainvoke(QUESTION, AT)
@@ -79,7 +74,6 @@ async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any,
 
 
 async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph() -> None:
-    """The agent's own checkpointer is only used when the agent runs by itself."""
     own, around = InMemorySaver(), InMemorySaver()
     agent = scripted(["one", "two"], [], checkpointer=own)
     await chain(("worker", agent), saver=around).ainvoke(QUESTION, AT)
@@ -93,7 +87,6 @@ async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph(
 
 
 async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: Any) -> None:
-    """Three concurrent sends ask one question each, and the answers come in another order."""
     desk = Desk()
 
     def reply(messages: Any) -> Any:
@@ -121,8 +114,6 @@ async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: 
 
 
 async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None:
-    """Keys of both schemas are passed in and out; the agent's private key survives its question."""
-
     class Inner(AgentState):
         notes: str
         shared: int
@@ -171,7 +162,6 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
 
 
 async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
-    """A fork knows nothing of the other branch, and asks a question with a new id."""
     desk = Desk()
     model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"], loop=True)
     graph = chain(("worker", create_react_agent(model, desk.tools())), ("after", desk.node("after")), saver=saver)
@@ -204,7 +194,6 @@ async def test_a_change_of_the_inner_state_is_what_the_agent_goes_on_with(saver:
 
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
 async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, when: str) -> None:
-    """The agent stops without a question; the graph stops, too, and `None` continues both."""
     desk, model = Desk(), ScriptedModel([calls(tool_call("work", "1", query="x")), "done"])
     agent = create_react_agent(model, desk.tools(), **{when: ["tools"]})
     graph = chain(("worker", agent), ("after", desk.node("after")), saver=saver)
@@ -219,14 +208,10 @@ async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, w
     assert desk.log == ["work x", "after"]
 
 
-# --- a function of a node calls agents by hand
-
-
 @pytest.mark.parametrize("with_config", [True, False], ids=["with the config", "without"])
 async def test_an_agent_called_twice_in_one_node_does_not_run_again_what_it_finished(
     saver: Any, with_config: bool
 ) -> None:
-    """The first agent call has ended and the second one asks; the node runs again, but the first agent does not."""
     desk = Desk()
     model = ScriptedModel(
         [calls(tool_call("work", "1", query="x")), "one", calls(tool_call("ask", "2", query="a")), "two"]
@@ -266,9 +251,6 @@ async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_
     assert shape(model.requests[-1]) == ["human:go", "ai:one", "human:more"]
 
 
-# --- commands for the graph around
-
-
 @pytest.mark.parametrize("send", [False, True], ids=["goto", "send"])
 async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> None:
     desk = Desk()
@@ -291,7 +273,6 @@ async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> Non
 
 
 async def test_a_command_for_the_parent_goes_up_one_level_only() -> None:
-    """In nested graphs that both have a node of this name, the command is for the nearest parent."""
     desk = Desk()
     agent = scripted([calls(tool_call("to_next", "1"))], [hand_off("next")])
     inner = StateGraph(MessagesState)

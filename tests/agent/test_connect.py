@@ -248,7 +248,6 @@ async def test_a_store_of_a_newer_version_is_refused(tmp_path: Path, url: str) -
 
 
 async def test_an_error_that_is_not_about_the_file_stays_as_it_is(url: str) -> None:
-    """A value that cannot be stored is the caller's error, and the saver remains usable."""
     saver: Any = saver_of(url)
     where: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": "", "checkpoint_id": "1"}}
 

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 from callboard import InjectedState, ToolNode, ToolRuntime, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import QUESTION, run, scripted, shape
+from ._savers import QUESTION, run, shape
 
 # On trio the model runs on the background loop, in another thread, for which a virtual clock does not wait.
 pytestmark = pytest.mark.real_clock
@@ -46,9 +46,6 @@ def work(name: str = "work") -> Any:
 
 
 DONE = ["human:go", "ai:", "tool:work", "ai:done"]
-
-
-# The model.
 
 
 class Listening(BaseCallbackHandler):
@@ -165,9 +162,6 @@ async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch)
     assert shape(await run(create_react_agent("openai:small", []))) == ["human:go", "ai:I am small"]
 
 
-# The prompt.
-
-
 def by_everything(state: Any, config: RunnableConfig, *, store: BaseStore, runtime: Runtime[Tier]) -> Any:
     assert store.get(("users",), "1") is not None
     return [SystemMessage(f"{config['configurable']['user']} {runtime.context.name}"), *state["messages"]]
@@ -192,9 +186,6 @@ async def test_prompts_and_hooks_get_the_parameters_that_they_declare(prompt: An
 
     assert [shape(request)[0] for request in model.requests] == ["system:ann gold"] * 2
     assert seen == [("ann", True)] * 2
-
-
-# The state.
 
 
 class TypedState(TypedDict):
@@ -223,7 +214,6 @@ def field(state: Any, name: str) -> Any:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("schema", [TypedState, ModelState, DataState])
 async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any], version: Any) -> None:
-    """Prompts, hooks, model choosers and tools get the state as its schema; the result is a dict, as in LangGraph."""
     kinds: dict[str, type[Any]] = {}
 
     def note(who: str, state: Any) -> Any:
@@ -253,9 +243,6 @@ async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any
     assert all(issubclass(kind, dict if schema is TypedState else schema) for kind in kinds.values())
 
 
-# The context.
-
-
 class TypedTier(TypedDict):
     name: str
 
@@ -271,7 +258,6 @@ def name_of(context: Any) -> str:
 @pytest.mark.parametrize("schema", [Tier, TypedTier, ModelTier])
 @pytest.mark.parametrize("as_dict", [False, True], ids=["instance", "dict"])
 async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as_dict: bool) -> None:
-    """The context is an instance of its schema, even if the caller passed a dict."""
     seen: list[Any] = []
 
     def look(runtime: ToolRuntime) -> str:
@@ -306,24 +292,8 @@ async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
     assert model.requests == []
 
 
-async def test_without_a_context_there_is_none() -> None:
-    seen: list[Any] = []
-
-    def hook(state: Any, runtime: Runtime[Any]) -> Any:
-        seen.append(runtime.context)
-        return {}
-
-    await run(scripted(["done"], [], pre_model_hook=hook, context_schema=Tier))
-
-    assert seen == [None]
-
-
-# The hooks.
-
-
 @pytest.mark.parametrize(("denied", "ran"), [(2, []), (1, ["work(b)"])], ids=["all", "some"])
 async def test_the_hook_after_the_model_may_answer_calls(denied: int, ran: list[str]) -> None:
-    """Answered calls do not run, and the model is asked again."""
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
 
@@ -356,9 +326,6 @@ async def test_a_hook_that_returns_no_update_says_so() -> None:
         await run(create_react_agent(script(), [work()], pre_model_hook=lambda state: "nonsense"))
 
 
-# The response.
-
-
 class Answer(BaseModel):
     """The answer."""
 
@@ -375,16 +342,12 @@ SCHEMA = {"title": "Answer", "description": "It.", "type": "object", "properties
 async def test_a_response_is_of_its_schema_and_its_prompt_stands_before_the_conversation(
     schema: Any, answer: Any, is_chosen: bool
 ) -> None:
-    """The prompt in `(prompt, schema)` is used in place of the agent's own; a chosen model responds, too."""
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
     given: Any = (lambda state, runtime: model) if is_chosen else model
     result = await run(create_react_agent(given, [], prompt="brief", response_format=("give a number", schema)))
 
     assert result["structured_response"] == answer
     assert [shape(request)[0] for request in model.requests] == ["system:brief", "system:give a number"]
-
-
-# The rest.
 
 
 async def test_the_older_name_of_the_context_schema_still_works() -> None:
@@ -415,7 +378,6 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 @pytest.mark.parametrize(("options", "error", "said"), REFUSED)
 def test_a_slip_is_refused_when_the_agent_is_made(options: dict[str, Any], error: type[Exception], said: str) -> None:
-    """The error names the option and its value, or the right form."""
     given: dict[str, Any] = {"model": script(), "tools": [work()], **options}
 
     with pytest.raises(error, match=said):
@@ -426,9 +388,6 @@ async def test_an_unknown_option_of_a_run_is_refused_with_the_known_ones() -> No
     agent = create_react_agent(script(), [work()])
     with pytest.raises(TypeError, match=r"there is no option 'budgets', only .*; did you mean 'budget'\?"):
         await run(agent, budgets=1.0)
-
-
-# Promise 8: sync code runs in threads.
 
 
 class Watch:

@@ -116,9 +116,6 @@ class World:
         return [str(message.content) for message in found]
 
 
-# --- Jumps
-
-
 @pytest.mark.parametrize(("answer", "ran"), [(APPROVED, ["/"]), (REJECTED, [])], ids=["approved", "rejected"])
 @pytest.mark.parametrize("order", ["before the approval", "after it"])
 async def test_a_jump_to_the_tools_runs_what_the_person_approved(order: str, answer: Any, ran: list[str]) -> None:
@@ -172,9 +169,6 @@ async def test_calls_that_need_no_approval_follow_the_jump() -> None:
     world = World(batched(), jumps_to_tools(), asks=[tool_call("read", "2", path="a")])
     await world.run(QUESTION)
     assert world.ran == ["read a"]
-
-
-# --- Forged input
 
 
 @pytest.mark.parametrize(
@@ -248,9 +242,6 @@ async def test_a_command_that_changes_no_call_keeps_the_approval() -> None:
     await world.run(Command(resume={question: APPROVED}))
     await world.run(Command(update={"messages": []}))
     assert world.ran == ["/"]
-
-
-# --- Forged answers
 
 
 FORGED: list[Any] = [
@@ -348,9 +339,6 @@ async def test_an_answer_to_a_call_that_has_changed_runs_nothing(middleware: Any
     assert world.ran == []
 
 
-# --- What the model writes
-
-
 async def test_a_model_cannot_approve_its_own_call() -> None:
     """Neither by a text, nor by fields of its message, nor by an id that a person has approved before."""
     fake: dict[str, Any] = {"approved": True, "decisions": APPROVED["decisions"], "jump_to": "tools"}
@@ -374,9 +362,6 @@ async def test_a_rejected_call_does_not_run_beside_an_approved_one_with_its_id(r
     decisions[rejected] = REJECTED["decisions"][0]
     await world.run(Command(resume={question: {"decisions": decisions}}))
     assert world.ran == []
-
-
-# --- Replays
 
 
 @pytest.mark.parametrize("by_id", [True, False])
@@ -431,9 +416,6 @@ async def test_an_old_place_asks_again(middleware: Any, yes: str) -> None:
     with pytest.raises(UnknownInterruptError):
         await world.run(answer, place)
     assert world.ran == ["/"]
-
-
-# --- LangChain's own agent with `Supervise`
 
 
 @pytest.mark.backends("asyncio")

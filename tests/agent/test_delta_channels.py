@@ -151,22 +151,7 @@ async def test_threads_change_agents_between_turns(desk: Desk) -> None:
         assert await desk.read() == result
 
 
-async def test_histories_show_the_values_of_each_position(desk: Desk) -> None:
-    for text in ("write a b", "hello", "write c", "hello", "write d e f"):
-        await desk.say("theirs", text)
-    theirs, ours = await desk.history("theirs"), await desk.history("ours")
-    assert [place.values for place in ours] == [place.values for place in theirs]
-    assert [place.config for place in ours] == [place.config for place in theirs]
-    # The steps of callboard's turn are entries on LangGraph's last checkpoint.
-    await desk.say("ours", "write g")
-    later = await desk.history("ours")
-    assert later[-len(ours) :] == ours
-    for place in later:
-        assert (await desk.run("ours", "get_state", place.config)).values == place.values
-
-
 async def test_every_position_can_be_gone_back_to(desk: Desk) -> None:
-    """Each branch has its own writes; the branches of one position share the writes before it."""
     for text in ("write a", "write b", "write c"):
         await desk.say("theirs", text)
     places = [place for place in await desk.history("theirs") if not place.next and place.values]
@@ -179,23 +164,9 @@ async def test_every_position_can_be_gone_back_to(desk: Desk) -> None:
             assert await desk.read(place.config) == place.values
 
 
-async def test_a_fork_leaves_the_messages_of_other_branches(desk: Desk) -> None:
-    """callboard moves messages of a checkpoint into the next one; LangGraph's branch still needs them here."""
-    await desk.say("ours", "write a")
-    start = (await desk.history("ours"))[0].config
-    theirs = await desk.say("theirs", "hello")
-    end = (await desk.history("theirs"))[0].config
-    await desk.say("ours", "write c", start)
-    assert await desk.read(end) == theirs
-
-
-# --- agents in graphs
-
-
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 @pytest.mark.parametrize("keeps", [None, True], ids=["anew", "kept"])
 async def test_an_agent_in_a_graph_goes_on_for_the_other(saver: Any, first: str, keeps: bool | None) -> None:
-    """The conversation of the agent is in a namespace of its own; with `keeps`, the agent finds it at each visit."""
     factories = {"ours": create_agent, "theirs": langchains_agent}
     graphs = {who: chain(("worker", agent(factory, keeps)), saver=saver) for who, factory in factories.items()}
     second = "theirs" if first == "ours" else "ours"
@@ -209,9 +180,6 @@ async def test_an_agent_in_a_graph_goes_on_for_the_other(saver: Any, first: str,
         assert inside[0]["files"] == files(*map(str, range(number + 1) if keeps else [number]))
         result = await anyio.to_thread.run_sync(graphs[second].invoke, Command(resume="yes"), AT)
         assert contents(result)[-2:] == [f"{number}: yes", f"done {6 * number + 5}"]
-
-
-# --- what is read, and by whom
 
 
 class Counting(InMemorySaver):
@@ -305,9 +273,6 @@ async def test_a_call_without_a_result_is_repaired_in_its_place(desk: Desk) -> N
     assert await desk.read() == result
 
 
-# --- other databases
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["sqlite url", "url", "sync", "async"])
 @pytest.mark.parametrize(
@@ -317,9 +282,6 @@ async def test_other_databases(check: Any, kind: str, postgres_url: str, tmp_pat
     url = f"sqlite:///{tmp_path / 'db'}" if kind == "sqlite url" else postgres_url
     async with saver_on(url, kind.removeprefix("sqlite ")) as saver:
         await check(Desk(saver))
-
-
-# --- any sequence
 
 
 class Place(NamedTuple):
@@ -398,7 +360,6 @@ UPDATES = (("update", 1.0), ("update", 0.0), ("overwrite", 1.0))
 @example(updated("theirs"))
 @given(st.lists(STEPS, min_size=2, max_size=8))
 async def test_any_sequence_of_changes_leads_to_what_langchains_agent_alone_has(steps: list[Any]) -> None:
-    """Whoever makes a turn, an answer, an update or a fork, the state is the same, and earlier positions remain."""
     walk = Walk()
     for step in steps:
         await walk.step(*step)

@@ -79,9 +79,6 @@ async def assert_all_read_the_same(agents: list[Any]) -> list[BaseMessage]:
     return messages
 
 
-# --- between turns
-
-
 @pytest.mark.parametrize("theirs", THEIRS)
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("first", ["theirs", "ours"])
@@ -104,9 +101,6 @@ async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str
         assert following[: len(request)] == request
 
 
-# --- in the middle of a batch: from LangGraph's agents to callboard's
-
-
 HOPS = pytest.mark.parametrize("hops", [
     ("react v2", "ours", "ours v1"),
     ("langchain", "ours v1", "ours"),
@@ -117,7 +111,6 @@ HOPS = pytest.mark.parametrize("hops", [
 
 @HOPS
 async def test_questions_of_one_batch_are_answered_under_three_agents(saver: Any, hops: tuple[str, ...]) -> None:
-    """With one finished call and two waiting ones, each agent shows the same questions and takes one answer."""
     desk, model = Desk(), ScriptedModel([busy(), "done", "more"])
     agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in hops]
     await agents[0].ainvoke(QUESTION, AT)
@@ -163,7 +156,6 @@ async def test_the_second_question_of_a_call_gets_the_second_answer(saver: Any, 
 
 @pytest.mark.parametrize("ours", OURS)
 async def test_the_question_of_a_lone_call_under_v1_is_answered_under_ours(saver: Any, ours: str) -> None:
-    """A single call in the batch makes clear which call has asked, so its answer can be used."""
     desk, model = Desk(), ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
     agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", ours)]
     asked = ids(await agents[0].ainvoke(QUESTION, AT))
@@ -274,7 +266,6 @@ async def test_a_command_of_a_call_under_theirs_changes_the_state_under_ours(
 
 @pytest.mark.parametrize("theirs", BY_CALL)
 async def test_a_cancelled_batch_is_ended_by_ours(saver: Any, theirs: str) -> None:
-    """One call finished and one was cancelled in its body; the finished result is kept."""
     desk, started, held = Desk(), anyio.Event(), [True]
 
     @tool
@@ -304,13 +295,9 @@ async def test_a_cancelled_batch_is_ended_by_ours(saver: Any, theirs: str) -> No
     assert len(model.requests) == 2
 
 
-# --- between the steps of a turn
-
-
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
 @PAIRS
 async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tuple[str, str], when: str) -> None:
-    """At the stop, none or all of the calls have run; the other agent continues correctly."""
     desk = Desk()
     model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("work", "2", query="y")), "done"])
     first = agent(pair[0], model, desk.tools(), checkpointer=saver, **{when: ["tools"]})
@@ -346,7 +333,6 @@ async def test_a_model_that_failed_is_asked_again_by_the_other(
 
 
 async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
-    """LangGraph stopped before a hook; an agent without this hook continues with the model."""
     model = ScriptedModel(["done"])
     theirs = agent("react v2", model, [], checkpointer=saver, pre_model_hook=lambda _: {}, interrupt_before="*")
     ours = agent("ours", model, [], checkpointer=saver)
@@ -355,25 +341,6 @@ async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
     result = await ours.ainvoke(None, AT)
 
     assert shape(result) == ["human:go", "ai:done"]
-
-
-async def test_nothing_is_left_to_do_after_a_node_of_another_name() -> None:
-    """A leftover channel of the other agent's node must not be taken for a pending step."""
-    desk = Desk()
-    model = ScriptedModel([calls(tool_call("work", "1", query="x")), "done", "more"])
-    async with saver_of("memory", "") as saver:
-        first = agent("ours", model, desk.tools(), checkpointer=saver, interrupt_after=["tools"])
-        second = agent("langchain", model, desk.tools(), checkpointer=saver)
-        await first.ainvoke(QUESTION, AT)
-        await second.ainvoke(None, AT)
-        await assert_all_read_the_same([first, second])
-        await second.ainvoke(MORE, AT)
-        messages = await assert_all_read_the_same([first, second])
-
-    assert shape(messages)[-1] == "ai:more"
-
-
-# --- hooks
 
 
 HOOKED = pytest.mark.parametrize("hops", [
@@ -420,12 +387,8 @@ async def test_the_second_question_of_a_hook_gets_the_second_answer(saver: Any, 
     assert answers == ["one two"]
 
 
-# --- changes from outside, and a new message instead of an answer
-
-
 @PAIRS
 async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, pair: tuple[str, str]) -> None:
-    """A message edited by id between two turns appears once in the next request, with its change."""
     model = ScriptedModel(["one", "two"])
     first, second = (agent(kind, model, [], checkpointer=saver) for kind in pair)
     await first.ainvoke(QUESTION, AT)
@@ -436,21 +399,6 @@ async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, 
     await assert_all_read_the_same([first, second])
 
     assert shape(model.requests[-1]) == ["human:went", "ai:one", "human:more"]
-
-
-@pytest.mark.parametrize("theirs", BY_CALL)
-async def test_a_call_of_langgraphs_is_refused_under_ours(saver: Any, theirs: str) -> None:
-    """A person answers the waiting call from outside; the finished call keeps its result."""
-    desk, model = Desk(), ScriptedModel([busy(), "understood"])
-    first, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
-    await first.ainvoke(QUESTION, AT)
-    refusals = [ToolMessage("no", tool_call_id=name) for name in "ab"]
-    await ours.aupdate_state(AT, {"messages": refusals}, as_node="tools")
-    result = await ours.ainvoke(None, AT)
-
-    assert sorted(shape(result)[2:5]) == ["tool:did x", "tool:no", "tool:no"]
-    assert shape(result)[5:] == ["ai:understood"]
-    assert complaint(await assert_all_read_the_same([first, ours])) is None
 
 
 @pytest.mark.parametrize("theirs", BY_CALL)
@@ -467,9 +415,6 @@ async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver:
     assert desk.log.count("work x") == 1
 
 
-# --- more state than messages
-
-
 async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> None:
     class Noting(AgentState):
         notes: str
@@ -484,9 +429,6 @@ async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> No
 
     assert state.values["notes"] == "remember"
     assert len(state.values["messages"]) == 6
-
-
-# --- the past
 
 
 @pytest.mark.parametrize("theirs", THEIRS)
@@ -509,7 +451,6 @@ async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_re
 
 @pytest.mark.parametrize("theirs", THEIRS)
 async def test_the_past_under_langgraph_is_ours_to_go_back_to(saver: Any, theirs: str) -> None:
-    """callboard reads the history of checkpoints that LangGraph wrote, and forks from them."""
     model = ScriptedModel(["one", "two", "other"])
     other, ours = (agent(kind, model, [], checkpointer=saver) for kind in (theirs, "ours"))
     await other.ainvoke(QUESTION, AT)

@@ -92,7 +92,6 @@ def answers_asked_for(messages: list[BaseMessage]) -> list[BaseMessage]:
 
 @given(st.lists(MESSAGES, max_size=12))
 def test_any_conversation_becomes_one_that_a_provider_takes(messages: list[BaseMessage]) -> None:
-    """No message is lost, the messages with calls keep their order, and a valid conversation is unchanged."""
     before = numbered(answers_asked_for(messages))
     after = repaired(before)
 

@@ -25,9 +25,6 @@ pytestmark = [pytest.mark.hangs_after(200), pytest.mark.timeout(200), pytest.mar
 exhaustive = pytest.mark.exhaustive
 
 
-# --- `create_react_agent`: two turns, a question, and a tool that blocks its thread
-
-
 def check_two_turns(story: Story) -> None:
     assert shape(story.conversation) == [
         *("human:first", "ai:", "tool:a1 is done", "tool:a2 is done", "tool:a3 is fine"),
@@ -42,7 +39,6 @@ def check_two_turns(story: Story) -> None:
 def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
     forks: Forks, saver: str, backend: str, tmp_path: Path
 ) -> None:
-    """Each story has one kill, at one point after the other, until all points are covered."""
     told = stories(forks, "_crash_agent", tmp_path, [saver, backend, "sync"], 1, 1000, 1)
 
     assert len(told) > 25
@@ -83,9 +79,6 @@ def test_with_durability_exit_a_killed_run_starts_anew_and_leaves_no_trace(forks
             stored = [place for place, line in enumerate(life) if line[0] == "stored"]
             # The run stops at the question, and at the end of each turn.
             assert not stored or asked[0] < stored[0]
-
-
-# --- `create_agent`: a todo list, files, shells and a sub-agent
 
 
 VARYING = re.compile(r"(?<=after )\d+\.\d|(?<=job[ (])\d+", re.IGNORECASE)
@@ -135,9 +128,6 @@ async def test_a_sub_agent_whose_first_message_was_not_stored_starts_with_it_aga
     saver.may_be_full = False
     result = await agent.ainvoke(None, AT)
     assert shape(result) == ["human:go", "ai:", "tool:found", "ai:done"]
-
-
-# --- an agent of deepagents, with files, a shell and a sub-agent
 
 
 DEEP_RUN = "tool:<no output>\n[Command succeeded with exit code 0]"

@@ -74,7 +74,6 @@ def test_a_run_streams_what_langgraphs_agent_streams(client: Any, name: str) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_question_shows_in_the_state_and_its_answer_goes_on(client: Any, name: str) -> None:
-    """The state shows the result of the finished neighbour, which is kept."""
     thread = new_thread(client)
     client.runs.wait(thread, name, input=says("look ask"))
     state = client.threads.get_state(thread, subgraphs=True)
@@ -92,7 +91,6 @@ def test_a_question_shows_in_the_state_and_its_answer_goes_on(client: Any, name:
 
 @pytest.mark.parametrize("name", OURS)
 def test_two_questions_are_answered_one_at_a_time(client: Any, name: str) -> None:
-    """Promise 5: over HTTP both questions are visible, and each answer reaches its call."""
     thread = new_thread(client)
     client.runs.wait(thread, name, input=says("ask ask"))
     first, second = client.threads.get_state(thread)["interrupts"]

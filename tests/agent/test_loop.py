@@ -25,9 +25,6 @@ pytestmark = pytest.mark.real_clock
 versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
 
-# Commands.
-
-
 class Moods(AgentState):
     mood: str
 
@@ -94,9 +91,6 @@ class Answer(BaseModel):
     number: int
 
 
-# The guards.
-
-
 @versions
 async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
     recorder = Recorder()
@@ -109,9 +103,6 @@ async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
     sorry = "ai:Sorry, need more steps to process this request."
     assert shape(result) == ["human:go", "ai:", "tool:work", sorry, "human:go on", "ai:done"]
     assert recorder.count("started") == 1
-
-
-# Middleware that hold tools back.
 
 
 @pytest.mark.parametrize("is_bound", [False, True])
@@ -138,9 +129,6 @@ async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None
     await run(agent)
 
     assert model.requested_tools == [("flaky", "search"), ("search",)]
-
-
-# The context within a run, and after it.
 
 
 async def test_every_part_finds_its_own_config_around_it() -> None:
@@ -216,23 +204,6 @@ async def test_a_run_leaves_no_config_behind(label: str) -> None:
     await run(create_react_agent(model, [Recorder().tool("work")], **OPTIONS[label]), config={"tags": ["a"]})
 
     assert var_child_runnable_config.get() is None
-
-
-@versions
-async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> None:
-    """`get_state` shows the failed task with its error; continuing runs only this call again."""
-    recorder = Recorder()
-    tools = [recorder.tool("work"), recorder.tool("flaky", seconds=0.05, raises=ConnectionError("down"), times=1)]
-    model = ScriptedModel([calls("work", "flaky"), "done"])
-    agent = create_react_agent(model, tools, checkpointer=InMemorySaver(), version=version)
-    with pytest.raises(ConnectionError):
-        await run(agent, config=AT)
-    state = await agent.aget_state(AT)
-    result = await run(agent, None, AT)
-
-    assert [error for error in (task.error for task in state.tasks) if error] == ["ConnectionError('down')"]
-    assert shape(result) == ["human:go", "ai:", "tool:work", "tool:flaky", "ai:done"]
-    assert [recorder.count("started", "work"), recorder.count("started", "flaky")] == [1, 2]
 
 
 # Basic behaviour of the ReAct agent on every loop; `tests/parity` compares it with LangGraph's.

@@ -227,14 +227,6 @@ async def test_a_key_of_a_limit_sees_the_run() -> None:
     assert seen == ["ann"]
 
 
-async def test_a_budget_ends_a_run_whose_model_is_silent() -> None:
-    model = Silent()
-    agent = create_agent(model, [], budget=0.1)
-    with pytest.raises(TimeoutError):
-        await run(agent)
-    assert model._cancelled == [True]
-
-
 @pytest.mark.parametrize(
     ("policy", "error"),
     [

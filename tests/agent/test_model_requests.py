@@ -196,6 +196,7 @@ async def test_a_client_closes_its_connection_although_the_run_is_cancelled(shie
     assert closed == [True]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.backends("asyncio")
 async def test_a_client_that_holds_up_its_end_is_cancelled_again() -> None:
     """A client may have swallowed the cancellation, which is repeated when the grace is over."""

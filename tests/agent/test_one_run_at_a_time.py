@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterruptError
 from langgraph.types import Command
@@ -52,7 +51,6 @@ async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> 
 def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
     forks: Forks, saver: str, backends: list[str], tmp_path: Path
 ) -> None:
-    """The other process gets an error that names the holder, and no body runs twice; repeated many times."""
     anyio.run(stopped_before_the_calls, tmp_path, saver, ROUNDS)
     with Forks() as other:
         both = forks, other
@@ -110,9 +108,6 @@ async def test_where_a_live_process_once_ran_anybody_may_fork(forks: Forks, tmp_
     assert {result["messages"][-1].content for result in results} == {"done"}
 
 
-# In one process.
-
-
 def holds(saver: Recording) -> list[dict[str, Any]]:
     return [entry["holder"] for entry in saver.entries if entry["kind"] == "hold"]
 
@@ -162,7 +157,6 @@ def held_up(script: list[Any], recorder: Recorder, saver: Any, **options: Any) -
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Path) -> None:
-    """The second task gets a typed error that names the holder, and may try again later."""
     recorder = Recorder()
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = held_up([calls("work"), "done"], recorder, saver)
@@ -180,7 +174,6 @@ async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) -> None:
-    """On a new thread, the conversation contains the input of exactly one run."""
     recorder = Recorder()
     answers: list[Any] = []
     async with saver_of(kind, tmp_path / "db") as saver:
@@ -206,7 +199,6 @@ async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) ->
 
 
 async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
-    """A hold applies to one thread id in one checkpointer."""
     recorder = Recorder()
     agent = held_up([calls("work"), "done"], recorder, InMemorySaver())
     other = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
@@ -219,7 +211,6 @@ async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
 
 
 async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
-    """A refused stream raises the error; a reader that leaves its stream releases the thread."""
     saver, gate = Recording(), anyio.Event()
 
     async def wait() -> str:
@@ -239,9 +230,6 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
 
     assert result["messages"][-1].content == "hi"
     assert not is_held(saver)
-
-
-# Release of the hold.
 
 
 async def _cancelled(agent: Any, recorder: Recorder) -> None:
@@ -299,8 +287,6 @@ async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
 
 
 async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
-    """The saver failed while the hold was being verified."""
-
     class Shaky(InMemorySaver):
         reads = 0
 
@@ -320,15 +306,11 @@ async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path) -> None:
-    """A thread with only a hold, or a failed hold, has no conversation to continue."""
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = scripted(["hi"], [], checkpointer=saver)
         for _ in range(2):
             with pytest.raises(EmptyInputError, match="An agent starts from messages"):
                 await agent.ainvoke(None, AT)
-
-
-# The lease.
 
 
 @pytest.fixture
@@ -377,29 +359,6 @@ async def test_a_write_that_fails_does_not_end_the_prolonging(
     assert results[0]["messages"][-1].content == "done"
 
 
-async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that was suspended must not overwrite newer data; its run ends with the error for a held thread."""
-    recorder, saver = Recorder(), Recording()
-    agent = held_up([calls("work"), "done"], recorder, saver)
-    other = scripted([AIMessage("taken over")], [], checkpointer=saver)
-    monkeypatch.setattr(_lease, "LEASE", 0.2)
-    monkeypatch.setattr(_lease, "is_alive", lambda holder, now=None: holder["until"] > time.time())
-    with pytest.raises(ThreadBusyError):
-        try:
-            async with running(agent, recorder):
-                while _lease.is_alive(holds(saver)[-1]):
-                    await anyio.sleep(0.01)
-                await other.ainvoke(say("hello"), AT)
-        except ExceptionGroup as group:  # the exception group of this test's task group
-            raise group.exceptions[0] from None
-    state = await agent.aget_state(AT)
-
-    assert shape(state.values)[-2:] == ["human:hello", "ai:taken over"]
-
-
-# Runs that need no hold, and operations that a hold does not block.
-
-
 async def test_agents_within_a_call_need_not_hold() -> None:
     """Inner agents belong to their caller, and two calls may run the same agent concurrently."""
     recorder, saver = Recorder(), Recording()
@@ -415,7 +374,6 @@ async def test_agents_within_a_call_need_not_hold() -> None:
 
 
 async def test_with_durability_exit_nobody_is_told() -> None:
-    """A run with durability "exit" writes no hold, so a second run of its thread is not refused."""
     saver = Recording()
     agent = scripted(["hi"], [], loop=True, checkpointer=saver)
     async with aclosing(agent.astream(QUESTION, AT, stream_mode="values", durability="exit")) as stream:

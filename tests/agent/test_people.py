@@ -5,7 +5,6 @@ from typing import Any, Literal
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError
 from langgraph.types import Command, interrupt
 from pydantic import ValidationError
@@ -40,15 +39,11 @@ class Asking:
         return [ask]
 
 
-# --- questions in calls
-
-
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("anew", [False, True], ids=["same agent", "another agent"])
 async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one(
     saver: Any, version: Any, anew: bool
 ) -> None:
-    """All questions appear at once, and are answered in reverse order with an invalid answer in between."""
     asking, recorder = Asking(), Recorder()
     tools = [*asking.tools(), recorder.tool("work")]
     asked = [("ask", {"query": name}) for name in ("a", "b", "c")]
@@ -82,33 +77,7 @@ async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one
     assert len(model.requests) == 2
 
 
-@pytest.mark.parametrize(
-    ("answer", "by_id"),
-    [(answer, True) for answer in (None, False, "", {}, [], {"a": 1}, 0)]
-    + [(answer, False) for answer in (False, "", {}, [], {"a": 1}, 0)],
-)
-async def test_any_answer_reaches_its_question(answer: Any, by_id: bool) -> None:
-    """This includes false values, and values that look like a map; plainly, an empty map is no answer."""
-    seen: list[Any] = []
-
-    @tool
-    async def ask() -> str:
-        """Ask."""
-        seen.append(interrupt("?"))
-        return "ok"
-
-    agent = scripted([calls("ask"), "done"], [ask], checkpointer=InMemorySaver())
-    open_ids = ids(await agent.ainvoke(QUESTION, AT))
-    await agent.ainvoke(Command(resume={open_ids["?"]: answer} if by_id else answer), AT)
-
-    assert seen == ([] if not by_id and answer == {} else [answer])
-
-
-# --- answers without a question
-
-
 async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver: Any) -> None:
-    """Ambiguous, unknown or superfluous answers raise a clear error, and the questions stay open."""
     asking = Asking()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver)
@@ -140,11 +109,7 @@ async def test_an_answer_without_a_checkpointer_is_refused() -> None:
         await agent.ainvoke(Command(resume="yes"), AT)
 
 
-# --- a new message instead of an answer
-
-
 async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any) -> None:
-    """Promise 2: the model reads the finished results, and that the other calls have none."""
     asking, recorder = Asking(), Recorder()
     asked = calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"}))
     model = ScriptedModel([asked, "never mind", calls(("ask", {"query": "a"})), "done"])
@@ -170,7 +135,6 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
 
 
 async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_results(saver: Any) -> None:
-    """With `Command(goto="agent")` the model is asked, and reads the finished results."""
     asking, recorder = Asking(), Recorder()
     model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "done"])
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
@@ -181,9 +145,6 @@ async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_
     assert shape(result)[-1] == "ai:done"
     assert complaint(result["messages"]) is None
     assert asking.started == ["a"]
-
-
-# --- questions elsewhere
 
 
 async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
@@ -211,15 +172,11 @@ async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
     assert log == ["before", "before", "after", "after"]
 
 
-# --- stops before and after nodes
-
-
 def _stopping(saver: Any, recorder: Recorder, model: Any, **when: Any) -> Any:
     return create_react_agent(model, [recorder.tool("work"), recorder.tool("other")], checkpointer=saver, **when)
 
 
 async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(saver: Any) -> None:
-    """Finished results are kept, even if a person answers all remaining calls."""
     asking, recorder = Asking(), Recorder()
     model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "understood"])
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
@@ -235,11 +192,7 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
     assert recorder.count("started") == 1
 
 
-# --- the state while a question is open
-
-
 async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> None:
-    """The same call id asks in two turns; the second question has an id of its own."""
     asking = Asking()
     again = [tool_call("ask", "same", query="a")]
     model = ScriptedModel([calls(*again), "one", calls(*again), "two"])
@@ -257,7 +210,6 @@ async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> N
 
 @pytest.mark.parametrize("replaces", [True, False], ids=["in its place", "after it"])
 async def test_a_refused_call_does_not_run(saver: Any, replaces: bool) -> None:
-    """The person replaces the model's message by one without calls, or adds a message in the model's name."""
     recorder, model = Recorder(), ScriptedModel([calls("work"), "what else?"])
     agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
     reply = (await agent.ainvoke(QUESTION, AT))["messages"][-1]

@@ -53,7 +53,6 @@ async def saver_on(url: str, kind: str) -> AsyncIterator[Any]:
 
 @KINDS
 async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, kind: str) -> None:
-    """Time travel and forks work, also from checkpoints whose messages are stored in later ones."""
     replies = [calls("work"), "one", "two", "three", "other two"]
     async with saver_on(postgres_url, kind) as saver:
         agent = scripted(replies, [Recorder().tool("work")], checkpointer=saver)
@@ -94,7 +93,6 @@ async def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server
 
 
 async def test_fifty_conversations_at_once_share_a_few_connections(postgres_url: str, postgres_server: Server) -> None:
-    """Each conversation is complete, and the connection pool leaves room for other clients of the server."""
     saver = saver_of(postgres_url)
 
     def reply(messages: Any) -> Any:

@@ -70,7 +70,6 @@ TURN = ["What is it like in Paris?", "", "sunny in Paris", "noon in Paris, at th
 
 @pytest.mark.parametrize("streaming", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 async def test_a_turn_with_two_tools_in_parallel(streaming: bool) -> None:
-    """The provider gets a valid history: each call is answered, in order, under its id."""
     tools = Tools()
     async with provider_and_model(reply(calls=CALLS), reply("Lovely."), streaming=streaming) as (provider, model):
         result = await create_react_agent(model, tools.all, prompt="Be brief.").ainvoke(QUESTION)
@@ -117,7 +116,6 @@ async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
 
 
 async def test_a_refusal_that_stays_is_the_clients_error() -> None:
-    """The client's error arrives unwrapped, and the thread can be continued later."""
     script = (too_many(0), reply("Lovely."))
     async with provider_and_model(*script, max_retries=0) as (provider, model):
         agent = create_react_agent(model, [], checkpointer=InMemorySaver())

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from callboard import CallPolicy, Limit, ToolNode, cleanup, create_react_agent, remaining
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent, remaining
 from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
 from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make, make_sync
@@ -52,9 +52,6 @@ def endings(messages: list[BaseMessage]) -> list[str]:
     """Return how each call ended: "deadline", or the status of a different message."""
     results = [message for message in messages if isinstance(message, ToolMessage)]
     return [result.additional_kwargs.get("callboard", {}).get("ended", result.status) for result in results]
-
-
-# Where the time is spent.
 
 
 async def test_spent_while_the_model_answers_the_thread_stands_before_the_model() -> None:
@@ -112,30 +109,7 @@ async def test_a_sync_call_that_cannot_be_stopped_is_named_and_its_late_result_d
     assert shape(result) == ["human:go", "ai:", f"tool:{SPENT}", "ai:done"]
 
 
-@pytest.mark.parametrize(
-    ("body", "grace", "cleaned", "cancelled"),
-    [
-        ({"cleanup": 0.1, "shield": cleanup}, None, 1, 1),
-        ({"cleanup": 60, "shield": cleanup}, 0.05, 0, 1),
-        ({"ignores_cancel": 1}, 0.05, 0, 2),
-    ],
-    ids=["within the grace", "longer than the grace", "swallows its cancellation"],
-)
-async def test_a_body_has_its_grace_for_clean_up(
-    body: dict[str, Any], grace: float | None, cleaned: int, cancelled: int
-) -> None:
-    """Promise 1 also holds for calls that the budget of the run ends."""
-    recorder = Recorder()
-    node = ToolNode([recorder.tool("stuck", hang=True, **body)], **({} if grace is None else {"grace": grace}))
-    messages = await given_up(["stuck"], node)
-
-    assert (recorder.count("cleaned up"), recorder.count("cancelled"), recorder.running) == (cleaned, cancelled, 0)
-    assert endings(messages) == ["deadline"]
-
-
 async def test_a_result_that_a_body_rescues_counts() -> None:
-    """A result that a cancelled body returns within its grace is kept, like the result of a finished neighbour."""
-
     async def rescuing(query: str = "") -> str:
         """Save what there is."""
         try:
@@ -149,8 +123,6 @@ async def test_a_result_that_a_body_rescues_counts() -> None:
 
 @pytest.mark.parametrize("handles", [True, False])
 async def test_an_error_in_clean_up_is_the_cause_and_not_the_end(handles: bool) -> None:
-    """The run raises the error about its budget, with the clean-up error as cause, and every call has its message."""
-
     async def broken(query: str = "") -> str:
         """Wait."""
         try:
@@ -194,13 +166,9 @@ async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
     assert shape(result) == ["human:go", "ai:here"]
 
 
-# The thread afterwards.
-
-
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, durability: Any, tmp_path: Path) -> None:
-    """With each saver, an agent object that knows nothing of the earlier run can continue."""
     recorder = Recorder()
     tools = quick_and_stuck(recorder)
     async with saver_of(kind, tmp_path / "db") as saver:
@@ -216,7 +184,6 @@ async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, dur
 
 
 async def test_what_a_person_was_asked_stays_open() -> None:
-    """A call that waits for an answer keeps its question, although its neighbour used up the budget."""
     recorder = Recorder()
     tools = [asking("may I?"), recorder.tool("stuck", hang=True)]
     agent = scripted([calls("ask", "stuck"), "done"], tools, checkpointer=InMemorySaver())
@@ -236,9 +203,6 @@ async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
     assert isinstance(error, TimeoutError)
     assert error.budget == BUDGET
     assert recorder.running == 0
-
-
-# The remaining time.
 
 
 def looks_at_the_clock(left: list[float]) -> list[Any]:
@@ -277,7 +241,6 @@ async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone()
 
 
 async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> None:
-    """Even if its own budget is longer, the inner agent and its calls are cancelled with the caller."""
     recorder, left = Recorder(), list[float]()
     tools = [*looks_at_the_clock(left), recorder.tool("stuck", hang=True)]
     inner = scripted([calls("look"), calls("stuck")], tools, budget=60)
@@ -286,22 +249,6 @@ async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> No
     assert left[0] <= BUDGET
     assert (recorder.running, recorder.count("cancelled")) == (0, 1)
     assert shape(messages)[2:] == [f"tool:{SPENT}"]
-
-
-@pytest.mark.backends("trio")
-async def test_what_is_left_is_right_across_clocks() -> None:
-    """A sync tool of an agent on trio runs another agent, which uses the clock of the background loop."""
-    left = list[float]()
-    inner = scripted([calls("look"), "done"], looks_at_the_clock(left), budget=360_000)
-
-    def ask_inner(query: str = "") -> str:
-        """Ask another agent."""
-        return str(inner.invoke(QUESTION)["messages"][-1].content)
-
-    outer = scripted([calls("ask_inner"), "done"], [ask_inner])
-    await outer.ainvoke(QUESTION, budget=10)
-
-    assert 0 < left[0] <= 10
 
 
 async def test_a_run_may_have_another_budget_than_its_agent() -> None:
@@ -325,9 +272,6 @@ async def test_a_budget_that_is_none_is_refused(budget: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="budget") as caught:
         await scripted(["hi"], []).ainvoke(QUESTION, budget=budget)
     assert not isinstance(caught.value, RunDeadlineExceededError)
-
-
-# Errors and messages.
 
 
 async def test_a_stream_ends_with_the_error_bare() -> None:

@@ -122,7 +122,6 @@ async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> Non
 
 
 async def test_a_checkpointer_that_never_answers_does_not_hold_a_cancelled_run() -> None:
-    """The error says that the outcome of the write is unknown."""
     saver = Slow()
     with pytest.raises(ExceptionGroup) as caught:
         async with anyio.create_task_group() as group:

@@ -95,26 +95,7 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
 
 
 @versions
-async def test_questions_of_several_calls_of_one_send_are_answered_one_by_one(version: Any) -> None:
-    works = Works()
-    agent = agent_of(works, "hi", "end", version=version)
-    asking = to_tools(
-        tool_call("ask", "q1", name="x"), tool_call("work", "w", name="w"), tool_call("ask", "q2", name="y")
-    )
-    await agent.ainvoke(QUESTION, AT)
-    result = await agent.ainvoke(Command(goto=[asking, to_tools(tool_call("work", "v", name="v"))]), AT)
-    ids = {one.value: one.id for one in result["__interrupt__"]}
-    assert sorted(ids) == ["x", "y"]
-    await agent.ainvoke(Command(resume={ids["y"]: "no"}), AT)
-    result = await agent.ainvoke(Command(resume={ids["x"]: "yes"}), AT)
-
-    assert contents(result) == ["go", "hi", "x: yes", "w", "y: no", "v", "end"]
-    assert works.ran.count("w") == works.ran.count("v") == 1
-
-
-@versions
 async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
-    """The checkpoint at a stop contains the send; the same payload reaches the same node."""
     works, saver = Works(), InMemorySaver()
     model = ScriptedModel(["reply", "end"])
     sends = [to_tools(tool_call("ask", "q", name="x")), sent("other")]
@@ -192,7 +173,6 @@ async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: s
 @versions
 @pytest.mark.parametrize("on_unknown", [None, "rerun"])
 async def test_a_killed_process_loses_nothing_that_was_sent(version: Any, on_unknown: Any) -> None:
-    """A process continues from the data that was stored while a tool was running."""
     works, saver, left = Works(), InMemorySaver(), InMemorySaver()
     options: Any = {"version": version, "on_unknown": on_unknown}
     agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)

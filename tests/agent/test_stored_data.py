@@ -212,12 +212,6 @@ class Report(BaseModel):
     summary: str
 
 
-class Elsewhere(BaseModel):
-    """A class that is in no schema."""
-
-    text: str
-
-
 def test_types_are_collected_only_for_a_database_by_url(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading all annotations of a schema takes longer than everything else in the making of an agent."""
     asked: list[object] = []
@@ -227,13 +221,6 @@ def test_types_are_collected_only_for_a_database_by_url(monkeypatch: pytest.Monk
     assert agent.stored_types == {Report}
     scripted([], [], checkpointer="memory")
     assert len(asked) == 2
-
-
-def test_schemas_name_types_at_any_depth() -> None:
-    """The types of a state are those of its annotations, and no others."""
-    assert {Order, Line, Size, Box, Later} <= named_types(Shop)
-    assert Elsewhere not in named_types(Shop)
-    assert Report in named_types(("Sum up.", Report))
 
 
 def test_no_type_is_missed_in_a_schema_of_many() -> None:

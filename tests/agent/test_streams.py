@@ -24,7 +24,7 @@ from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 from tests.helpers import live_tasks
 
 from ._graphs import Desk, chain, delegate
-from ._savers import AT, QUESTION, scripted, shape
+from ._savers import AT, QUESTION, scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -40,9 +40,6 @@ def agent_with(*tools: Any, asked: Any = None, **options: Any) -> Any:
 
 async def read(agent: Any, mode: Any, given: Any = QUESTION, config: Any = None, **options: Any) -> list[Any]:
     return [chunk async for chunk in agent.astream(given, config, stream_mode=mode, **options)]
-
-
-# The modes.
 
 
 def by_config() -> str:
@@ -104,24 +101,7 @@ async def test_hooks_and_prompts_write_to_the_stream() -> None:
 
 
 @versions
-async def test_checkpoints_are_places_to_go_back_to(version: Any) -> None:
-    """Each chunk has the config of a checkpoint, with which `get_state` finds the state."""
-    agent = agent_with(Recorder().tool("work"), version=version, checkpointer=InMemorySaver())
-    chunks = await read(agent, "checkpoints", config=AT)
-
-    nexts = [chunk["next"] for chunk in chunks]
-    assert nexts[-4:] == [["agent"], ["tools"], ["agent"], []]
-    for chunk in chunks[-4:]:
-        state = await agent.aget_state(chunk["config"])
-        assert list(state.next) == chunk["next"]
-        assert state.values == chunk["values"]
-        assert state.metadata == chunk["metadata"]
-    assert [chunk["parent_config"] for chunk in chunks[1:]] == [chunk["config"] for chunk in chunks[:-1]]
-
-
-@versions
 async def test_tool_events_tell_of_each_call(version: Any) -> None:
-    """Events from start to end carry the call's id, and are not delayed until the batch ends."""
     recorder = Recorder()
     tools = [recorder.tool("slow", seconds=0.05), recorder.tool("fast")]
     chunks = await read(agent_with(*tools, version=version), "tools")
@@ -129,9 +109,6 @@ async def test_tool_events_tell_of_each_call(version: Any) -> None:
     events = [(chunk["event"], chunk["tool_call_id"]) for chunk in chunks]
     assert sorted(events[:2]) == [("tool-started", "call_1"), ("tool-started", "call_2")]
     assert events[2:] == [("tool-finished", "call_2"), ("tool-finished", "call_1")]
-
-
-# Several modes, the form of chunks, and refused arguments.
 
 
 KNOWN = "only .*'checkpoints', 'custom'"
@@ -146,7 +123,6 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "said"), UNKNOWN, ids=repr)
 async def test_an_unknown_mode_or_key_is_refused(options: dict[str, Any], said: str) -> None:
-    """The error names the unknown mode and the known ones, and nothing runs."""
     model = ScriptedModel(["hi"])
     agent = create_react_agent(model, [])
     with pytest.raises(ValueError, match=said):
@@ -170,9 +146,6 @@ async def test_parts_have_the_state_as_its_schema_says() -> None:
     assert isinstance(output.value, Settled)
 
 
-# Stops and questions.
-
-
 @tool
 def ask(query: str = "") -> str:
     """Ask."""
@@ -191,7 +164,6 @@ async def test_all_questions_of_version_1_come_as_chunks(mode: str) -> None:
 
 @versions
 async def test_a_resumed_stream_tells_only_what_is_new(version: Any) -> None:
-    """The stream has the answered call and the reply; a call that had finished is marked as cached."""
     recorder = Recorder()
     agent = agent_with(ask, recorder.tool("work"), checkpointer=InMemorySaver(), version=version)
     await read(agent, "updates", config=AT)
@@ -213,9 +185,6 @@ async def test_a_question_is_told_while_its_neighbours_run() -> None:
                 break
 
     assert recorder.count("finished") == 0
-
-
-# While the run goes on.
 
 
 @pytest.mark.parametrize("mode", ["updates", "values", "messages", "tasks", "tools"])
@@ -251,9 +220,6 @@ async def test_chunks_from_many_threads_arrive_once() -> None:
 
     assert sorted(chunks) == [(number, part) for number in range(8) for part in range(50)]
     assert [part for number, part in chunks if number == 3] == list(range(50))
-
-
-# Streams whose reader leaves.
 
 
 def stuck(recorder: Recorder, *, with_cleanup: bool = False) -> Any:
@@ -304,7 +270,6 @@ WAYS = [by_aclose, by_an_error_of_the_reader, by_cancelling_the_reader, by_a_tim
 @pytest.mark.parametrize("leave", WAYS)
 @pytest.mark.parametrize("mode", ["updates", ["messages", "tools", "custom"]], ids=["updates", "several"])
 async def test_a_stream_that_is_left_has_ended_its_run(leave: Leave, mode: Any) -> None:
-    """When the reader goes on, the call has been cancelled and cleaned up, and no task of the run is left."""
     recorder, before = Recorder(), live_tasks()
     await leave(stuck(recorder, with_cleanup=True).astream(QUESTION, stream_mode=mode), recorder)
 
@@ -340,9 +305,6 @@ async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
     assert model.requests == []
 
 
-# Sync code.
-
-
 def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
     recorder = Recorder()
     stream = stuck(recorder, with_cleanup=True).stream(QUESTION)
@@ -352,9 +314,6 @@ def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
     stream.close()
 
     assert recorder.lines == ["stuck started", "stuck cancelled", "stuck cleaned up"]
-
-
-# Streams of agents within a graph or a call, compared with LangGraph's agent.
 
 
 on_asyncio = pytest.mark.backends("asyncio")
@@ -423,23 +382,6 @@ async def test_messages_of_a_nested_agent_are_told_once_though_it_stopped_in_bet
     assert [message for message, _ in after] == ["ai:", "tool:did x", "tool:a: yes", "ai:done"]
 
 
-@on_asyncio
-async def test_an_agent_stops_under_astream_events_and_goes_on_without() -> None:
-    """The graph streams the agent in one run and invokes it in the next; the conversation is the same."""
-    desk = Desk()
-    asked = calls(tool_call("work", "1", query="x"), tool_call("ask", "2", query="a"))
-    model = ScriptedModel([asked, "done"])
-    graph = chain(("worker", create_react_agent(model, desk.tools(), name="worker")), saver=InMemorySaver())
-    events = [event async for event in graph.astream_events(QUESTION, AT, version="v2")]
-    inside = (await graph.aget_state(AT, subgraphs=True)).tasks[0].state
-    assert [question.value for question in inside.interrupts] == ["a"]
-    result = await graph.ainvoke(Command(resume="yes"), AT)
-
-    assert {"on_chat_model_stream", "on_tool_start", "on_tool_end"} <= {event["event"] for event in events}
-    assert shape(result)[2:] == ["tool:did x", "tool:a: yes", "ai:done"]
-    assert desk.log == ["work x", "ask a", "ask a", "answered a"]
-
-
 def delegating(make: Any, desk: Desk) -> Any:
     """An agent with a tool that runs another agent."""
     inner = make(ScriptedModel([calls(tool_call("work", "2", query="x")), "inner done"]), desk.tools())
@@ -449,7 +391,6 @@ def delegating(make: Any, desk: Desk) -> Any:
 
 @pytest.mark.parametrize("mode", ["updates", "custom"])
 async def test_an_agent_tells_of_an_agent_in_its_call_if_asked_to(mode: str) -> None:
-    """With `subgraphs=True` the inner agent's chunks have the call's namespace; otherwise they are not streamed."""
     alone = await heard(delegating(create_react_agent, Desk()).astream(QUESTION, stream_mode=mode))
     everything = await heard(delegating(create_react_agent, Desk()).astream(QUESTION, stream_mode=mode, subgraphs=True))
 
@@ -461,24 +402,3 @@ async def test_an_agent_tells_of_an_agent_in_its_call_if_asked_to(mode: str) -> 
         assert [list(payload) for payload in alone] == [["agent"], ["tools"], ["agent"]]
     else:
         assert (alone, inner) == ([], ["at work on x"])
-
-
-@on_asyncio
-async def test_a_node_streams_an_agent_by_hand_and_the_graph_hears_of_it_too() -> None:
-    """Both readers get the agent's chunks: the function in the node, and the reader of the whole graph."""
-    model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
-    agent = create_react_agent(model, Desk().tools())
-    by_hand: list[Any] = []
-    note = by_hand.append
-
-    async def node(state: Any) -> Any:
-        async for chunk in agent.astream(state, stream_mode="updates"):
-            note(plain(chunk))
-
-    graph = chain(("node", node), saver=InMemorySaver())
-    first = await heard(graph.astream(QUESTION, AT, stream_mode="updates", subgraphs=True))
-    second = await heard(graph.astream(Command(resume="yes"), AT, stream_mode="updates", subgraphs=True))
-
-    from_inside = [payload for namespace, payload in [*first, *second] if namespace]
-    assert [list(payload) for payload in from_inside] == [["agent"], ["__interrupt__"], ["tools"], ["agent"]]
-    assert [list(payload) for payload in by_hand] == [["agent"], ["__interrupt__"], ["tools"], ["agent"]]

@@ -85,15 +85,6 @@ async def test_one_client_serves_both_doors_in_turn() -> None:
     assert [result["messages"][-1].content for result in results] == ["Lovely."] * 5
 
 
-def test_many_threads_invoke_one_agent() -> None:
-    script = [reply("Lovely.")] * 30
-    with Provider(*script) as provider, ThreadPoolExecutor(15) as threads:
-        agent = create_react_agent(openai_model(provider), [])
-        results = list(threads.map(agent.invoke, [QUESTION] * 30, timeout=WAIT))
-
-    assert {result["messages"][-1].content for result in results} == {"Lovely."}
-
-
 def recursive(node_of: Any) -> Any:
     """An agent with a sync tool that runs the agent again, as often as the question says."""
 
@@ -207,7 +198,6 @@ def test_a_budget_ends_a_sync_model_at_its_next_token() -> None:
 
 
 def test_a_model_that_hangs_in_its_thread_is_left_behind_with_a_word() -> None:
-    """The budget is kept, and a warning names the abandoned thread."""
     let_go = threading.Event()
 
     def hang(_: Any) -> str:

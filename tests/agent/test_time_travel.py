@@ -7,7 +7,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage, RemoveMessage
-from langgraph.errors import InvalidUpdateError
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, StateSnapshot
 
@@ -58,11 +57,7 @@ TURN_B = ["human:b", "ai:", "tool:b", "ai:said b"]
 TURN_C = ["human:c", "ai:", "tool:c", "ai:said c"]
 
 
-# --- history
-
-
 async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any) -> None:
-    """The latest comes first; places in the middle of a turn are included, although they have no checkpoint."""
     agent = echo(Recorder(), saver)
     await agent.ainvoke(say("a"), AT)
     await agent.ainvoke(say("b"), AT)
@@ -97,12 +92,8 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
     assert [place_id(place) for place in both] == places[3:5]
 
 
-# --- forks
-
-
 @pytest.mark.parametrize("number", range(10))
 async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver: Any, number: int) -> None:
-    """With `None`, exactly the later work is done again."""
     recorder = Recorder()
     agent = echo(recorder, saver)
     await agent.ainvoke(say("a"), AT)
@@ -127,7 +118,6 @@ async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver:
 
 @pytest.mark.parametrize("number", range(10))
 async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: Any, number: int) -> None:
-    """This also holds for places at which calls had no answer yet."""
     agent = echo(Recorder(), saver)
     await agent.ainvoke(say("a"), AT)
     await agent.ainvoke(say("b"), AT)
@@ -145,7 +135,6 @@ async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: 
 
 
 async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> None:
-    """From a place before the tools, all calls run again and ask a new question."""
     desk = Desk()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done", "done again"])
     agent = create_react_agent(model, desk.tools(), checkpointer=saver)
@@ -163,7 +152,6 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
 
 
 async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: Any) -> None:
-    """A config with the current checkpoint selects the current place, and makes no fork."""
     desk = Desk()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done"])
     agent = create_react_agent(model, desk.tools(), checkpointer=saver)
@@ -173,26 +161,6 @@ async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: A
 
     assert shape(result) == ["human:go", "ai:", "tool:a: yes", "tool:did x", "ai:done"]
     assert desk.log.count("work x") == 1
-
-
-# --- updates
-
-
-async def test_an_update_of_a_node_that_there_is_not_is_refused(saver: Any) -> None:
-    """An update with an unknown node, or with invalid values, changes nothing."""
-    agent = echo(Recorder(), saver)
-    await agent.ainvoke(say("a"), AT)
-    before = await agent.aget_state(AT)
-    with pytest.raises(InvalidUpdateError, match="nobody"):
-        await agent.aupdate_state(AT, say("b"), as_node="nobody")
-    with pytest.raises(InvalidUpdateError, match="Expected dict"):
-        await agent.aupdate_state(AT, "b")
-    after = await agent.aget_state(AT)
-
-    assert place_id(after) == place_id(before)
-
-
-# Checkpoints without messages of their own.
 
 
 ACTIONS = st.one_of(
@@ -211,7 +179,6 @@ ACTIONS = st.one_of(
 @example(actions=[("say", "a"), ("say", "a"), ("remove", 0), ("fork and say", 0), ("fork and say", 16)], kind="memory")
 @pytest.mark.exhaustive
 def test_every_place_has_exactly_what_it_had_when_it_was_the_present(actions: list[tuple[str, Any]], kind: str) -> None:
-    """Random turns, removals, edits and forks; each place is compared with a copy from the time when it was new."""
     asyncio.run(_Walk(kind).go(actions))
 
 

@@ -12,7 +12,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "from-langgraph-to-prod
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_each_step_prints_what_the_page_shows(backend: str, postgres_url: str, tmp_path: Path) -> None:
     """A reader compares; without a database, `tests/test_docs.py` runs the same program with a file."""
     blocks = [(match["info"], match["code"]) for match in BLOCK.finditer(PAGE.read_text())]

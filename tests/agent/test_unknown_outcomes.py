@@ -50,9 +50,6 @@ BEGUN = ("after claim", "in body", "before write")
 """Points at which the journal has only the claim of a call."""
 
 
-# A process is killed.
-
-
 Resumed = Callable[..., Any]
 
 
@@ -136,7 +133,6 @@ async def test_killed_before_its_claim_a_call_simply_runs(
 async def test_killed_after_its_claim_a_call_does_not_run_again(
     resumed: Resumed, case: Case, policy: str, said: str
 ) -> None:
-    """It has its stored result, or the model is told that its outcome is unknown, once."""
     async with resumed(case, policy) as (agent, log):
         before = log.lines
         first = await agent.ainvoke(None, AT, durability=case.durability)
@@ -153,7 +149,6 @@ async def test_killed_after_its_claim_a_call_does_not_run_again(
 @pytest.mark.parametrize("point", BEGUN)
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, saver: str, point: str) -> None:
-    """With a person's approval, the call runs once more."""
     async with resumed(Case(saver, point)) as (agent, log):
         before = log.lines
         asked = await agent.ainvoke(None, AT)
@@ -177,7 +172,6 @@ async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, 
     ids=repr,
 )
 async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, said: str, status: str) -> None:
-    """The person gives the result, or none; the body does not run."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         await agent.ainvoke(None, AT)
         result = await agent.ainvoke(Command(resume=answer), AT)
@@ -189,7 +183,6 @@ async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, s
 
 @pytest.mark.parametrize("answer", ["yes", {"type": "edit"}, {"type": "approve"}, [], [ACCEPT, ACCEPT], 1, {"args": 1}])
 async def test_an_invalid_answer_is_refused_and_the_question_stays(resumed: Resumed, answer: Any) -> None:
-    """The error lists the valid answers, and nothing runs."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         (question,) = questions_in(await agent.ainvoke(None, AT))
         with pytest.raises(ValueError, match="'type': 'accept'"):
@@ -205,7 +198,6 @@ async def test_an_invalid_answer_is_refused_and_the_question_stays(resumed: Resu
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Resumed, saver: str, version: str) -> None:
-    """All questions appear together, each is answered by its id, and no other call runs again."""
     async with resumed(Case(saver, "in body", "many"), version=version) as (agent, log):
         before = log.lines
         asked = await agent.ainvoke(None, AT)
@@ -227,7 +219,6 @@ async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Res
 
 
 async def test_a_new_message_instead_of_an_answer_leaves_the_body_alone(resumed: Resumed) -> None:
-    """The model reads what is known of the call, and the history is valid for providers."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         await agent.ainvoke(None, AT)
         result = await agent.ainvoke(say("never mind"), AT)
@@ -256,32 +247,6 @@ async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed:
     assert [again.value for again in questions_in(first)] == ["may I pay?"]
     assert shape(result)[2:] == ["tool:c1: yes", "ai:done"]
     assert log.lines == ["careful c1", "careful c1"]
-
-
-@pytest.mark.parametrize("policy", ["ask", "fail"])
-@pytest.mark.parametrize("saver", ON_DISK)
-async def test_killed_after_it_asked_a_call_is_not_unknown(resumed: Resumed, saver: str, policy: str) -> None:
-    """The journal has the question, so the call is known to have stopped there; a neighbour was still running."""
-    async with resumed(Case(saver, "in body", "beside"), policy) as (agent, log):
-        asked = await agent.ainvoke(None, AT)
-
-    assert "may I pay?" in [question.value for question in questions_in(asked)]
-    assert len(questions_in(asked)) == (2 if policy == "ask" else 1)
-    assert log.lines == ["pay p1"]
-
-
-@pytest.mark.parametrize("policy", ["ask", "fail"])
-async def test_streams_show_the_question_or_the_message(resumed: Resumed, policy: str) -> None:
-    async with resumed(Case("sqlite", "in body"), policy) as (agent, _):
-        chunks = [chunk async for chunk in agent.astream(None, AT, stream_mode="updates")]
-
-    if policy == "ask":
-        assert [list(chunk) for chunk in chunks] == [["__interrupt__"]]
-    else:
-        assert [shape(chunk["tools"]) for chunk in chunks if "tools" in chunk] == [[f"tool:{UNKNOWN}"]]
-
-
-# No process is killed.
 
 
 def node_of(*tools: Any, policy: Any = "ask", **options: Any) -> ToolNode:
@@ -337,7 +302,6 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
 @pytest.mark.parametrize("kind", SAVERS)
 @pytest.mark.parametrize("policy", ["ask", "fail"])
 async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, policy: str, tmp_path: Path) -> None:
-    """The call was claimed and then reported a question, so its state is known."""
     runs = list[str]()
 
     async def careful(query: str = "") -> str:
@@ -366,7 +330,6 @@ async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, polic
 
 @pytest.mark.parametrize("handles", [True, False])
 async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
-    """The call runs again, or has its message; no person is asked."""
     recorder = Recorder()
     tool = recorder.tool("pay", raises=ConnectionError("lost"), times=1)
     node = node_of(tool, handle_tool_errors=handles)
@@ -398,7 +361,6 @@ async def test_a_retry_within_the_call_is_no_second_call() -> None:
 
 
 async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
-    """The body was cancelled at an unknown point; a call that was still waiting had not begun."""
     recorder = Recorder()
     failed: list[bool] = []
 
@@ -426,62 +388,7 @@ async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
     assert recorder.order == ["pay(a)", "pay(b)"]
 
 
-async def test_a_body_that_its_caller_cancelled_is_unknown() -> None:
-    """If the whole run is cancelled, the outcome of a running body is unknown, too."""
-    recorder = Recorder()
-    agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay", hang=True)), checkpointer=InMemorySaver())
-    async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, QUESTION, AT)
-        await recorder.wait_for("started")
-        group.cancel_scope.cancel()
-    asked = await agent.ainvoke(None, AT)
-    result = await agent.ainvoke(Command(resume=IGNORE), AT)
-
-    assert len(questions_in(asked)) == 1
-    assert shape(result)[2:] == [f"tool:{UNKNOWN}", "ai:done"]
-    assert recorder.count("started") == 1
-
-
-async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_its_own() -> None:
-    """A neighbour fails while the answered call runs, so its outcome is unknown, and the next answer is not for it."""
-    failed, started = list[bool](), anyio.Event()
-
-    async def careful(query: str = "") -> str:
-        """Ask, then pay."""
-        answer = interrupt("may I?")
-        started.set()
-        if not failed:
-            await anyio.sleep_forever()
-        return str(answer)
-
-    async def boom(query: str = "") -> str:
-        """Ask, then fail, once."""
-        interrupt("ready?")
-        await started.wait()
-        if not failed:
-            failed.append(True)
-            raise ValueError("boom")
-        return "fine"
-
-    agent = scripted(
-        [calls("careful", "boom"), "done"],
-        ToolNode([careful, boom], policies={"careful": CallPolicy(on_unknown="ask")}, grace=0.1),
-        checkpointer=InMemorySaver(),
-    )
-    first = await agent.ainvoke(QUESTION, AT)
-    with pytest.raises(ValueError, match="boom"):
-        await agent.ainvoke(Command(resume={question.id: "yes" for question in questions_in(first)}), AT)
-    asked = await agent.ainvoke(None, AT)
-    about = {str(question.value): question.id for question in questions_in(asked)}
-    unknown = next(name for text, name in about.items() if "action_request" in text)
-    answers = {name: IGNORE if name == unknown else "yes" for name in about.values()}
-    result = await agent.ainvoke(Command(resume=answers), AT)
-
-    assert shape(result)[2:] == [f"tool:{UNKNOWN}", "tool:fine", "ai:done"]
-
-
 async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> None:
-    """The run raises the saver's error, and the thread can be continued."""
     recorder, saver = Recorder(), Recording(fails_at="claim")
     agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay")), checkpointer=saver)
     with pytest.raises(OSError, match="the disk is full"):
@@ -591,7 +498,6 @@ def test_the_option_belongs_to_the_node_where_one_is_given() -> None:
 
 @pytest.mark.parametrize("limit", [Limit(concurrency=1), Limit(rate=Rate(1, per=0.01))], ids=["places", "rate"])
 async def test_calls_that_waited_for_a_place_when_the_process_was_killed_have_not_begun(limit: Limit) -> None:
-    """Waiting calls run; only the call that had begun has an unknown outcome."""
     found, after = await rerun_after_kill(lambda work: ToolNode([work.tool()], limit=limit), "a", "b", "c")
     assert found == [UNKNOWN, "did b", "did c"]
     assert after.begun == ["b", "c"]
