@@ -75,7 +75,6 @@ async def _gone(work: Any, kind: type[Exception], told: str, found: list[str]) -
 
 
 async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> None:
-    """Asks in the mailbox are answered, too; later callers are told that their ask did not begin."""
     found: list[Any] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()], name="office") as tree, anyio.create_task_group() as group:
@@ -92,7 +91,6 @@ async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> N
 
 
 async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
-    """Running handlers that ask other actors could otherwise not finish."""
     peers, found = Peers(), list[Any]()
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk(), child(Desk(), name="other")]) as tree, anyio.create_task_group() as group:
@@ -106,7 +104,6 @@ async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
 
 
 async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -> None:
-    """A cancelled handler cleans up before the drain ends; callers are told whether their ask had begun."""
     told: list[str] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:
@@ -126,7 +123,6 @@ async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -
 
 @pytest.mark.parametrize("name", ["fragile", "later"])
 async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ended_too(name: str) -> None:
-    """Callers of handlers that restart their actor or owe a reply get an error, and the drain comes to its end."""
     told: list[str] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:
@@ -139,7 +135,6 @@ async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ende
 
 
 async def test_actors_by_key_are_drained_together_and_none_begins_to_live() -> None:
-    """An ask that already waits for room gets its actor; later asks are refused."""
     found: list[Any] = []
     with anyio.fail_after(WAIT):
         async with keyed(Desk, cap=1) as desks, anyio.create_task_group() as group:

@@ -65,7 +65,6 @@ async def test_bodies_that_run_finish_and_no_other_begins() -> None:
 
 
 async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not() -> None:
-    """The running and the waiting call are ended, and only the waiting one can safely be repeated."""
     engine, ends = Here(), dict[str | None, str]()
 
     async def run(call_id: str) -> None:
@@ -85,29 +84,40 @@ async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not(
     assert report == Drained(ended=2, unknown=(UnknownCall(tool="seconds", call_id="runs"),))
 
 
-async def test_a_body_that_fails_while_it_is_ended_is_not_unknown() -> None:
-    """The caller has its error, so the outcome is known."""
-    engine, found = Here(), list[str]()
+@pytest.mark.parametrize(
+    ("error", "report"),
+    [
+        (ValueError("half written"), Drained(finished=1)),
+        (
+            EngineError("ends", None, "the worker died", ended="unknown"),
+            Drained(ended=1, unknown=(UnknownCall(tool="ends"),)),
+        ),
+    ],
+    ids=["an error", "a dead worker"],
+)
+async def test_a_body_that_fails_while_it_is_ended_is_unknown_only_if_its_worker_died(
+    error: Exception, report: Drained
+) -> None:
+    engine, errors = Here(), list[Exception]()
 
-    async def fails() -> None:
+    async def ends() -> None:
         try:
             await anyio.sleep(1000)
-        except anyio.get_cancelled_exc_class() as error:
-            raise ValueError("the file is half written") from error
+        except anyio.get_cancelled_exc_class() as cancelled:
+            raise error from cancelled
 
     async def run() -> None:
-        with pytest.raises(ValueError) as failed:
-            await engine.run_body(Body(fn=fails, args=(), title="fails"))
-        found.append(str(failed.value))
+        with pytest.raises(type(error)) as failed:
+            await engine.run_body(Body(fn=ends, args=(), title="ends"))
+        errors.append(failed.value)
 
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await anyio.sleep(1)
-            report = await engine.bodies.drain(1)
+            assert await engine.bodies.drain(1) == report
 
-    assert found == ["the file is half written"]
-    assert report == Drained(finished=1)
+    assert errors == [error]
 
 
 async def test_a_body_whose_caller_gives_up_while_it_is_ended_is_unknown() -> None:
@@ -139,30 +149,7 @@ async def test_a_body_whose_caller_gives_up_while_it_is_ended_is_unknown() -> No
     assert report == Drained(ended=1, unknown=(UnknownCall(tool="slow"),))
 
 
-async def test_a_body_whose_worker_dies_while_it_is_ended_is_unknown() -> None:
-    engine = Here()
-
-    async def dies() -> None:
-        try:
-            await anyio.sleep(1000)
-        except anyio.get_cancelled_exc_class() as error:
-            raise EngineError("dies", None, "the worker died", ended="unknown") from error
-
-    async def run() -> None:
-        with pytest.raises(EngineError):
-            await engine.run_body(Body(fn=dies, args=(), title="dies"))
-
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await anyio.sleep(1)
-            report = await engine.bodies.drain(1)
-
-    assert report == Drained(ended=1, unknown=(UnknownCall(tool="dies"),))
-
-
 async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain() -> None:
-    """The cancelled call ended by itself and is not reported as unknown."""
     engine = Here()
 
     async def run() -> None:

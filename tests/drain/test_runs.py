@@ -104,7 +104,6 @@ async def test_what_has_finished_in_a_run_that_is_ended_is_in_its_ledger() -> No
 
 
 async def test_calls_of_a_tool_that_runs_its_own_node_still_begin() -> None:
-    """Calls within a running call belong to it."""
     recorder, found = Recorder(), Fallen()
 
     async def outer() -> str:
@@ -126,7 +125,6 @@ async def test_calls_of_a_tool_that_runs_its_own_node_still_begin() -> None:
 
 @pytest.mark.real_clock
 async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
-    """All steps of a run are finished, including calls that have not begun; a new run is refused."""
     recorder, found = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), calls("slow"), "done"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)], checkpointer=InMemorySaver())
@@ -151,7 +149,6 @@ async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
 async def test_a_run_that_was_ended_goes_on_elsewhere_and_its_journal_knows_what_is_unknown(
     policy: CallPolicy, begun_again: int
 ) -> None:
-    """Report and checkpoint agree: finished calls are not repeated, and the policy decides about unknown ones."""
     recorder, found, saver = Recorder(), Fallen(), InMemorySaver()
     asked = calls("pay", "quick")
 
@@ -190,37 +187,6 @@ async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unkn
     assert report == Drained(ended=1)
     assert report.exit_code == 3
     assert result["messages"][-1].content == "here"
-
-
-async def test_who_is_cancelled_while_it_drains_has_ended_what_ran() -> None:
-    """A second signal can therefore end the process at once."""
-    recorder, found = Recorder(), Fallen()
-    node = ToolNode([recorder.tool("stuck", hang=True)])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, node.ainvoke, [calls("stuck")])
-            await until(lambda: recorder.running == 1)
-            with anyio.move_on_after(1) as scope:
-                await node.drain(1000)
-
-            assert scope.cancelled_caught
-            assert recorder.running == 0
-    assert len(found.errors) == 1
-
-
-async def test_two_drains_at_once_both_wait_and_both_report() -> None:
-    """Two concurrent drains wait for the same call, and both report that it finished."""
-    recorder, found = Recorder(), Fallen()
-    node = ToolNode([recorder.tool("slow", seconds=3)])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, node.ainvoke, [calls("slow")])
-            await until(lambda: recorder.running == 1)
-            group.start_soon(found.run, node.drain, 10)
-            group.start_soon(found.run, node.drain, 20)
-
-    assert found.results[1:] == [Drained(finished=1)] * 2
-    assert await node.drain(0) == Drained()
 
 
 @pytest.mark.parametrize("on_error", ["finish", "cancel"])
@@ -312,7 +278,6 @@ async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_
 
 
 async def test_several_inputs_of_a_drained_agent_are_refused_one_by_one() -> None:
-    """Each refused input can be tried in another process."""
     agent = create_react_agent(ScriptedModel(["no"]), [])
     await agent.drain()
 
@@ -329,7 +294,6 @@ async def test_several_inputs_of_a_drained_agent_are_refused_one_by_one() -> Non
 async def test_whenever_it_comes_a_drain_accounts_for_each_run_once(
     runs: list[tuple[int, int, bool]], drained_at: int, timeout: int
 ) -> None:
-    """Earlier runs finish or are ended at the timeout; later runs are refused."""
     recorder, found = Recorder(), Fallen()
     tools = [recorder.tool(name, seconds=float) for name in ("once", "again")]
     node = ToolNode(tools, policies={"again": CallPolicy(idempotent=True)})
@@ -365,7 +329,6 @@ async def test_whenever_it_comes_a_drain_accounts_for_each_run_once(
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
 async def test_a_timeout_out_of_range_is_refused_and_nothing_is_drained(timeout: float) -> None:
-    """The next call still runs, because the drain did not start."""
     node = ToolNode([Recorder().tool("quick")])
 
     with pytest.raises(ValueError, match=r"drain\(timeout=...\) must be 0 or more seconds"):
@@ -392,21 +355,6 @@ async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again(
         await agent.aclose()
 
     assert result["messages"][-1].content == "again"
-
-
-async def test_a_block_of_a_node_that_is_left_waits_for_its_runs() -> None:
-    """The node's actors live as long as a call may ask them."""
-    recorder, found = Recorder(), Fallen()
-    node = ToolNode([recorder.tool("slow", seconds=2)])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            async with node:
-                group.start_soon(found.run, node.ainvoke, [calls("slow")])
-                await until(lambda: recorder.running == 1)
-            assert recorder.running == 0
-        assert len(await node.ainvoke([calls("slow")])) == 1
-
-    assert [one[0].status for one in found.results] == ["success"]
 
 
 @pytest.mark.real_clock

@@ -1,4 +1,7 @@
-"""Servers other than uvicorn's own program are told to end during a call: answer, exit code, processes, journal."""
+"""Servers are told to end during a call: answer, exit code, processes, journal.
+
+The example, a uvicorn in its own program, itself has a call that finishes in time, and a process that is killed.
+"""
 
 import sys
 import time
@@ -7,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ._service import Service, ask, started, until_asked
+from ._service import Service, ask, started, the_example, until_asked
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(180)]
 
@@ -92,6 +95,7 @@ def test_a_call_that_finishes_in_time_is_answered(name: str, tmp_path: Path) -> 
 
 
 DRAINED = {
+    "the example": 4,
     "uvicorn": -15,
     "uvicorn in a program": 4,
     "gunicorn": 0,
@@ -103,13 +107,16 @@ DRAINED = {
 @pytest.mark.parametrize("name", DRAINED)
 def test_a_call_that_takes_too_long_is_ended_by_the_drain(name: str, tmp_path: Path) -> None:
     """Its client gets a 503, and the next process asks about the call. Only a program of your own has the exit code."""
-    with started(tmp_path, 0.5, SERVERS[name]()) as service:
+    command = the_example if name == "the example" else SERVERS[name]()
+    with started(tmp_path, 0.5, command) as service:
         answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
         remaining = service.remaining()
+    log = service.log.read_text()
 
     assert answer[0] == 503
     assert answer[1]["begun"]
     assert code == DRAINED[name]
+    assert name != "the example" or "was drained: 0 finished, 1 ended; unknown: book (call '" in log
     assert seconds < 20
     assert remaining == []
     assert len(asked_about(tmp_path)) == 1
@@ -136,3 +143,21 @@ def test_a_graceful_timeout_that_is_too_short_cuts_the_call_off(name: str, tmp_p
     assert remaining == []
     assert len(asked_about(tmp_path)) == 1
     assert (tmp_path / "bookings").read_text() == "Minerva is asked\n"
+
+
+def test_a_second_sigterm_ends_at_once_what_runs(tmp_path: Path) -> None:
+    """A second signal means that there is no time for the drain."""
+    answers: list[Any] = []
+    with started(tmp_path, 600) as service:
+        client = service.post("/rome", "Minerva 600", answers)
+        until_asked(tmp_path, "Minerva")
+        service.terminate()
+        time.sleep(0.3)
+        with pytest.raises(ConnectionRefusedError):
+            ask(service.port, "POST", "/oslo", "Bristol 0")
+        service.terminate()
+        client.join(30)
+        code = service.process.wait(30)
+
+    assert [answer[0] for answer in answers] == [503]
+    assert code == 4

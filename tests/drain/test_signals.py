@@ -46,7 +46,6 @@ def _handler(number: signal.Signals, handler: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_one_stage_after_the_other_and_ends_the_block(number: signal.Signals) -> None:
-    """Objects of one stage drain together, all within one timeout; the code of the block continues meanwhile."""
     log: list[str] = []
     agents = [Fake("one", log, 3.0), Fake("two", log, 2.0)]
     engine = Fake("engine", log, 1.0, Drained(ended=1, unknown=(UNKNOWN,)))

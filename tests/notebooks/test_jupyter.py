@@ -114,7 +114,6 @@ def test_an_interrupted_cell_ends_its_run_and_leaves_the_agent_open(shared: Kern
 
 
 def test_an_interrupted_open_has_closed_again(shared: Kernel) -> None:
-    """A cell that is interrupted while an actor starts leaves no actor behind."""
     interrupted = shared.run("slow = Supervisor([Counter(1000)]); await slow.open()", interrupt_at="starting")
     assert interrupted.error == "CancelledError"
     assert shared.run("await slow[Counter].count()").error == "RuntimeError"

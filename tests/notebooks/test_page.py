@@ -14,6 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "jupyter.md"
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.exhaustive
 def test_the_cells_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
     """A cell with `await` is no module, so that the test of all pages cannot run it."""
     blocks = [(match["info"], match["code"]) for match in BLOCK.finditer(PAGE.read_text())]

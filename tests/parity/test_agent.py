@@ -221,9 +221,6 @@ def test_the_sync_stream_has_the_same_chunks(replies: Any, mode: str, version: s
     assert collect(candidate()) == collect(reference())
 
 
-# Prompts, models, hooks and structured output
-
-
 @tool
 def triple(x: int) -> int:
     """Triple."""

@@ -325,18 +325,6 @@ def test_a_past_place_shows_what_its_tasks_did(thread: Thread) -> None:
         thread.look(place.config)
 
 
-def test_an_unknown_checkpoint_is_an_error_and_not_a_new_conversation() -> None:
-    """LangGraph returns an empty state for an unknown checkpoint."""
-    thread = Thread(candidate(), ONE, DONE)
-    thread.run(question())
-
-    with pytest.raises(ValueError, match="no checkpoint"):
-        thread.look({"configurable": {"thread_id": "1", "checkpoint_id": "1f0c5b2e-0000-6000-8000-000000000000"}})
-
-
-# --- repeated call ids
-
-
 SAME = call("double", {"x": 1}, "a")
 """A call whose id a model repeats."""
 
@@ -412,9 +400,6 @@ def test_what_only_stands_for_an_answer_answers_nothing(version: str) -> None:
     messages = thread.agent.invoke(None, AT)["messages"]
 
     assert [(message.type, message.content) for message in messages][-2:] == [("tool", "2"), ("ai", "done")]
-
-
-# --- changes from outside
 
 
 @conversation(ONE, DONE, MORE)
@@ -509,9 +494,6 @@ def test_after_an_end_by_hand_the_model_decides_on_what_it_has_not_seen(added: A
     assert [message.content for message in result["messages"]][-1] == ("more" if asked else "no" if added else "")
     assert len(thread.asked) == 1 + asked
     assert not any(m.content == "2" for m in result["messages"])
-
-
-# --- commands
 
 
 COMMANDS: dict[str, Callable[[], Command[Any]]] = {

@@ -32,20 +32,7 @@ from pydantic import BaseModel
 from typing_extensions import NotRequired
 
 from ._dump import dump
-from ._harness import (
-    DIRECT_MODES,
-    QUESTION,
-    THREAD,
-    Case,
-    ask,
-    call,
-    cheer,
-    double,
-    fails,
-    final,
-    tabled,
-    turn,
-)
+from ._harness import DIRECT_MODES, QUESTION, THREAD, Case, ask, call, cheer, double, fails, final, tabled, turn
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 

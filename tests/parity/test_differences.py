@@ -21,9 +21,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-# Malformed inputs on which LangGraph fails, and for which callboard has clear errors.
-
-
 def test_an_empty_list_of_messages_is_a_value_error() -> None:
     """LangGraph raises IndexError, out of `messages[-1]`."""
     ns = candidate()

@@ -15,8 +15,6 @@ from pydantic import BaseModel, Field
 
 from ._harness import ASYNC_MODES, DIRECT_MODES, GRAPH_MODES, Case, MessageList, alike, asks, call, tabled, wants
 
-# Tools, made of functions with the name "peek"
-
 
 def peeking(fn: Callable[..., Any]) -> Any:
     return StructuredTool.from_function(fn, name="peek", description="Peek.")
@@ -102,9 +100,6 @@ def optional_runtime(x: int, rt: Optional[ToolRuntime] = None) -> str:
     return facts(rt)
 
 
-# State
-
-
 class PydanticState(BaseModel):
     messages: Annotated[list[AnyMessage], add_messages]
     foo: str = "from model"
@@ -174,9 +169,6 @@ def test_a_list_of_calls_injects_the_state_of_the_graph(ns: Any) -> Case:
 @alike(modes=DIRECT_MODES, raises="KeyError")
 def test_a_list_of_calls_outside_a_graph_has_an_empty_state(ns: Any) -> Case:
     return Case(ns.ToolNode([peeking(part)]), [call("peek", {"x": 1})])
-
-
-# Store, runtime, call id, and forged values
 
 
 class Secret(InjectedToolArg):

@@ -117,9 +117,6 @@ def test_the_input_is_not_changed(ns: Any) -> Case:
     return Case(ns.ToolNode([double]), state, log=[state])
 
 
-# Names and ids that are no text: constructors refuse them, but models and tests write them
-
-
 @pytest.mark.parametrize("call_id", [5, 0, 1.5, UUID(int=5)])
 @alike(modes=DIRECT_MODES)
 def test_an_id_that_is_a_number_goes_on_as_text(ns: Any, call_id: Any) -> Case:
@@ -166,9 +163,6 @@ async def test_such_calls_do_not_end_the_run_of_an_agent(version: Any) -> None:
         "Error: ['double']",
         "Error: 5",
     ]
-
-
-# tools_condition
 
 
 WANTS = asks(call("t"))

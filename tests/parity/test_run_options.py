@@ -35,9 +35,6 @@ def replies() -> ReplayModel:
     return ReplayModel(asks(call("double", {"x": 2})), "done")
 
 
-# --- keywords
-
-
 DOORS = [
     ("create_react_agent", "invoke"),
     ("create_react_agent", "ainvoke"),
@@ -88,9 +85,6 @@ def _driven(made: Any) -> Any:
 
 async def _all(chunks: Any) -> list[Any]:
     return [chunk async for chunk in chunks]
-
-
-# --- control
 
 
 def drained(ns: Any, version: str, drive: Any) -> Any:
@@ -177,9 +171,6 @@ def test_an_agent_in_a_graph_stops_when_the_graph_is_asked_to(version: str) -> N
     assert run(candidate()) == run(reference())
 
 
-# --- runtimes of another class, as tests put them into a config
-
-
 def look(runtime: ToolRuntime[Any, Any], store: Annotated[BaseStore, InjectedStore()]) -> str:
     """Return the runtime's values, and write to the stream."""
     item = store.get(("a",), "b")
@@ -215,8 +206,6 @@ async def test_a_runtime_with_nothing_in_it_is_an_error() -> None:
     with anyio.fail_after(WAIT), pytest.raises(TypeError, match="has none of context, store"):
         await ToolNode([look]).ainvoke({"messages": [calls(tool_call("look"))]}, config)
 
-
-# --- a graph's options for the node
 
 BOTH = pytest.mark.parametrize("node", NODES, ids=["ours", "theirs"])
 

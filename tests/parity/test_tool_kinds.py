@@ -256,9 +256,6 @@ test_the_schema_decides_what_arrives = tabled(
 )
 
 
-# Parameters that LangChain fills
-
-
 def peek(x: int, config: RunnableConfig) -> str:
     """Peek."""
     return f"{x} {config['configurable']['mine']} {config['metadata']['who']} {'user' in config['tags']}"

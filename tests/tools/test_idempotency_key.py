@@ -4,8 +4,6 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
@@ -214,15 +212,13 @@ def test_outside_a_call_there_is_none_and_the_error_says_where_there_is() -> Non
         idempotency_key()
 
 
-VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
-ARGUMENTS = st.dictionaries(st.text(max_size=3), VALUES)
-
-
-@given(ARGUMENTS, ARGUMENTS)
-def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "other", [{"a": 1}, {"a": "true"}, {"a": None}, {"b": True}, {"a": True, "b": None}, {}], ids=str
+)
+def test_other_arguments_have_another_digest(other: dict[str, Any]) -> None:
     """Values that compare equal but differ in JSON, such as `True` and 1, give different keys."""
-    same = repr(sorted(one.items(), key=repr)) == repr(sorted(other.items(), key=repr))
-    assert (digest(one) == digest(other)) == same
+    assert digest(other) != digest({"a": True})
+    assert digest({**other, "c": 1}) == digest({"c": 1, **other})
 
 
 @pytest.mark.backends("asyncio")

@@ -217,9 +217,6 @@ def inherited() -> dict[str, Any]:
     return child(config)
 
 
-# --- functions, sync and async
-
-
 @called_with(x=1)
 async def async_function(x: int, y: str = "why") -> str:
     note(x, y, inherited())
@@ -230,9 +227,6 @@ async def async_function(x: int, y: str = "why") -> str:
 def sync_function(x: int, y: str = "why") -> str:
     note(x, y, inherited())
     return f"{x}{y}"
-
-
-# --- tools of `tests.parity`: functions, classes, signatures and schemas of each kind
 
 
 async def noting(**kwargs: Any) -> str:
@@ -259,9 +253,6 @@ def of_parity() -> Iterator[tuple[str, Any, dict[str, Any]]]:
 for _label, _made, _args in of_parity():
     case(_made if isinstance(_made, BaseTool) else tool(_made), _args, f"{_label} and {_args}")
 FROM_PARITY = {*CASES} - {"async_function", "sync_function"}
-
-
-# --- classes
 
 
 def described(manager: Any) -> list[Any]:
@@ -302,9 +293,6 @@ for _kind in (WithRun, WithArun, WithConfig):
     case(_kind(), name=f"class {_kind.__name__}")
 
 
-# --- parameters that langchain-core fills
-
-
 @called_with(x=1)
 async def config_parameter(x: int, config: RunnableConfig) -> str:
     return note(visible(config), inherited())
@@ -336,9 +324,6 @@ async def private_parameter(x: int, private: Annotated[str, InjectedToolArg] = "
     return note(private)
 
 
-# --- results
-
-
 def returning(name: str, value: Any, *, sync: bool = False, **options: Any) -> None:
     async def f(x: int) -> Any:
         return value() if callable(value) else value
@@ -364,9 +349,6 @@ returning("a pair in a thread", ("text", [1]), sync=True, **PAIR)
 returning("no pair", "text", **PAIR)
 returning("a list of two", ["text", 1], **PAIR)
 returning("a triple", (1, 2, 3), **PAIR)
-
-
-# --- errors
 
 
 class Whatever(Exception):
@@ -426,9 +408,6 @@ for _name, _handling in (
     raising(_name, lambda: Whatever("never"), {"x": "one"}, handle_validation_error=_handling)
 
 
-# --- attributes of tools
-
-
 @tool
 async def tags_metadata_and_callbacks_of_the_tool(x: int) -> str:
     """Do."""
@@ -452,9 +431,6 @@ async def described_at_length(x: int) -> str:
 
 
 case(described_at_length)
-
-
-# --- running each case with both runners
 
 
 def config_for(kind: str, **more: Any) -> RunnableConfig:

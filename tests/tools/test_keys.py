@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
-from langgraph.types import interrupt
 
 from callboard import CallsInterrupted, ToolNode
 from callboard.conversations import _flow
@@ -97,10 +96,6 @@ def test_the_names_of_nodes_are_known() -> None:
     assert NODES.isdisjoint(keys_of(asked(sorted(NODES))))
 
 
-def test_a_call_without_an_id_has_an_empty_name() -> None:
-    assert keys_of([a_call("run", None), a_call("run", "a")]) == ["", "a"]
-
-
 @given(ids=st.lists(HOSTILE, min_size=1, max_size=5), chosen=st.integers(0, 4), seed=st.integers(0, 99))
 @pytest.mark.exhaustive
 async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chosen: int, seed: int) -> None:
@@ -129,22 +124,3 @@ async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chos
     assert recorder.order == [f"delete(q{place})"]
     assert [output.tool_call_id for output in outputs] == ids
     assert [output.status == "success" for output in outputs] == [number == place for number in range(len(ids))]
-
-
-async def test_questions_of_tools_reach_those_who_asked() -> None:
-    """Some ids look like the names that repeated ids get."""
-    node = ToolNode([asking])
-    ids = ["a", "a", "a#1", "a#0"]
-    message = AIMessage("", tool_calls=[a_call("asking", one, who=str(number)) for number, one in enumerate(ids)])
-    with anyio.fail_after(60):
-        with pytest.raises(CallsInterrupted) as caught:
-            await node.ainvoke([message])
-        answers = {question.id: f"for {question.value}" for question in caught.value.interrupts}
-        outputs = await node.ainvoke([message], ledger=caught.value.ledger, resume=answers)
-
-    assert [output.content for output in outputs] == ["for 0", "for 1", "for 2", "for 3"]
-
-
-async def asking(who: str) -> str:
-    """Ask."""
-    return str(interrupt(who))

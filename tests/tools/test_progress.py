@@ -146,22 +146,6 @@ async def test_twenty_thousand_reports_are_few_events() -> None:
     assert [event.facts["done"] for _, event in told] == [0, 19_999]
 
 
-async def test_reports_of_calls_side_by_side_are_kept_apart() -> None:
-    """Each call has its own rate limit and its own last report."""
-
-    async def work(query: str) -> str:
-        for step in range(3):
-            progress(query, done=step)
-            await anyio.sleep(0.01)
-        return query
-
-    node = ToolNode([make(work)])
-    with anyio.fail_after(WAIT), reports() as told:
-        await node.ainvoke(ask(("work", {"query": "a"}), ("work", {"query": "b"})))
-    seen = sorted((str(event.call_id), event.message, event.facts["done"]) for _, event in told)
-    assert seen == [("call_1", "a", 0), ("call_1", "a", 2), ("call_2", "b", 0), ("call_2", "b", 2)]
-
-
 async def test_a_cancelled_call_has_its_last_report() -> None:
     """The last report shows how far a cancelled call got."""
 
@@ -193,9 +177,6 @@ async def test_an_observer_that_fails_changes_nothing(caplog: pytest.LogCaptureF
         [message] = await ToolNode([make(work)]).ainvoke(ask("work"))
     assert message.content == "done"
     assert len(caplog.records) == 1
-
-
-# Streams
 
 
 @pytest.fixture(params=["async", "sync"])
@@ -339,9 +320,6 @@ async def test_a_thread_that_was_given_up_reports_no_more() -> None:
     finally:
         release.set()
     assert [event.message for _, event in told] == ["in time"]
-
-
-# Data that leaves the process
 
 
 async def secretly() -> str:

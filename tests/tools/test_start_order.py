@@ -1,6 +1,5 @@
 """Calls of a batch start in the order of the reply, on every path."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -106,24 +105,6 @@ async def test_a_call_that_is_cancelled_before_it_begins_does_not_hold_those_aft
         del order.started[:]
         await node.ainvoke(_batch())
     assert order.batches() == [IN_ORDER]
-
-
-def test_a_thread_waits_for_the_one_before_it_and_for_no_other() -> None:
-    """Whichever thread runs first, the functions begin in the order of their tickets."""
-    order, begun = StartOrder(), list[int]()
-    tickets = [order.ticket() for _ in range(5)]
-
-    def work(number: int) -> None:
-        tickets[number].wait()
-        begun.append(number)
-        tickets[number].pass_on()
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in reversed(range(5))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert begun == [0, 1, 2, 3, 4]
 
 
 def test_passed_tickets_are_not_kept() -> None:

@@ -14,89 +14,11 @@ from callboard import Actor, ToolNode, child, handler
 from callboard.extend import actor_behind
 from callboard.testing import Recorder, tool_call
 from callboard.tools import _plan
-from callboard.tools._plan import ToolFacts, injected_args
-
-
-class Looks:
-    """Counter of inspections."""
-
-    def __init__(self) -> None:
-        self.at: list[str] = []
-
-    def __call__(self, tool: BaseTool) -> str:
-        self.at.append(tool.name)
-        return f"fact {len(self.at)}"
+from callboard.tools._plan import injected_args
 
 
 def search() -> StructuredTool:
     return Recorder().tool("search")
-
-
-def test_each_tool_is_looked_at_once() -> None:
-    """Inspecting a signature takes longer than a call; nodes may share a middleware, and have tools of one name."""
-    one, other, look = search(), search(), Looks()
-    facts = ToolFacts(look)
-    assert [facts.of(tool) for tool in (one, one, other, one, other)] == [f"fact {n}" for n in (1, 1, 2, 1, 2)]
-    assert look.at == ["search"] * 2
-
-
-def test_what_cannot_be_found_out_is_asked_for_again() -> None:
-    """A failed inspection is not cached."""
-    tool, errors = search(), [ValueError("not yet")]
-
-    def look(tool: BaseTool) -> str:
-        if errors:
-            raise errors.pop()
-        return tool.name
-
-    facts = ToolFacts(look)
-    with pytest.raises(ValueError, match="not yet"):
-        facts.of(tool)
-    assert facts.of(tool) == "search"
-
-
-def test_tools_are_not_kept_alive() -> None:
-    """A middleware may outlive the tools of a run."""
-    facts = ToolFacts(Looks())
-    for _ in range(3):
-        facts.of(search())
-    gc.collect()
-    assert len(facts) == 0
-
-
-def test_facts_that_lead_to_their_tools_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a bound, tools made for each run would stay in memory."""
-    monkeypatch.setattr(_plan, "_MOST", 3)
-    facts = ToolFacts(lambda tool: tool)
-    for _ in range(10):
-        facts.of(search())
-    assert len(facts) == 4
-    for number in range(10):
-        facts.of(Recorder().tool(f"tool {number}"))
-    assert len(facts) <= 6
-
-
-class Client:
-    """Client whose `__eq__` ignores its connection."""
-
-    def __call__(self, query: str) -> str:
-        return query
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Client)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@pytest.mark.parametrize("field", ["coroutine", "func"])
-def test_a_tool_whose_function_was_assigned_is_looked_at_again(field: str) -> None:
-    """Users wrap `tool.func` and `tool.coroutine` by assignment; functions are compared by identity."""
-    tool, facts = search(), ToolFacts(Looks())
-    assert facts.of(tool) == "fact 1"
-    for number in (2, 3):
-        setattr(tool, field, Client())
-        assert facts.of(tool) == f"fact {number}"
 
 
 async def test_a_tool_that_middleware_makes_for_one_call_is_not_kept() -> None:
