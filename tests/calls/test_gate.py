@@ -95,6 +95,18 @@ def taken(limit: Limit, loop: Any) -> Gate:
     return gate
 
 
+def test_a_call_that_gives_up_hands_its_wakeup_on(loop: Any) -> None:
+    gate = taken(Limit(concurrency=1), loop)
+    first, second, third = (Call(gate, loop) for _ in range(3))
+    second.cancel()
+    gate.leave()
+    first.cancel()
+    assert third.step() is True
+    assert not gate.idle(loop)
+    gate.leave()
+    assert gate.idle(loop)
+
+
 def test_a_full_queue_refuses_and_says_why(loop: Any) -> None:
     gate = taken(Limit(concurrency=2, queue=1), loop)
     waiting, refused = Call(gate, loop), Call(gate, loop)

@@ -47,9 +47,6 @@ def texts(state: Any) -> list[Any]:
     return [message.text for message in state["messages"] if message.type == "tool"]
 
 
-# Worker processes.
-
-
 @fragment(README, "Processes(workers=2")
 @fragment(REFERENCE, "Processes(workers=2", exhaustive=True)
 async def pool(world: World) -> AsyncSteps:
@@ -87,9 +84,6 @@ def folders(world: World) -> None:
         (world.folder / name).mkdir()
     (world.folder / "data" / "page.html").write_text("a page")
     (world.folder / "secret").write_text("secret")
-
-
-# Tools for models.
 
 
 COMMANDS, DATABASE = "docs/how-to/run-commands.md", "docs/how-to/ask-a-database.md"
@@ -177,8 +171,6 @@ async def fetches_a_page(node: ToolNode) -> None:
     assert "example.com" in await said(node, "fetch", url="https://example.com/")
 
 
-# MCP.
-
 NPX = "npx is a script that runs an installed copy of the same server: tests use no network"
 
 
@@ -262,9 +254,6 @@ def talk(to_server: int, from_server: int, replies: list[Any]) -> None:
 
 
 SEARCH = {"name": "search", "arguments": {"query": "tea"}}
-
-
-# State on a server.
 
 
 @cache

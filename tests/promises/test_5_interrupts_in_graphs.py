@@ -26,6 +26,7 @@ from typing_extensions import TypedDict
 
 from callboard import ToolNode
 from callboard.testing import ScriptedModel, calls, tool_call
+from tests.agent._savers import copy_of
 from tests.helpers import BrokenError, make
 from tests.promises._asking import Asking, asks
 
@@ -318,6 +319,30 @@ def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
     state = run(build, Command(resume="A"))
     assert results(state) == ["plain got []", "a got ['A']", "no boom"]
     assert asking.runs == {"plain": 1, "a": 2, "boom": 3}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_after_a_kill_unfinished_calls_run_and_open_questions_are_asked(nested: bool) -> None:
+    """Promise 10: the next process continues from the data that was stored while a call was running."""
+    asking, saver, left = Asking(), InMemorySaver(), list[InMemorySaver]()
+
+    async def deadly() -> str:
+        asking.runs["deadly"] += 1
+        if not left:
+            await asyncio.sleep(0.3)  # until the results of the others are stored
+            left.append(copy_of(saver))
+        return "alive"
+
+    node = ToolNode([asking.tool(), make(deadly)])
+    build = graphs_of(graph_of(node, None) if nested else node)
+    message = calls(*asks(("p", 0), ("a", 1)).tool_calls, tool_call("deadly", "id-x"), *asks(("q", 0)).tool_calls)
+    build(saver).invoke({"messages": [message]}, CONFIG)
+    state = build(left[0]).invoke(None, CONFIG)
+    assert list(ids(state)) == ["a?0"]
+    assert asking.runs == {"p": 1, "a": 1, "q": 1, "deadly": 2}
+    state = build(left[0]).invoke(Command(resume="A"), CONFIG)
+    assert results(state) == ["p got []", "a got ['A']", "alive", "q got []"]
+    assert asking.runs == {"p": 1, "a": 2, "q": 1, "deadly": 2}
 
 
 def subgraph_tool(log: Counter[str], *, sync: bool = False) -> StructuredTool:

@@ -215,25 +215,7 @@ def test_escape_sequences_are_removed_piece_by_piece() -> None:
         sys.setswitchinterval(before)
 
 
-PARTS = [
-    "\x1b",
-    "]",
-    "[",
-    "\\",
-    "\x07",
-    "\x9c",
-    "\x9d",
-    "\x9b",
-    "P",
-    "m",
-    "1;",
-    " ",
-    "\n",
-    "ab",
-    "\x90",
-    "\x1b]0;",
-    "\x1b\\",
-]
+PARTS = [*"\x1b][\\\x07\x9c\x9d\x9bPm \n\x90", "1;", "ab", "\x1b]0;", "\x1b\\"]
 
 
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=60))
