@@ -63,7 +63,6 @@ async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any, durabi
     agent = scribe(saver)
     said = [last(await agent.ainvoke(say(text), AT, durability=durability)) for text in "abc"]
     await agent.aclose()
-
     assert said == ["said a", "said a,b", "said a,b,c"]
     assert Notebook.starts == ["1"] * 3
 
@@ -73,7 +72,6 @@ async def test_an_actor_that_lives_on_is_not_restored_where_the_thread_stands_as
     async with agent:
         for text in "abc":
             said = last(await agent.ainvoke(say(text), AT))
-
     assert said == "said a,b,c"
     assert Notebook.starts == ["1"]
 
@@ -85,7 +83,6 @@ async def test_before_anything_was_done_the_actor_is_new_and_nothing_is_said_to_
         await agent.ainvoke(say("b"), AT)
         places = [place async for place in agent.aget_state_history(AT)]
         said = last(await agent.ainvoke(say("c"), places[-1].config))
-
     assert said == "said c"
     assert Notebook.starts == ["1", "1"]
 
@@ -97,7 +94,6 @@ async def test_what_another_process_has_done_meanwhile_counts(saver: Any) -> Non
         await other.ainvoke(say("b"), AT)
         said = last(await agent.ainvoke(say("c"), AT))
     await other.aclose()
-
     assert said == "said a,b,c"
 
 
@@ -110,7 +106,6 @@ async def test_each_thread_has_its_own_and_each_key_within_it(saver: Any) -> Non
             last(await agent.ainvoke(say(text), where))
             for text, where in [("a1", AT), ("b1", AT), ("a2", other), ("a3", AT), ("b4", other), ("b5", AT)]
         ]
-
     assert said == ["said a1", "said b1", "said a2", "said a1,a3", "said b4", "said b1,b5"]
     assert set(Notebook.starts) == {"a", "b"}
 
@@ -144,7 +139,6 @@ async def test_what_has_not_changed_is_not_stored_again(tmp_path: Path) -> None:
         await agent.aupdate_state(AT, None, "__copy__")
         copied = last(await agent.ainvoke(say("look"), AT))
         end = size(saver)
-
     assert said == forked == copied == "said 1000000"
     assert 1_000_000 < first < 1_050_000
     assert end < first + 200_000
@@ -166,7 +160,6 @@ async def test_a_state_that_cannot_be_stored_is_an_error_that_names_the_actor(sa
             await agent.ainvoke(say("bad"), AT)
         state = await agent.aget_state(AT)
         said = last(await agent.ainvoke(say("a"), AT))
-
     assert "object" in str(state.tasks[0].error)
     assert said == "said a"
 
@@ -178,7 +171,6 @@ async def test_a_deleted_thread_takes_its_states_along() -> None:
         await agent.ainvoke(say("a"), AT)
         saver.delete_thread("1")
         said = last(await agent.ainvoke(say("b"), AT))
-
     assert said == "said b"
 
 
@@ -188,7 +180,6 @@ async def test_a_state_that_somebody_has_deleted_is_missed(tmp_path: Path) -> No
         await agent.ainvoke(say("a"), AT)
         saver.conn.execute("DELETE FROM writes")
         said = last(await agent.ainvoke(say("b"), AT))
-
     assert "has lost the state of the actor 'Notebook'" in said
 
 
@@ -201,7 +192,6 @@ async def test_langgraphs_own_agent_hands_the_states_on() -> None:
     await ours.ainvoke(say("a"), AT)
     await anyio.to_thread.run_sync(partial(theirs.invoke, say("hi"), AT))
     said = last(await ours.ainvoke(say("b"), AT))
-
     assert said == "said a,b"
 
 
@@ -242,7 +232,6 @@ async def test_nobody_but_the_actor_makes_objects_of_its_state(tmp_path: Path) -
         with Threads(url) as threads:
             seen = await threads.read("1")
             places = await threads.history("1")
-
     assert said == "said a,b"
     assert seen is not None
     assert seen.turns == 3
@@ -261,7 +250,6 @@ async def test_from_sync_code_on_another_event_loop(tmp_path: Path) -> None:
                 early = early or await agent.aget_state(AT)
             assert early is not None
             forked = last(await anyio.to_thread.run_sync(agent.invoke, say("d"), early.config))
-
     assert (said, forked) == ("said a,b,c", "said a,d")
 
 
@@ -279,7 +267,6 @@ async def test_two_runs_of_a_thread_do_not_share_an_actor() -> None:
     async with agent, anyio.create_task_group() as group:
         group.start_soon(run, "a")
         group.start_soon(run, "b")
-
     assert len(errors) == 1
 
 
@@ -322,7 +309,6 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
         result = await again.ainvoke(None, AT)
         results = [one.content for one in result["messages"] if one.type == "tool"]
         assert results == [*lines, "a1,a9"]
-
     assert killed > 5
 
 
@@ -421,7 +407,6 @@ async def test_within_a_run_the_actor_comes_back_with_the_state_that_is_kept() -
 
     agent = agent_with(ScriptedModel([reply], loop=True), InMemorySaver())
     found = results(await agent.ainvoke(QUESTION, AT))
-
     assert found[0] == "a"
     assert "cannot be kept" in found[1]
     assert found[2].startswith("a,b")

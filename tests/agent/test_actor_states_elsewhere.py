@@ -83,7 +83,6 @@ async def test_an_agent_without_a_checkpointer_refuses_before_the_model_is_asked
     model = appending("a")
     with pytest.raises(ValueError, match=r"actor Notebook has snapshots='journal', .* no checkpointer: create_react"):
         await scribe(model, checkpointer=checkpointer).ainvoke(QUESTION, AT)
-
     assert model.requests == []
 
 
@@ -96,7 +95,6 @@ async def test_a_node_by_itself_refuses_before_any_call_begins() -> None:
     alone = ToolNode([plain, child(Notebook, snapshots="journal")])
     with pytest.raises(ValueError, match=r"is not run by an agent .* snapshots=InMemorySnapshots\(\)"):
         await alone.ainvoke([tool_call("plain", "1"), tool_call("append", "2", line="a")])
-
     assert said == []
 
 
@@ -104,7 +102,6 @@ async def test_a_node_by_itself_refuses_before_any_call_begins() -> None:
 async def test_a_tool_without_its_node_refuses() -> None:
     with pytest.raises(ValueError, match=r"is not run by an agent .* snapshots=InMemorySnapshots\(\)"):
         await node().tools_by_name["append"].ainvoke({"line": "a"})
-
     assert said == []
 
 
@@ -116,7 +113,6 @@ async def test_a_graph_of_langgraphs_is_no_agent() -> None:
         ValueError, match=r"create_react_agent\(model, node, checkpointer=.* snapshots=InMemorySnapshots\(\)"
     ):
         await graph.ainvoke({"messages": [message]}, AT)
-
     assert said == []
 
 
@@ -145,7 +141,6 @@ async def test_a_key_that_cannot_be_written_down_is_refused() -> None:
     agent = create_react_agent(appending("a"), [notebook], checkpointer=InMemorySaver())
     with pytest.raises(ValueError, match="object") as raised:
         await agent.ainvoke(QUESTION, AT)
-
     assert "child(Notebook, snapshots='journal') and the key <object" in "".join(raised.value.__notes__)
 
 
@@ -160,7 +155,6 @@ async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None
 
     await agent().ainvoke(QUESTION, AT)
     result = await agent().ainvoke(Command(resume="yes"), AT)
-
     assert result["messages"][-1].content == "end"
     assert said == ["a", "a,b"]
 
@@ -170,7 +164,6 @@ async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> 
     outer = scripted([calls("inner"), "end"], [delegate(scribe(appending("a")), "inner")])
     with pytest.raises(ValueError, match=r"no checkpointer: .* within a graph compile\(checkpointer="):
         await outer.ainvoke(QUESTION)
-
     assert said == []
 
 
@@ -183,7 +176,6 @@ async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
     graph = chain(("scribe", scribe(appending("a"), checkpointer=checkpointer)), saver=InMemorySaver())
     for _ in range(2):
         await graph.ainvoke(QUESTION, AT)
-
     assert said == expected
 
 
@@ -193,7 +185,6 @@ async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() ->
     async with agents[0]:
         for agent in (*agents, *agents):
             await agent.ainvoke(QUESTION, AT)
-
     assert said == ["a", "a", "a,a", "a,a"]
 
 

@@ -39,7 +39,6 @@ async def test_questions_three_levels_deep_are_answered_in_any_order(order: tupl
         result = await one.ainvoke(given, AT)
         assert len(ids(result)) == left
         assert ids(result).items() <= first.items()
-
     assert shape(result)[2:] == ["tool:did one", "tool:one: yes", "tool:two done", "ai:one done"]
     for name in order:
         assert [desk.log.count(f"{what} {name}") for what in ("work", "ask", "answered")] == [1, 2, 1]
@@ -61,7 +60,6 @@ async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
     open_ids = ids(await agent.ainvoke(QUESTION, AT))
     answers = {open_ids["b"]: "B", open_ids["a"]: "A"}
     result = await agent.ainvoke(Command(resume=answers), AT)
-
     assert shape(result)[2:] == ["tool:a done", "tool:b done", "ai:done"]
     assert sorted(desk.log) == ["answered a", "answered b", "ask a", "ask a", "ask b", "ask b"]
 
@@ -84,7 +82,6 @@ async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
     (task,) = (await agent.aget_state(AT)).tasks
     assert task.interrupts == (asked,)
     result = await agent.ainvoke(Command(resume={asked.id: "yes"}), AT)
-
     assert shape(result)[2:] == ["tool:['one', 'two'], yes", "ai:done"]
     assert desk.log == ["work x"]
     assert len(inner_model.requests) == 3

@@ -49,7 +49,6 @@ async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) 
     await hook.begun.wait()
     task.cancel()
     await asyncio.wait([task])
-
     assert task.cancelled()
     assert (hook.times, model.requests, recorder.count("started")) == (0, [], 0)
     if kept:
@@ -68,7 +67,6 @@ async def test_who_hears_no_cancellation_is_cancelled_again_when_the_grace_is_ov
         await hook.begun.wait()
         task.cancel()
         await asyncio.wait([task])
-
     assert task.cancelled()
     assert hook.times == 0
 
@@ -87,5 +85,4 @@ async def test_what_was_cancelled_before_the_run_is_no_matter_of_the_run() -> No
     await asyncio.sleep(0)
     task.cancel()
     result = await task
-
     assert result["messages"][-1].content == "done"

@@ -160,7 +160,6 @@ def test_a_holder_looks_before_it_writes_when_its_lease_may_be_over(
     """The holder checks both clocks of its machine, monotonic and wall clock."""
     lease = _lease.OwnLease()
     clocks.append((100.0 + passed, 5_000.0 + shown))
-
     assert lease.may_be_over is may_be_over
     lease.renew(clocks[-1])
     assert not lease.may_be_over
@@ -236,7 +235,6 @@ async def test_a_holder_that_was_replaced_begins_no_call(
     agent = scripted([calls("charge"), "done"], node, checkpointer=saver, pre_model_hook=think)
     with anyio.fail_after(10), pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await agent.ainvoke(QUESTION, AT)
-
     assert began == []
 
 
@@ -303,7 +301,6 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(
     monkeypatch.setattr(SavedThread, "_store_final_state", stands_still_before)
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await _agent(saver).ainvoke(QUESTION, AT)
-
     assert [one.checkpoint for one in saver.list(AT)] == [one.checkpoint for one in found]
 
 
@@ -334,5 +331,4 @@ async def test_a_holder_trusts_its_lease_no_longer_than_others_do(
     thought: list[bool] = []
     agent = scripted(["hi"], [], checkpointer=InMemorySaver(), pre_model_hook=think)
     await agent.ainvoke(QUESTION, AT)
-
     assert thought == [True]

@@ -47,7 +47,6 @@ async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainl
     assert ids(await one.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)) == {"a": open_ids["a"]}
     one = graph() if anew else one
     result = await one.ainvoke(Command(resume="yes"), AT)
-
     assert shape(result) == ["human:go", "ai:", "tool:did x", "tool:a: yes", "tool:b: no", "ai:done"]
     assert complaint(result["messages"]) is None
     assert sorted(desk.log[:4]) == ["ask a", "ask b", "before", "work x"]
@@ -64,7 +63,6 @@ async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any,
     inside = outside.tasks[0].state
     again = await graph.aget_state(inside.config)
     history = [place async for place in graph.aget_state_history(inside.config)]
-
     assert outside.next == ("worker",)
     assert outside.interrupts == inside.interrupts == again.interrupts
     assert set(inside.next) == {"tools"}
@@ -106,7 +104,6 @@ async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: 
         result = await graph.ainvoke(Command(resume={open_ids[name]: name.upper()}), AT)
         assert name not in ids(result)
     result = await graph.ainvoke(Command(resume="B"), AT)
-
     assert [line for line in shape(result) if line.startswith("tool")] == [
         "tool:a: A", "tool:b: B", "tool:c: C",
     ]  # fmt: skip
@@ -133,7 +130,6 @@ async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None
     graph = chain(("worker", agent), saver=saver, state=Around)
     await graph.ainvoke({**QUESTION, "shared": 5, "topic": "weather"}, AT)
     result = await graph.ainvoke(Command(resume="yes"), AT)
-
     assert seen == [{"shared": 5}, {"shared": 6, "notes": "private"}]
     assert {key: value for key, value in result.items() if key != "messages"} == {"shared": 7, "topic": "weather"}
 
@@ -155,7 +151,6 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
         await running
     assert recorder.running == 0
     result = await freed.ainvoke(None, AT)
-
     assert shape(result)[2:] == ["tool:x", "tool:hangs", "ai:done"]
     assert again.order == ["hangs"]
     assert len(model.requests) == 2
@@ -171,7 +166,6 @@ async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
     before = next(place for place in places if place.next == ("worker",))
     second = ids(await graph.ainvoke(None, before.config))
     result = await graph.ainvoke(Command(resume="no"), AT)
-
     assert first["a"] != second["a"]
     assert shape(result)[2:] == ["tool:a: no", "ai:done"]
     assert desk.log == ["ask a", "ask a", "answered a", "after"] * 2
@@ -187,7 +181,6 @@ async def test_a_change_of_the_inner_state_is_what_the_agent_goes_on_with(saver:
     refusal = ToolMessage("refused", tool_call_id="1")
     await graph.aupdate_state(inner.config, {"messages": [refusal]}, as_node="tools")
     result = await graph.ainvoke(None, AT)
-
     assert shape(result)[2:] == ["tool:refused", "ai:done"]
     assert desk.log == ["ask a"]
 
@@ -203,7 +196,6 @@ async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, w
     assert state.tasks[0].state.next == (("tools",) if when == "interrupt_before" else ("agent",))
     assert "after" not in desk.log
     result = await graph.ainvoke(None, AT)
-
     assert shape(result)[2:] == ["tool:did x", "ai:done"]
     assert desk.log == ["work x", "after"]
 
@@ -227,7 +219,6 @@ async def test_an_agent_called_twice_in_one_node_does_not_run_again_what_it_fini
     graph = chain(("node", node), saver=saver)
     assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
     result = await graph.ainvoke(Command(resume="yes"), AT)
-
     assert shape(result) == ["human:go", "ai:one", "ai:two"]
     assert desk.log == ["work x", "ask a", "ask a", "answered a"]
     assert len(model.requests) == 4
@@ -247,7 +238,6 @@ async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_
     await graph.ainvoke(say("more"), AT)
     with pytest.raises(RuntimeError, match="checkpointer=True"):
         await agent.ainvoke(QUESTION, AT)
-
     assert shape(model.requests[-1]) == ["human:go", "ai:one", "human:more"]
 
 
@@ -265,7 +255,6 @@ async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> Non
     graph = builder.compile(checkpointer=saver)
     assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
     result = await graph.ainvoke(Command(resume="yes"), AT)
-
     assert [message.name for message in result["messages"] if message.type == "ai"] == ["ada", "bob", "bob", "ada"]
     assert shape(result)[-1] == "ai:the end"
     assert complaint(result["messages"]) is None
@@ -284,7 +273,6 @@ async def test_a_command_for_the_parent_goes_up_one_level_only() -> None:
     outer.add_node("next", desk.node("outer"))
     outer.add_edge(START, "inner")
     await outer.compile().ainvoke(QUESTION)
-
     assert desk.log == ["inner"]
 
 
@@ -302,6 +290,5 @@ async def test_the_second_agent_of_a_node_hands_over_too() -> None:
     builder.add_node("next", desk.node("next"))
     builder.add_edge(START, "node")
     result = await builder.compile().ainvoke(QUESTION)
-
     assert desk.log == ["next"]
     assert shape(result)[-1] == "tool:over to next"

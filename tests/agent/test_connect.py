@@ -44,7 +44,6 @@ def url(tmp_path: Path) -> str:
 async def test_a_file_is_not_touched_before_it_is_needed(tmp_path: Path, url: str) -> None:
     """Importing a module that defines an agent must not open its file."""
     agent = agent_of("hi", url=url, store=url)
-
     assert list(tmp_path.iterdir()) == []
     await agent.ainvoke(QUESTION, AT)
     assert (tmp_path / "agent.db").exists()
@@ -59,7 +58,6 @@ def test_a_relative_path_is_taken_from_where_the_agent_was_made(
     agent = agent_of("hi", url="sqlite:///agent.db")
     monkeypatch.chdir(tmp_path / "elsewhere")
     agent.invoke(QUESTION, AT)
-
     assert (tmp_path / "agent.db").exists()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -154,7 +152,6 @@ async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path
         work = partial(store_of(f"sqlite:///{path}").get, ("a",), "b")  # type: ignore[union-attr]
     with pytest.raises(StorageError, match="Name another file, or move this one away") as caught:
         await to_thread.run_sync(work)
-
     assert str(path) in str(caught.value)
     assert isinstance(caught.value.__cause__, sqlite3.DatabaseError)
     assert path.read_bytes() == content
@@ -171,7 +168,6 @@ async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, ur
     content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
     error = await broken(agent_of("never", url=url))
-
     assert "is damaged" in str(error)
     assert path.read_bytes() == content
 
@@ -182,7 +178,6 @@ async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, ur
 async def test_a_path_that_is_no_file_is_named_and_not_made(tmp_path: Path, path: str, said: str) -> None:
     """A missing directory usually means a misspelt path."""
     error = await broken(agent_of("never", url=f"sqlite:///{tmp_path / path}"))
-
     assert said.format(tmp_path) in str(error)
     assert list(tmp_path.iterdir()) == []
 
@@ -215,7 +210,6 @@ async def test_a_file_that_may_not_be_written_is_named_with_what_has_to_be_allow
             with pytest.raises(StorageError, match=r"[Aa]llow this process to (read and )?write") as caught:
                 await to_thread.run_sync(saver.get_tuple, AT)
         Path(directory).chmod(0o755)
-
     assert str(path) in str(caught.value)
 
 
@@ -228,7 +222,6 @@ async def test_tables_of_another_program_are_left_alone(tmp_path: Path, url: str
         theirs.execute(f"INSERT INTO {table} (mine) VALUES ('precious')")
         theirs.commit()
     error = await broken(agent_of("never", url=url))
-
     assert "of another program" in str(error)
     with closing(sqlite3.connect(path)) as theirs:
         assert theirs.execute(f"SELECT id, mine FROM {table}").fetchall() == [(1, "precious")]
@@ -276,7 +269,6 @@ async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connecti
         await anyio.sleep(0.2)
         assert not results
         busy.execute("COMMIT")
-
     assert contents(results[0]) == ["go", "hi"]
 
 
@@ -291,7 +283,6 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
     await close(agent.checkpointer)  # the busy timeout of a connection is fixed when it is opened
     monkeypatch.undo()
     result = await agent.ainvoke(QUESTION, AT)
-
     assert contents(result)[-1] == "hi"
 
 
@@ -328,7 +319,6 @@ async def test_a_file_can_be_closed_and_is_opened_again(tmp_path: Path, url: str
     result = await agent.ainvoke(QUESTION, AT)
     await close(agent.checkpointer)
     await close(agent.checkpointer)
-
     assert open_files(tmp_path / "agent.db") == 0
     assert contents(result) == ["go", "one", "go", "two"]
 
@@ -345,7 +335,6 @@ def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, 
 
     anyio.run(main, backend=backend)
     gc.collect()
-
     assert open_files(tmp_path / "agent.db") == 0
 
 
@@ -363,7 +352,6 @@ async def test_tools_use_a_store_on_any_loop(url: str) -> None:
 
     model = ScriptedModel([calls(("learn", {"fact": "a"})), calls(("recall", {"fact": "a"})), "done"])
     result = await create_react_agent(model, [learn, recall], store=url).ainvoke(QUESTION)
-
     assert contents(result)[2] == "a"
     assert contents(result)[4] == "{'fact': 'a'}"
     other: Any = store_of(url)
@@ -391,7 +379,6 @@ async def test_a_turn_makes_two_commits_and_the_log_of_the_file_stays_small(tmp_
         file.conn.set_trace_callback(trace)
         agent = agent_of(*[calls("work")] * 50, "done", url=saver)
         await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 110})
-
     assert len(log) == 2 * 50 + 2
     assert max(log) < 500_000
 
@@ -433,7 +420,6 @@ def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
     graph = chain(("say", lambda state: {"messages": [("ai", "hi")]}), saver=saver)
     graph.invoke(QUESTION, AT)
     narrow = saver.with_allowlist([("langchain_core.messages.ai", "AIMessage")])
-
     assert [m.content for m in graph.get_state(AT).values["messages"]] == ["go", "hi"]
     assert narrow.serde is not saver.serde
     assert narrow.get_tuple(AT).checkpoint["id"] == saver.get_tuple(AT).checkpoint["id"]
@@ -460,7 +446,6 @@ def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
 def test_no_form_of_url_shows_its_password(url: str) -> None:
     """Misspelt URLs appear in errors as well, and they may contain a password."""
     shown = masked(url)
-
     assert "s3c" not in shown
     assert "et@" not in shown
     assert "and more" not in shown

@@ -3,11 +3,9 @@
 import dataclasses
 import operator
 import re
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 from typing import Annotated, Any
 
 import anyio
@@ -62,9 +60,7 @@ async def test_a_model_with_bound_tools_keeps_the_config_that_is_bound_to_it() -
     handler = Listening()
     model = script().bind_tools([work()])
     configured = model.with_config(tags=["mine"], callbacks=[handler])
-
     assert shape(await run(create_react_agent(configured, [work()]))) == DONE
-
     assert handler.tags == [["mine"], ["mine"]]
 
 
@@ -72,14 +68,12 @@ def test_agents_of_one_kind_are_drawn_with_their_own_tools() -> None:
     agents: list[Any] = [create_react_agent(script(), [work(name)]) for name in ("one", "two")]
 
     drawn = [list(agent.builder.nodes["tools"].runnable.tools_by_name) for agent in agents]
-
     assert drawn == [["one"], ["two"]]
 
 
 async def test_a_sequence_that_ends_in_a_bound_model_is_taken_as_it_is() -> None:
     model, tool = script(), work()
     prefix = RunnableLambda(lambda messages: [SystemMessage("brief"), *messages])
-
     assert shape(await run(create_react_agent(prefix | model.bind_tools([tool]), [tool]))) == DONE
     assert [shape(request)[0] for request in model.requests] == ["system:brief"] * 2
     assert model.requested_tools == [("work",)] * 2
@@ -100,7 +94,6 @@ FORMS = pytest.mark.parametrize("form", [in_openai_form, in_anthropic_form])
 async def test_a_model_that_has_the_tools_already_is_not_bound_again(form: Callable[[str], Any]) -> None:
     model, other = script(), work("other")
     bound = model.bind(tools=[form("other"), form("work")])
-
     assert shape(await run(create_react_agent(bound, [work(), other]))) == DONE
     assert model.requested_tools == [("other", "work")] * 2
 
@@ -109,7 +102,6 @@ async def test_tools_of_the_provider_alone_make_no_tools_node() -> None:
     """The agent has no tools of its own to run, so a reply ends the run."""
     model = ScriptedModel([calls("web_search")])
     agent = create_react_agent(model, [in_openai_form("web_search")])
-
     assert shape(await run(agent)) == ["human:go", "ai:"]
     assert model.requested_tools == [("web_search",)]
     assert "tools" not in agent.nodes
@@ -118,7 +110,6 @@ async def test_tools_of_the_provider_alone_make_no_tools_node() -> None:
 async def test_a_bound_model_counts_the_tools_of_the_provider() -> None:
     model, tool = script(), work()
     bound = model.bind(tools=[in_openai_form("work"), in_openai_form("web_search")])
-
     assert shape(await run(create_react_agent(bound, [tool, in_openai_form("web_search")]))) == DONE
 
 
@@ -141,25 +132,9 @@ async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool)
         return choose(state, runtime)
 
     agent = create_react_agent(choose_async if is_async else choose, [tool], context_schema=Tier)
-
     assert shape(await run(agent, context=Tier("gold"))) == DONE
     assert seen == [(1, "gold"), (3, "gold")]
     assert [len(small.requests), len(large.requests)] == [1, 1]
-
-
-class Provided(ScriptedModel):
-    """Stand-in for a provider's package."""
-
-    def __init__(self, *, model: str, **options: Any) -> None:
-        super().__init__([f"I am {model}"])
-
-
-async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = ModuleType("langchain_openai")
-    package.ChatOpenAI = Provided  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "langchain_openai", package)
-
-    assert shape(await run(create_react_agent("openai:small", []))) == ["human:go", "ai:I am small"]
 
 
 def by_everything(state: Any, config: RunnableConfig, *, store: BaseStore, runtime: Runtime[Tier]) -> Any:
@@ -183,7 +158,6 @@ async def test_prompts_and_hooks_get_the_parameters_that_they_declare(prompt: An
 
     agent = create_react_agent(model, [work()], prompt=prompt, pre_model_hook=hook, store=store, context_schema=Tier)
     await run(agent, config={"configurable": {"user": "ann"}}, context=Tier("gold"))
-
     assert [shape(request)[0] for request in model.requests] == ["system:ann gold"] * 2
     assert seen == [("ann", True)] * 2
 
@@ -236,7 +210,6 @@ async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any
     model = ScriptedModel([calls(("look", {"query": "a"}), ("look", {"query": "b"})), "done"])
     agent = create_react_agent(model, [look], prompt=prompt, state_schema=schema, version=version, **hooks)
     result = await run(agent, {**QUESTION, "seen": ["start"]})
-
     assert result["seen"] == ["start", "a", "b"]
     assert shape(result) == ["human:go", "ai:", "tool:['start']", "tool:['start']", "ai:done"]
     assert set(kinds) == {"tool", "prompt", "pre", "post"}
@@ -278,7 +251,6 @@ async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as
         model, [look], prompt=prompt, pre_model_hook=hook, post_model_hook=hook, context_schema=schema
     )
     await run(agent, context={"name": "gold"} if as_dict else schema(name="gold"))
-
     assert len(seen) == 7
     assert {name_of(context) for context in seen} == {"gold"}
     assert all(isinstance(context, dict if schema is TypedTier else schema) for context in seen)
@@ -288,7 +260,6 @@ async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
     model = script()
     with pytest.raises(TypeError, match="colour"):
         await run(create_react_agent(model, [work()], context_schema=Tier), context={"colour": "gold"})
-
     assert model.requests == []
 
 
@@ -302,7 +273,6 @@ async def test_the_hook_after_the_model_may_answer_calls(denied: int, ran: list[
         return {"messages": [ToolMessage("denied", tool_call_id=call["id"]) for call in found]}
 
     result = await run(create_react_agent(model, [recorder.tool("work")], post_model_hook=deny))
-
     assert shape(result) == ["human:go", "ai:", *["tool:denied"] * denied, *["tool:b"] * len(ran), "ai:done"]
     assert recorder.order == ran
 
@@ -317,7 +287,6 @@ async def test_an_error_of_a_prompt_or_hook_arrives_bare(where: str) -> None:
     options: dict[str, Any] = {where: fails}
     with pytest.raises(LookupError) as caught:
         await run(create_react_agent(script(), [work()], **options))
-
     assert caught.value is error
 
 
@@ -345,7 +314,6 @@ async def test_a_response_is_of_its_schema_and_its_prompt_stands_before_the_conv
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
     given: Any = (lambda state, runtime: model) if is_chosen else model
     result = await run(create_react_agent(given, [], prompt="brief", response_format=("give a number", schema)))
-
     assert result["structured_response"] == answer
     assert [shape(request)[0] for request in model.requests] == ["system:brief", "system:give a number"]
 
@@ -353,7 +321,6 @@ async def test_a_response_is_of_its_schema_and_its_prompt_stands_before_the_conv
 async def test_the_older_name_of_the_context_schema_still_works() -> None:
     with pytest.warns(LangGraphDeprecatedSinceV10, match="`config_schema` is deprecated"):
         agent = create_react_agent(script(), [work()], config_schema=Tier)
-
     assert shape(await run(agent, context={"name": "gold"})) == DONE
 
 
@@ -424,5 +391,4 @@ async def test_what_is_sync_does_not_block_the_loop(option: str) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.tick)
         await run(agent)
-
     assert watch.on_loop == [False]

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError, UnknownInterruptError
 from langgraph.types import Command, Send
 
-from callboard import ThreadBusyError, create_agent
+from callboard import create_agent
 from callboard.middleware import RequireApproval, Supervise
 from callboard.testing import ScriptedModel, calls, tool_call
 
@@ -374,24 +374,6 @@ async def test_an_answer_that_is_sent_twice_counts_once(by_id: bool) -> None:
         await world.run(answer)
     assert world.ran == ["/"]
     assert await world.answers() == ["deleted /"]
-
-
-async def test_answers_at_the_same_time_count_once() -> None:
-    world = World(batched())
-    question = await world.question()
-    refused: list[Exception] = []
-
-    async def answer() -> None:
-        try:
-            await world.run(Command(resume={question: APPROVED}))
-        except (ThreadBusyError, UnknownInterruptError) as error:
-            refused.append(error)
-
-    async with anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(answer)
-    assert world.ran == ["/"]
-    assert len(refused) == 2
 
 
 async def test_a_fork_behind_an_approval_asks_again() -> None:

@@ -1,6 +1,5 @@
 """Promises 2, 10 and 12: callboard continues LangGraph's threads anywhere, and LangGraph callboard's between turns."""
 
-import asyncio
 import operator
 import warnings
 from collections.abc import AsyncIterator
@@ -9,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-import anyio
 import langchain.agents
 import pytest
 from langchain.agents import create_agent
@@ -95,7 +93,6 @@ async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str
         assert after[: len(before)] == before
         assert len(after) == len(before) + 4
         before = after
-
     assert desk.log == [f"work {n}" for n in range(5)]
     for request, following in pairwise(model.requests):
         assert following[: len(request)] == request
@@ -125,7 +122,6 @@ async def test_questions_of_one_batch_are_answered_under_three_agents(saver: Any
     assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]
     await agents[0].ainvoke(MORE, AT)
     assert shape(await assert_all_read_the_same(agents))[-2:] == ["human:more", "ai:more"]
-
     assert desk.log.count("work x") == 1
     assert [line for line in desk.log if line.startswith("answered")] == ["answered b", "answered a"]
     assert len(model.requests) == 3
@@ -149,7 +145,6 @@ async def test_the_second_question_of_a_call_gets_the_second_answer(saver: Any, 
     assert list(ids(await agents[1].ainvoke(Command(resume="one"), AT))) == ["second"]
     await agents[2].ainvoke(Command(resume="two"), AT)
     messages = await assert_all_read_the_same(agents)
-
     assert shape(messages)[2:] == ["tool:one two", "tool:did x", "ai:done"]
     assert answers == ["one two"]
 
@@ -162,7 +157,6 @@ async def test_the_question_of_a_lone_call_under_v1_is_answered_under_ours(saver
     assert [question.id for question in (await agents[1].aget_state(AT)).interrupts] == [asked["a"]]
     await agents[1].ainvoke(Command(resume="yes"), AT)
     messages = await assert_all_read_the_same(agents)
-
     assert shape(messages)[2:] == ["tool:a: yes", "ai:done"]
     assert desk.log == ["ask a", "ask a", "answered a"]
 
@@ -177,7 +171,6 @@ async def test_a_batch_that_v1_stopped_in_is_begun_anew(saver: Any) -> None:
     open_ids = ids(await ours.ainvoke(None, AT))
     await ours.ainvoke(Command(resume={open_ids["a"]: "A", open_ids["b"]: "B"}), AT)
     messages = await assert_all_read_the_same([theirs, ours])
-
     assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]
     assert desk.log.count("work x") == 2
     assert len(model.requests) == 2
@@ -202,7 +195,6 @@ async def test_a_call_that_failed_runs_again_under_ours(saver: Any, theirs: str)
         await first.ainvoke(QUESTION, AT)
     await second.ainvoke(None, AT)
     messages = await assert_all_read_the_same([first, second])
-
     assert shape(messages)[2:] == ["tool:did x", "tool:whole", "ai:done"]
     assert desk.log.count("fragile") == 2
     assert desk.log.count("work x") == (2 if theirs == "react v1" else 1)
@@ -264,37 +256,6 @@ async def test_a_command_of_a_call_under_theirs_changes_the_state_under_ours(
     assert sorted(shape(state)[2 : 2 + len(expected)]) == sorted(expected)
 
 
-@pytest.mark.parametrize("theirs", BY_CALL)
-async def test_a_cancelled_batch_is_ended_by_ours(saver: Any, theirs: str) -> None:
-    desk, started, held = Desk(), anyio.Event(), [True]
-
-    @tool
-    async def slow() -> str:
-        """Hang once."""
-        desk.log.append("slow")
-        if held:
-            started.set()
-            await anyio.sleep_forever()
-        return "at last"
-
-    model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("slow", "2")), "done"])
-    first, second = (agent(kind, model, desk.tools(slow), checkpointer=saver) for kind in (theirs, "ours"))
-    running = asyncio.create_task(first.ainvoke(QUESTION, AT))
-    await started.wait()
-    while shape((await first.aget_state(AT)).values["messages"])[-1] != "tool:did x":
-        await anyio.sleep(0.001)  # the finished result is stored while the other call hangs
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    held.clear()
-    await second.ainvoke(None, AT)
-    messages = await assert_all_read_the_same([first, second])
-
-    assert shape(messages)[2:] == ["tool:did x", "tool:at last", "ai:done"]
-    assert desk.log == ["work x", "slow", "slow"]
-    assert len(model.requests) == 2
-
-
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
 @PAIRS
 async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tuple[str, str], when: str) -> None:
@@ -307,7 +268,6 @@ async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tupl
     assert set((await second.aget_state(AT)).next) <= {"tools", "agent", "model"}
     await second.ainvoke(None, AT)
     messages = await assert_all_read_the_same([first, second])
-
     assert shape(messages)[2:] == ["tool:did x", "tool:did y", "ai:done"]
     assert sorted(desk.log) == ["work x", "work y"]
     assert len(model.requests) == 2
@@ -327,7 +287,6 @@ async def test_a_model_that_failed_is_asked_again_by_the_other(
         await first.ainvoke(QUESTION, AT)
     await second.ainvoke(None, AT)
     messages = await assert_all_read_the_same([first, second])
-
     assert shape(messages)[-1] == "ai:done"
     assert len(desk.log) == len(before)
 
@@ -339,7 +298,6 @@ async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
     await theirs.ainvoke(QUESTION, AT)
     assert (await theirs.aget_state(AT)).next == ("pre_model_hook",)
     result = await ours.ainvoke(None, AT)
-
     assert shape(result) == ["human:go", "ai:done"]
 
 
@@ -364,7 +322,6 @@ async def test_an_approval_of_a_whole_reply_is_given_under_the_other_agent(saver
         given = Command(resume={asked.id: {"decisions": [{"type": "approve"}]}})
     await agents[2].ainvoke(given, AT)
     messages = await assert_all_read_the_same(agents)
-
     assert shape(messages)[2:] == ["tool:did x", "ai:", "tool:did y", "ai:done"]
     assert desk.log == ["work x", "work y"]
 
@@ -382,7 +339,6 @@ async def test_the_second_question_of_a_hook_gets_the_second_answer(saver: Any, 
     assert list(ids(await agents[1].ainvoke(Command(resume="one"), AT))) == ["second"]
     await agents[2].ainvoke(Command(resume="two"), AT)
     messages = await assert_all_read_the_same(agents)
-
     assert shape(messages) == ["human:go", "ai:done"]
     assert answers == ["one two"]
 
@@ -397,7 +353,6 @@ async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, 
     assert shape(await told(first)) == ["human:went", "ai:one"]
     await first.ainvoke(MORE, AT)
     await assert_all_read_the_same([first, second])
-
     assert shape(model.requests[-1]) == ["human:went", "ai:one", "human:more"]
 
 
@@ -409,7 +364,6 @@ async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver:
     await first.ainvoke(QUESTION, AT)
     await ours.ainvoke(MORE, AT)
     messages = await assert_all_read_the_same([first, ours])
-
     assert shape(messages)[2] == "tool:did x"
     assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "tool", "human", "ai"]
     assert desk.log.count("work x") == 1
@@ -426,7 +380,6 @@ async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> No
     await ours.ainvoke(MORE, AT)
     await ours.ainvoke(MORE, AT)
     state = await theirs.aget_state(AT)
-
     assert state.values["notes"] == "remember"
     assert len(state.values["messages"]) == 6
 
@@ -441,7 +394,6 @@ async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_re
     read_by_us = [place async for place in ours.aget_state_history(AT)]
     read_by_them = [place async for place in other.aget_state_history(AT)]
     forked = await ours.ainvoke(MORE, next(p for p in read_by_us if shape(p.values)[-1:] == ["ai:one"]).config)
-
     assert len(read_by_them[0].values["messages"]) == 6
     assert all(not place.values.get("messages") for place in read_by_them[1:])
     assert [len(place.values["messages"]) for place in read_by_us if place.next == ()][:3] == [6, 4, 2]
@@ -458,5 +410,4 @@ async def test_the_past_under_langgraph_is_ours_to_go_back_to(saver: Any, theirs
     places = [place async for place in ours.aget_state_history(AT)]
     ended = next(p for p in places if p.next == () and shape(p.values)[-1] == "ai:one")
     result = await ours.ainvoke(MORE, ended.config)
-
     assert shape(result) == ["human:go", "ai:one", "human:more", "ai:other"]

@@ -54,7 +54,6 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
     answer = ToolMessage("yes", tool_call_id=asked[0].tool_calls[0]["id"])
     await agent.aupdate_state(AT, {"messages": [answer]}, as_node="tools")
     result = await agent.ainvoke(None, AT)
-
     assert complaint(given_to_model[-1]) is None
     assert shape(given_to_model[-1]) == ["human:go", "ai:", "tool:yes", "human:by the way"]
     assert shape(result) == ["human:go", "ai:", "human:by the way", "tool:yes", "ai:done"], "as added"
@@ -124,7 +123,6 @@ def ordered(messages: list[BaseMessage]) -> list[BaseMessage]:
 def test_answers_that_answer_nothing_stay_where_they_are() -> None:
     """A person may have added such answers, and the provider's error explains what is wrong."""
     stray = [HumanMessage("hi"), ToolMessage("?", tool_call_id="a"), AIMessage("hello")]
-
     assert repaired(stray) == stray
 
 
@@ -204,7 +202,6 @@ def test_messages_stay_the_objects_that_they_were(before: list[BaseMessage], new
     ours.apply([("messages", Overwrite(list(before)))])
     held = ours.get("messages")
     ours.apply([("messages", list(new))])
-
     assert [*map(id, ours.get("messages"))] == [*map(id, add_messages(before, new))]
     assert [*map(id, held)] == [*map(id, before)]
 
@@ -220,6 +217,5 @@ def test_what_was_changed_in_place_counts(name: str) -> None:
     else:
         messages.append(HumanMessage("b", id="b"))
     ours.apply([("messages", [HumanMessage("c", id="b")])])
-
     assert ours.get("messages")[-1].content == "c"
     assert [one.id for one in ours.get("messages")] == (["b"] if name == "id" else ["a", "b"])

@@ -78,7 +78,6 @@ async def test_what_the_run_goes_on_with_is_stored_before_but_for_exit(durabilit
     agent = scripted([look], [Recorder().tool("work")], loop=True, checkpointer=memory)
     await agent.ainvoke(say("the question"), at(), durability=durability)
     state = await agent.aget_state(at())
-
     assert shape(state.values)[-1] == "ai:done"
     if durability == "sync":
         assert seen == [["the question"], ["the question", "result a", "result b"]]
@@ -139,7 +138,6 @@ async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_
             await agent.ainvoke(QUESTION, at())
         saver.reads = 0
         places = [place async for place in agent.aget_state_history(at())]
-
     assert len(places) >= 40
     assert saver.reads < 70
 
@@ -160,7 +158,6 @@ async def test_to_go_on_with_a_thread_each_of_its_messages_is_read_once() -> Non
             await agent.ainvoke(QUESTION, at())
         made.clear()
         result = await agent.ainvoke(QUESTION, at())
-
     assert len(result["messages"]) == 22
     assert len(made) == 20
 
@@ -187,7 +184,6 @@ async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
         await agent.ainvoke(QUESTION, at())
         await agent.ainvoke(Command(resume="go on"), at())
         result = await agent.ainvoke(QUESTION, at())
-
     assert [message.artifact for message in result["messages"] if isinstance(message, ToolMessage)] == [Odd(), None]
 
 
@@ -218,7 +214,6 @@ async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(sa
     state = await agent.aget_state(at())
     assert state.next == ("tools",)
     result = await agent.ainvoke(MORE, at())
-
     assert shape(model.requests[-1]) == ["human:go", "ai:", "tool:a", f"tool:{UNANSWERED}", "tool:b", "human:more"]
     assert complaint(result["messages"]) is None
     assert recorder.count("started", "work") == 2
@@ -277,7 +272,6 @@ async def test_a_checkpointer_that_fails_once_loses_nothing(where: str, stores: 
         await agent.ainvoke(QUESTION, at())
     result = await agent.ainvoke(None, at())
     later = await agent.ainvoke(MORE, at())
-
     assert shape(result) == ["human:go", "ai:", "tool:a", "tool:b", "ai:done"]
     assert shape(later)[-2:] == ["human:more", "ai:again"]
     assert recorder.count("finished", query="a") == 1
@@ -351,7 +345,6 @@ async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_pat
         with pytest.raises(OSError, match="the connection is gone"):
             await beside.run(agent)
         result = await agent.ainvoke(None, at())
-
     assert shape(result) == ["human:go", "ai:", "tool:slow", "tool:work", "ai:done"]
     assert sorted(beside.ran) == ["slow", "work"]
 
@@ -420,7 +413,6 @@ async def test_writes_that_contradict_each_other_do_not_make_a_thread_unusable(s
     with pytest.raises(InvalidUpdateError, match="At key 'mood': Can receive only one value per step"):
         await agent.ainvoke(QUESTION, at())
     result = await agent.ainvoke(MORE, at())
-
     assert shape(result)[-2:] == ["human:more", "ai:fine"]
     assert complaint(result["messages"]) is None
 
@@ -448,7 +440,6 @@ async def test_a_step_that_was_not_ended_is_seen_to_go_on() -> None:
     state = await agent.aget_state(at())
     saver.dead = False
     result = await agent.ainvoke(None, at())
-
     assert shape(result) == ["human:go", "ai:", "tool:a", "ai:done"]
     assert recorder.count("started") == 1
     assert state.next
@@ -466,7 +457,6 @@ async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) 
     agent = scripted(["hi"], [], checkpointer=saver)
     await agent.ainvoke(QUESTION, {"configurable": {"thread_id": 1}})
     state = await agent.aget_state(at("1"))
-
     assert shape(state.values) == ["human:go", "ai:hi"]
 
 

@@ -44,7 +44,6 @@ async def test_metadata_of_checkpoints_have_the_keys_that_langgraph_writes(kind:
         for _ in range(3):
             await agent.ainvoke(QUESTION, THREAD)
         found = await agent_list(saver)
-
     assert found
     assert {frozenset(one.metadata) for one in found} == known
 
@@ -84,7 +83,6 @@ async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durab
     await agent.ainvoke(given, THREAD, durability=durability)
     found = await agent.aget_state(THREAD)
     await agent.aclose()
-
     assert seen[0] == Connection("canary from input")
     assert "connection" not in found.values
     assert b"canary" not in file.read_bytes()

@@ -40,7 +40,6 @@ def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
     forks: Forks, saver: str, backend: str, tmp_path: Path
 ) -> None:
     told = stories(forks, "_crash_agent", tmp_path, [saver, backend, "sync"], 1, 1000, 1)
-
     assert len(told) > 25
     for story in told:
         check_two_turns(story)
@@ -63,7 +62,6 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_is_doubled(
 ) -> None:
     """160 kills with SIGKILL and `os._exit`, before and after writes and in bodies; more than 200 with those above."""
     told = stories(forks, "_crash_agent", tmp_path, [saver, backend, durability], seed, 40)
-
     assert sum(story.killed for story in told) >= 40
     for story in told:
         check_two_turns(story)
@@ -91,7 +89,6 @@ COMMANDS = {"c1", "c2", "h1"}
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=exhaustive)])
 def test_a_killed_agent_ends_as_if_nobody_had_killed_it(forks: Forks, backend: str, kills: int, tmp_path: Path) -> None:
     told = stories(forks, "_crash_create_agent", tmp_path, ["url", backend, "async"], 7000, kills)
-
     assert sum(story.killed for story in told) >= kills
     for story in told:
         assert [VARYING.sub("N", line) for line in shape(story.conversation)] == [
@@ -142,7 +139,6 @@ def test_a_killed_deep_agent_ends_as_if_nobody_had_killed_it(
 ) -> None:
     """Async tools of deepagents need asyncio. A sync run uses the sync tools, so it works in a program on trio, too."""
     told = stories(forks, "_crash_deep_agent", tmp_path, ["url", backend, "async", entry], 8000, 40)
-
     assert sum(story.killed for story in told) >= 40
     for story in told:
         assert shape(story.conversation) == [

@@ -67,7 +67,6 @@ def test_a_run_streams_what_langgraphs_agent_streams(client: Any, name: str) -> 
     theirs, ours = (
         stream(client, one, new_thread(client), input=says("look"), context={"user": "ann"}) for one in ("theirs", name)
     )
-
     assert {event for event, _ in theirs} == {"updates", "values", "messages", "tasks"}
     assert ours == theirs
 
@@ -155,5 +154,4 @@ def _untitled(schema: Any) -> Any:
 def test_a_run_without_a_thread_streams_its_events(client: Any, name: str) -> None:
     parts = client.runs.stream(None, name, input=says("look"), stream_mode="events")
     events = {(part.data["event"], part.data["name"]) for part in parts if part.event == "events"}
-
     assert {("on_tool_end", "look"), ("on_chain_end", "agent"), ("on_chain_end", "tools")} <= events

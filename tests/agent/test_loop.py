@@ -53,7 +53,6 @@ async def test_a_tool_may_return_several_commands_and_go_to_a_node_of_the_agent(
 
     model = ScriptedModel([calls("many"), "done"])
     result = await run(create_react_agent(model, [many], state_schema=Moods, version=version))
-
     assert result["mood"] == "glad"
     assert shape(result) == ["human:go", "ai:", "tool:many", "ai:done"]
     assert len(model.requests) == 2
@@ -71,7 +70,6 @@ async def test_a_command_for_the_graph_around_is_raised_where_there_is_none(vers
     agent = scripted([calls("hand_over")], [hand_over], version=version)
     with pytest.raises(ParentCommand) as caught:
         await run(agent)
-
     assert caught.value.args[0].goto == "other"
 
 
@@ -80,7 +78,6 @@ async def test_a_key_that_the_state_does_not_have_is_passed_over(version: Any) -
     """As in LangGraph, unknown keys are ignored, because a tool may serve agents with different states."""
     model = ScriptedModel([calls("cheer"), "done"])
     result = await run(create_react_agent(model, [cheer], version=version))
-
     assert shape(result) == ["human:go", "ai:", "tool:cheered", "ai:done"]
     assert "mood" not in result
 
@@ -113,7 +110,6 @@ async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open(is_bound: boo
     node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
     model = ScriptedModel([calls("flaky"), calls("work"), "done"])
     await run(create_react_agent(model.bind_tools(tools) if is_bound else model, node))
-
     assert model.requested_tools == [("flaky", "work"), ("work",), ("work",)]
 
 
@@ -127,7 +123,6 @@ async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None
     with pytest.raises(ConnectionError):
         await run(agent)
     await run(agent)
-
     assert model.requested_tools == [("flaky", "search"), ("search",)]
 
 
@@ -185,7 +180,6 @@ async def test_every_step_without_a_checkpointer_has_a_task_of_its_own() -> None
     agent = scripted([calls("look"), calls("look"), "done"], [look], loop=True)
     await run(agent)
     await run(agent)
-
     assert len({*seen}) == 4
 
 
@@ -193,7 +187,6 @@ async def test_a_tracer_that_only_a_context_variable_names_sees_the_run() -> Non
     """A run without callbacks in its config makes no callback manager, unless LangChain would find a tracer."""
     with collect_runs() as found:
         await run(scripted([calls("work"), "done"], [Recorder().tool("work")]))
-
     assert [[child.name for child in one.child_runs] for one in found.traced_runs] == [["agent", "tools", "agent"]]
 
 
@@ -202,7 +195,6 @@ async def test_a_run_leaves_no_config_behind(label: str) -> None:
     """Later code in the caller's task must not see the run's config, nor call its handlers."""
     model = ScriptedModel([calls("work"), "done", calls(("Answer", {"number": 1}))])
     await run(create_react_agent(model, [Recorder().tool("work")], **OPTIONS[label]), config={"tags": ["a"]})
-
     assert var_child_runnable_config.get() is None
 
 

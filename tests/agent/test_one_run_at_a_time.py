@@ -86,7 +86,6 @@ async def test_a_killed_holder_is_passed_over_at_once(forks: Forks, saver: str, 
         forks.kill()
         result = await agent.ainvoke(None, thread(0))
     forks.tell()
-
     assert shape(result)[2:] == ["tool:w1 is done", "tool:w2 is done", "ai:done"]
     assert complaint(result["messages"]) is None
 
@@ -103,7 +102,6 @@ async def test_where_a_live_process_once_ran_anybody_may_fork(forks: Forks, tmp_
             results = [await agent.ainvoke(None, place.config) for place in places if place.next == ("agent",)]
     finally:
         forks.end()
-
     assert results
     assert {result["messages"][-1].content for result in results} == {"done"}
 
@@ -164,7 +162,6 @@ async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Pa
             with pytest.raises(ThreadBusyError, match=f"The thread '1' is being run by process {os.getpid()}") as told:
                 await agent.ainvoke(say("and me?"), AT)
         result = await agent.ainvoke(QUESTION, AT)
-
     assert isinstance(told.value, CallboardError)
     assert (told.value.thread_id, told.value.holder.split()[1]) == ("1", str(os.getpid()))
     assert shape(result["messages"][:4]) == ["human:go", "ai:", "tool:work", "ai:done"]
@@ -206,7 +203,6 @@ async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
     async with running(agent, recorder):
         await other.ainvoke(QUESTION, AT)
         result = await same.ainvoke(QUESTION, {"configurable": {"thread_id": "u"}})
-
     assert result["messages"][-1].content == "hi"
 
 
@@ -227,7 +223,6 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
             [chunk async for chunk in agent.astream(QUESTION, AT)]
     gate.set()
     result = await agent.ainvoke(QUESTION, AT)
-
     assert result["messages"][-1].content == "hi"
     assert not is_held(saver)
 
@@ -279,7 +274,6 @@ async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
     assert not is_held(saver)
     other = scripted(["hi"], [], checkpointer=saver)
     result = await other.ainvoke(say("hello"), AT)
-
     assert holds(saver)
     assert shape(result)[-2:] == ["human:hello", "ai:hi"]
     assert complaint(result["messages"]) is None
@@ -300,7 +294,6 @@ async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
     with pytest.raises(OSError, match="the line is dead"):
         await agent.ainvoke(QUESTION, AT)
     result = await agent.ainvoke(QUESTION, AT)
-
     assert result["messages"][-1].content == "hi"
 
 
@@ -330,7 +323,6 @@ async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None
             await anyio.sleep(0.001)
     count = len(holds(saver))
     await anyio.sleep(2 * short_lease)
-
     assert len({holder["token"] for holder in holds(saver)}) == 1
     ends = [holder["until"] for holder in holds(saver)]
     assert ends == sorted(set(ends))
@@ -354,7 +346,6 @@ async def test_a_write_that_fails_does_not_end_the_prolonging(
                 while saver.fails_at or len(holds(saver)) < 4:
                     await anyio.sleep(0.001)
             prolonged = len(holds(saver))
-
     assert prolonged >= 4
     assert results[0]["messages"][-1].content == "done"
 
@@ -367,7 +358,6 @@ async def test_agents_within_a_call_need_not_hold() -> None:
     )
     outer = scripted([calls("inner", "inner"), "done"], [delegate(inner, "inner")], checkpointer=saver)
     result = await outer.ainvoke(QUESTION, AT)
-
     assert shape(result)[2:] == ["tool:inner", "tool:inner", "ai:done"]
     assert recorder.peak == 2
     assert len(holds(saver)) == 1
@@ -379,7 +369,6 @@ async def test_with_durability_exit_nobody_is_told() -> None:
     async with aclosing(agent.astream(QUESTION, AT, stream_mode="values", durability="exit")) as stream:
         await anext(stream)
         result = await agent.ainvoke(QUESTION, AT, durability="exit")
-
     assert result["messages"][-1].content == "hi"
     assert holds(saver) == []
 
@@ -407,7 +396,6 @@ async def test_the_state_may_be_looked_at_and_not_changed_while_a_run_goes_on(ki
                 await agent.aupdate_state(AT, say("psst"))
         await agent.aupdate_state(AT, say("now"))
         after = await agent.aget_state(AT)
-
     assert shape(state.values) == ["human:go", "ai:"]
     assert state.next == ("tools",)
     assert len(places) >= 2
@@ -422,7 +410,6 @@ async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
     agent = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
     for _ in range(3):
         await agent.ainvoke(QUESTION, AT)
-
     assert set(_lease._here) == before
 
 

@@ -97,7 +97,6 @@ async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver
     with pytest.raises(UnknownInterruptError, match="No question is open"):
         await agent.ainvoke(Command(resume="yes"), AT)
     result = await agent.aget_state(AT)
-
     assert sorted(asking.started) == ["a", "a", "b", "b"]
     assert shape(result.values)[-1] == "ai:done"
 
@@ -140,7 +139,6 @@ async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
     await agent.ainvoke(QUESTION, AT)
     result = await agent.ainvoke(Command(goto="agent"), AT)
-
     assert shape(result)[2] == "tool:x"
     assert shape(result)[-1] == "ai:done"
     assert complaint(result["messages"]) is None
@@ -165,7 +163,6 @@ async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
     assert list(ids(await agent.ainvoke(Command(resume="now"), AT))) == ["after?"]
     assert (await agent.aget_state(AT)).next == ("post_model_hook",)
     result = await agent.ainvoke(Command(resume="better"), AT)
-
     assert shape(result) == ["human:go", "ai:better"]
     assert shape(model.requests[0]) == ["human:go", "human:now"]
     assert len(model.requests) == 1
@@ -186,7 +183,6 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
     state = await agent.aget_state(AT)
     assert (state.next, state.interrupts) == (("agent",), ())
     result = await agent.ainvoke(None, AT)
-
     assert sorted(shape(result)[2:4]) == ["tool:no", "tool:x"]
     assert shape(result)[4:] == ["ai:understood"]
     assert recorder.count("started") == 1
@@ -201,7 +197,6 @@ async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> N
     await agent.ainvoke(Command(resume="yes"), AT)
     second = ids(await agent.ainvoke(MORE, AT))
     result = await agent.ainvoke(Command(resume="no"), AT)
-
     assert first["a"] != second["a"]
     tools = [text for text in shape(result) if text.startswith("tool")]
     assert tools == ["tool:a: yes", "tool:a: no"]
@@ -218,7 +213,6 @@ async def test_a_refused_call_does_not_run(saver: Any, replaces: bool) -> None:
     assert (await agent.aget_state(AT)).next == ()
     result = await agent.ainvoke(None, AT)
     more = await agent.ainvoke(MORE, AT)
-
     assert recorder.count("started") == 0
     assert [shape(one)[-1] for one in (result, more)] == ["ai:refused", "ai:what else?"]
     assert len(model.requests) == 2

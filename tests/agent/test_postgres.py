@@ -64,7 +64,6 @@ async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, ki
         whole = [place async for place in agent.aget_state_history(AT)]
         now = await agent.aget_state(AT)
         before = await agent.aget_state(history[0].config)
-
     assert contents(forked) == ["a", "", "work", "one", "B", "other two"]
     assert now.values == forked
     assert contents(before.values) == ["a", "", "work", "one", "b", "two", "c", "three"]
@@ -140,7 +139,6 @@ async def test_connections_that_were_cut_between_two_turns_are_not_missed(
     assert await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1
     result = await agent.ainvoke(QUESTION, AT)
     await close(saver)
-
     assert contents(result) == ["go", "one", "go", "two"]
 
 
@@ -160,7 +158,6 @@ async def test_connections_that_are_cut_in_the_middle_of_a_turn_are_not_missed(
     result = await agent.ainvoke(QUESTION, AT)
     state = await agent.aget_state(AT)
     await close(saver)
-
     assert contents(result)[-1] == "done"
     assert state.values["messages"] == result["messages"]
     assert complaint(result["messages"]) is None
@@ -187,7 +184,6 @@ async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_
     async with saver_on(postgres_url, kind) as saver:
         agent = scripted(["done"], [recorder.tool("work"), recorder.tool("cut")], checkpointer=saver)
         result = await agent.ainvoke(None, AT)
-
     assert contents(result)[-1] == "done"
     assert contents(result)[2] == "work"
     assert recorder.count("started", "work") == 1
@@ -225,7 +221,6 @@ async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(ow
     await to_thread.run_sync(own_server.start)
     result = await agent.ainvoke(None, AT)
     await close(saver)
-
     assert PASSWORD not in str(caught.value)
     assert "refused" in str(caught.value)
     assert contents(result)[2] == "work"
@@ -248,7 +243,6 @@ async def refusal(url: str) -> str:
 async def test_a_wrong_password_is_told_and_not_shown(postgres_server: Server) -> None:
     """The error shows neither the wrong nor the right password."""
     said = await refusal(postgres_server.url(password="s3cret"))
-
     assert "password authentication failed" in said
     assert "s3cret" not in said
 

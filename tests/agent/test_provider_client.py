@@ -73,7 +73,6 @@ async def test_a_turn_with_two_tools_in_parallel(streaming: bool) -> None:
     tools = Tools()
     async with provider_and_model(reply(calls=CALLS), reply("Lovely."), streaming=streaming) as (provider, model):
         result = await create_react_agent(model, tools.all, prompt="Be brief.").ainvoke(QUESTION)
-
     assert contents(result) == TURN
     assert sorted(tools.ran) == ["clock", "weather"]
     asked, answered = provider.requests
@@ -122,7 +121,6 @@ async def test_a_refusal_that_stays_is_the_clients_error() -> None:
         with pytest.raises(openai.RateLimitError, match="Rate limit reached"):
             await agent.ainvoke(QUESTION, AT)
         result = await agent.ainvoke(None, AT)
-
     assert contents(result) == ["What is it like in Paris?", "Lovely."]
     assert len(provider.requests) == 2
 
@@ -144,7 +142,6 @@ async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: 
                     chunks.append(chunk)
         state = await agent.aget_state(AT)
         result = await agent.ainvoke(say("And?"), AT)
-
     assert contents(state.values) == TURN[:-1]
     assert state.next == ("agent",)
     assert contents(result) == [*TURN[:-1], "And?", "Lovely."]
@@ -176,5 +173,4 @@ async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> N
         read = [await anext(stream) for _ in range(5)]
         await stream.aclose()
         assert await to_thread.run_sync(closed.wait, WAIT)
-
     assert "word " in [message.content for message, _ in read]

@@ -9,7 +9,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph._internal._constants import CONFIG_KEY_SEND
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 from callboard import AgentState, CallEvent, create_react_agent, observe
 from callboard.conversations._thread import Thread
@@ -66,6 +66,19 @@ async def test_what_a_call_sends_to_the_state_is_kept_with_its_result(recorder: 
     values = await agent.ainvoke(QUESTION)
     assert values["seen"] == ["sent"]
     assert list(results_in(values)) == ["sending", "quick"]
+
+
+@pytest.mark.parametrize("with_command", [False, True])
+async def test_each_message_has_an_id_when_it_is_recorded(with_command: bool) -> None:
+    """The reducer of LangGraph would give it one, too, but walks the whole conversation for that."""
+    thread = Thread(create_react_agent(ScriptedModel(["done"]), [])._runner.plan.schema)
+    messages = [ToolMessage("", tool_call_id=str(place)) for place in range(4)]
+    messages[1].id = "own"
+    outputs: list[Any] = [*messages[:3], Command(update={"messages": messages[3:]})] if with_command else messages
+    thread.record_results(["a", "b", "c", "d"], outputs)
+    assert [record.output for record in thread.records.values()] == outputs
+    ids = [message.id for message in messages]
+    assert (None not in ids, len({*ids}), ids[1]) == (True, 4, "own")
 
 
 async def test_observers_of_calls_see_results_with_their_ids(recorder: Recorder) -> None:

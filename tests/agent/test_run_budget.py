@@ -61,7 +61,6 @@ async def test_spent_while_the_model_answers_the_thread_stands_before_the_model(
     agent = create_react_agent(quick, [], checkpointer=saver)
     state = await agent.aget_state(AT)
     result = await agent.ainvoke(None, AT)
-
     assert state.next == ("agent",)
     assert shape(result) == ["human:go", "ai:here"]
 
@@ -70,7 +69,6 @@ async def test_calls_that_run_get_their_message_and_finished_neighbours_keep_the
     """Promise 2: the history is valid for providers."""
     recorder = Recorder()
     messages = await given_up(["quick", "stuck", "quick", "stuck"], quick_and_stuck(recorder))
-
     assert shape(messages)[2:] == ["tool:quick", f"tool:{SPENT}", "tool:quick", f"tool:{SPENT}"]
     assert endings(messages) == ["success", "deadline", "success", "deadline"]
     assert [message.status for message in messages if isinstance(message, ToolMessage)] == ["success", "error"] * 2
@@ -85,7 +83,6 @@ async def test_calls_in_a_queue_get_their_message_and_never_start(bound: str) ->
     policies = {"stuck": CallPolicy(limit=Limit(concurrency=1))} if bound == "limit" else None
     node = ToolNode([recorder.tool("stuck", hang=True)], policies=policies, grace=0.1)
     messages = await given_up(["stuck"] * 3, node, {**AT, "max_concurrency": 1} if policies is None else AT)
-
     assert recorder.count("started") == 1
     assert endings(messages) == ["deadline"] * 3
     assert (node.statistics().running, node.statistics().waiting) == (0, 0)
@@ -105,7 +102,6 @@ async def test_a_sync_call_that_cannot_be_stopped_is_named_and_its_late_result_d
     while node.statistics().abandoned_threads:
         await anyio.sleep(0.001)
     result = await agent.ainvoke(None, AT)
-
     assert shape(result) == ["human:go", "ai:", f"tool:{SPENT}", "ai:done"]
 
 
@@ -160,7 +156,6 @@ async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
     await run_out(agent)
     state = await agent.aget_state(AT)
     result = await agent.ainvoke(None, AT)
-
     assert cancelled.is_set()
     assert state.next == (where,)
     assert shape(result) == ["human:go", "ai:here"]
@@ -177,7 +172,6 @@ async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, dur
         model = ScriptedModel(["done"])
         second = create_react_agent(model, tools, checkpointer=saver)
         result = await second.ainvoke(None, AT, durability=durability)
-
     assert shape(result) == ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "ai:done"]
     assert [message.id for message in model.requests[0]] == [message.id for message in result["messages"][:-1]]
     assert (recorder.count("started", "quick"), recorder.count("started", "stuck")) == (1, 1)
@@ -190,7 +184,6 @@ async def test_what_a_person_was_asked_stays_open() -> None:
     await run_out(agent)
     state = await agent.aget_state(AT)
     result = await agent.ainvoke(Command(resume="yes"), AT)
-
     assert [question.value for question in state.interrupts] == ["may I?"]
     assert shape(result)[2:] == ["tool:yes", f"tool:{SPENT}", "ai:done"]
 
@@ -199,7 +192,6 @@ async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
     recorder = Recorder()
     agent = scripted([calls("stuck")], [recorder.tool("stuck", hang=True)])
     error = await run_out(agent, None)
-
     assert isinstance(error, TimeoutError)
     assert error.budget == BUDGET
     assert recorder.running == 0
@@ -222,7 +214,6 @@ async def test_tools_see_what_is_left_of_it() -> None:
     agent = scripted([calls("look", "look_in_thread"), "done"], looks_at_the_clock(left), loop=True)
     await agent.ainvoke(QUESTION, budget=WAIT / 2)
     await agent.ainvoke(QUESTION)
-
     assert all(WAIT / 4 < seconds <= WAIT / 2 for seconds in left[:2]), left
     assert all(seconds > WAIT / 2 for seconds in left[2:]), left
 
@@ -234,7 +225,6 @@ async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone()
     )
     agent = scripted([calls("stuck", "quick"), "done"], node)
     result = await agent.ainvoke(QUESTION, budget=10)
-
     assert endings(result["messages"]) == ["deadline", "success"]
     assert "its budget of 0.05 s was spent while it ran" in result["messages"][2].content
     assert result["messages"][-1].content == "done"
@@ -245,7 +235,6 @@ async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> No
     tools = [*looks_at_the_clock(left), recorder.tool("stuck", hang=True)]
     inner = scripted([calls("look"), calls("stuck")], tools, budget=60)
     messages = await given_up(["inner"], [delegate(inner, "inner")])
-
     assert left[0] <= BUDGET
     assert (recorder.running, recorder.count("cancelled")) == (0, 1)
     assert shape(messages)[2:] == [f"tool:{SPENT}"]
@@ -261,7 +250,6 @@ async def test_a_run_may_have_another_budget_than_its_agent() -> None:
     agent = scripted([calls("slow"), "done"], tools, loop=True, budget=0.05)
     longer = await agent.ainvoke(QUESTION, budget=60)
     endless = await agent.ainvoke(QUESTION, budget=math.inf)
-
     assert longer["messages"][-1].content == endless["messages"][-1].content == "done"
 
 
@@ -291,7 +279,6 @@ async def test_a_stream_ends_with_the_error_bare() -> None:
 
 def test_the_error_travels() -> None:
     error = pickle.loads(pickle.dumps(RunDeadlineExceededError(1.5)))
-
     assert isinstance(error, RunDeadlineExceededError)
     assert (error.budget, str(error)) == (1.5, "The run was given up: its budget of 1.5 s was spent.")
 
@@ -305,6 +292,5 @@ async def test_within_a_graph_the_agent_goes_on_where_its_budget_ended_it() -> N
     with pytest.raises(RunDeadlineExceededError):
         await graph.ainvoke(QUESTION, AT)
     result = await graph.ainvoke(None, AT)
-
     assert shape(result) == ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "ai:done"]
     assert recorder.count("started") == 2

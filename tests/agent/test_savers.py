@@ -102,7 +102,6 @@ async def test_what_takes_longer_than_any_grace_is_stored_all_the_same() -> None
         await anyio.sleep(3 * GRACE)
         saver.gate.set()
     state = await agent_with(saver, recorder).aget_state(AT)
-
     assert shape(state.values) == ALL
 
 
@@ -116,7 +115,6 @@ async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> Non
         group.cancel_scope.cancel()
         tool.saver.gate.set()
     result = await agent.ainvoke(None, AT)
-
     assert shape(result) == ALL
     assert tool.runs == 1
 
@@ -149,7 +147,6 @@ async def test_a_native_cancellation_goes_on_when_what_it_met_is_stored() -> Non
     with pytest.raises(asyncio.CancelledError):
         await task
     result = await agent.ainvoke(None, AT)
-
     assert shape(result) == ALL
     assert tool.runs == 1
 
@@ -207,7 +204,6 @@ async def test_a_write_that_was_stored_and_reported_lost_is_not_done_twice(fails
     Savers keep the first of two writes with one id, so a result that finishes later must have a new id.
     """
     result, recorder = await finished_and_resumed(Unlucky(fails_at, good_for))
-
     assert result == ["go", "", "work", "late", "done"]
     assert (recorder.count("started", "work"), recorder.count("started", "late")) == (1, 1)
 
@@ -222,7 +218,6 @@ async def test_a_run_that_could_not_begin_does_not_keep_its_thread_busy() -> Non
     with pytest.raises(ConnectionError):
         await agent.ainvoke(QUESTION, AT)
     result = await agent.ainvoke(None, AT)
-
     assert contents(result) == ["go", "done"]
 
 
@@ -242,7 +237,6 @@ async def test_a_tool_may_await_a_node_of_several_calls_whatever_keeps_the_threa
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = scripted([calls("delegate"), "done"], [delegate], checkpointer=saver)
         result = await agent.ainvoke(QUESTION, AT)
-
     assert [message.content for message in result["messages"]] == ["go", "", "2", "done"]
 
 
@@ -271,7 +265,6 @@ async def test_overrides_of_the_saver_in_memory_are_called() -> None:
     saver = Counting()
     agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
     await agent.ainvoke(QUESTION, AT)
-
     assert {"aget_tuple", "aput", "aput_writes"} <= set(saver.heard)
 
 
@@ -303,7 +296,6 @@ async def test_a_slow_override_does_not_hold_the_event_loop() -> None:
         tasks.start_soon(watch)
         await agent.ainvoke(QUESTION, AT)
         tasks.cancel_scope.cancel()
-
     assert len(gaps) > 10
 
 
@@ -320,7 +312,6 @@ async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(t
         agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
         with anyio.fail_after(30):
             await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 50})
-
     assert statements.count("COMMIT") == 24
     assert sum(TABLES in statement for statement in statements) == 1
 
@@ -384,7 +375,6 @@ async def test_a_method_that_is_put_on_a_saver_or_taken_from_it_during_a_run_is_
             replace()
         with anyio.fail_after(30):
             await scripted([calls("change"), "done"], [change], checkpointer=saver).ainvoke(QUESTION, AT)
-
     assert bool(heard) is is_replaced
 
 
@@ -404,7 +394,6 @@ async def test_a_serializer_of_an_async_sqlite_saver_reads_the_context_variables
         tenant.set("one")
         with anyio.fail_after(30):
             await agent.ainvoke(QUESTION, AT)
-
     assert seen == {"one"}
 
 
@@ -430,7 +419,6 @@ async def test_what_a_tool_does_to_an_old_message_is_stored(kind: str, tmp_path:
             result = await agent.ainvoke(say("go"), AT)
             found = await agent.aget_state(AT)
             assert found.values["messages"] == result["messages"]
-
     assert isinstance(found.values["messages"][2], ToolMessage)
     assert found.values["messages"][1].additional_kwargs == {"seen": [17]}
     assert found.values["messages"][2].content == "changed"
@@ -447,5 +435,4 @@ def test_a_user_s_subclass_of_a_saver_is_the_object_that_reads() -> None:
 
     saver = Own()
     scripted(["hi"], [], checkpointer=saver).invoke(QUESTION, AT)
-
     assert set(read_by) == {id(saver)}

@@ -89,7 +89,6 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
     assert (await agent.aget_state(AT)).next == ("tools",)
     works.fails = False
     result = await agent.ainvoke(None, AT)
-
     assert contents(result) == ["go", "hi", "a", "c", "end"]
     assert works.ran == ["a", "c", "c"]
 
@@ -105,7 +104,6 @@ async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
     again = callboard.create_react_agent(model, works.tools(), checkpointer=saver, version=version)
     assert (await again.aget_state(AT)).next == ("tools",)
     result = await again.ainvoke(Command(resume="yes"), AT)
-
     assert contents(result) == ["go", "hi", "x: yes", "heard", "reply"]
     assert len(model.requests) == 1
 
@@ -129,7 +127,6 @@ async def test_we_go_on_with_what_langgraph_has_sent(stops: bool) -> None:
         assert (await ours.aget_state(AT)).next == ("tools", "tools", "agent")
         await ours.ainvoke(None, AT)
     result = await ours.ainvoke(Command(resume="yes"), AT)
-
     assert contents(result)[:3] == ["go", "", "spread"]
     assert sorted(contents(result)[3:6]) == ["one", "w", "x: yes"]
     assert sorted(works.ran) == ["w", "x", "x"]
@@ -189,7 +186,6 @@ async def test_a_killed_process_loses_nothing_that_was_sent(version: Any, on_unk
     again = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=left, **options)
     state = await again.aget_state(AT)
     result = await again.ainvoke(None, AT)
-
     assert state.next == ("tools", "agent")
     assert after.ran == (["b"] if on_unknown else [])
     assert contents(result) == ["go", "hi", "a", "b" if on_unknown else UNKNOWN, "reply", "end"]

@@ -122,7 +122,6 @@ def test_what_runs_for_langgraph_does_not_run_for_us(name: str, tmp_path: Path) 
     assert harmful.exists()
     with pytest.raises(StorageError, match="holds a value"):
         StrictSerializer("The database").loads_typed(PAYLOADS[name](str(harmless)))
-
     assert not harmless.exists()
 
 
@@ -135,7 +134,6 @@ def test_to_look_runs_nothing_either(name: str, serde: Any, tmp_path: Path) -> N
         serde.loads_typed(PAYLOADS[name](str(path)))
     except (StorageError, NotImplementedError) as refused:
         assert "pickle" in str(refused)  # noqa: PT017 (not every payload is refused)
-
     assert not path.exists()
 
 
@@ -157,7 +155,6 @@ async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, colum
             )
     with pytest.raises(StorageError, match=r"agent\.db") as caught:
         await agent_on(file, "hi").ainvoke(QUESTION, AT)
-
     assert "\n" not in str(caught.value)
     assert not path.exists()
 
@@ -247,7 +244,6 @@ async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> 
     given = {**QUESTION, "order": order, "boxes": [Box(order)], "number": {"a": order}}
     await agent_on(file, "hi", state_schema=Shop).ainvoke(given, AT)
     found = await agent_on(file, state_schema=Shop).aget_state(AT)
-
     assert (found.values["order"], found.values["boxes"], found.values["number"]) == (order, [Box(order)], {"a": order})
 
 
@@ -272,7 +268,6 @@ async def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, durab
     allowed = {"state_schema": Bag, "stored_types": [Loose]}
     await agent_on(file, "hi", **allowed).ainvoke(given, {"configurable": {"thread_id": "2"}}, durability=durability)
     found = await agent_on(file, **allowed).aget_state({"configurable": {"thread_id": "2"}})
-
     assert found.values["anything"] == {"deep": [Loose("x")]}
 
 
@@ -296,7 +291,6 @@ async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: P
 
     await agent().ainvoke(QUESTION, AT)
     found = await agent().aget_state(AT)
-
     assert found.values["structured_response"] == Report(summary="all well")
 
 
@@ -326,7 +320,6 @@ def test_the_types_of_langgraph_and_langchain_pass() -> None:
 def test_messages_of_the_time_before_msgpack_are_read() -> None:
     """An old thread may be stored in the format before msgpack."""
     stored = json.dumps([dumpd(HumanMessage("hi", id="1")), dumpd(AIMessage("yes", id="2"))]).encode()
-
     assert StrictSerializer("x").loads_typed(("json", stored)) == [HumanMessage("hi", id="1"), AIMessage("yes", id="2")]
 
 
@@ -385,7 +378,6 @@ def test_messages_are_stored_and_read_as_by_langgraphs_own_serializer(messages: 
     """LangGraph's agents read the same databases."""
     langgraph, strict = JsonPlusSerializer(), StrictSerializer("x")
     stored = outcome_of(lambda: strict.dumps_typed(messages))
-
     assert stored == outcome_of(lambda: langgraph.dumps_typed(messages))
     if isinstance(stored, tuple):
         assert parts(strict.loads_typed(stored)) == parts(langgraph.loads_typed(stored))

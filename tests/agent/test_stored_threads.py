@@ -44,7 +44,6 @@ async def answered(agent: Any, thread: str, answer: object) -> Any:
 async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(saver: SqliteSaver) -> None:
     """Half of the answers were given to the run that wrote the thread; the others are given to this one."""
     result = await answered(agent_of(saver), "waits", "two")
-
     assert shape(result) == ["human:waits", "ai:", "tool:w1 is done", "tool:w2: one, two", "ai:done"]
 
 
@@ -53,7 +52,6 @@ async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: S
     agent = agent_of(saver)
     state = await agent.aget_state(config("failed"))
     result = await agent.ainvoke(None, config("failed"))
-
     assert [task.error for task in state.tasks] == [None, "OSError('broken')"]
     assert shape(result)[2:] == ["tool:f1 is done", "tool:f2 is whole", "ai:done"]
 
@@ -72,7 +70,6 @@ async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver
 async def test_calls_that_were_sent_go_on(saver: SqliteSaver) -> None:
     """Calls of a `Send` have records in addition to those of the conversation's calls."""
     result = await answered(agent_of(saver), "sent", "two")
-
     assert shape(result)[2:] == ["tool:sent", "ai:done", "tool:s2: one, two", "ai:done"]
 
 
@@ -99,7 +96,6 @@ async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
     ledger = {"format": "callboard/1", "keys": ["w", "t"], "calls": kept}
     asked = calls(tool_call("work", "w"), tool_call("twice", "t"))
     result = await node.ainvoke([asked], ledger=ledger, resume={second.id: "two"})
-
     assert shape(result) == ["tool:done before", "tool:one, two"]
 
 
@@ -109,7 +105,6 @@ def test_each_entry_that_was_written_is_written_again_as_it_was(tmp_path: Path) 
     with closing(load(tmp_path / "db")) as connection:
         writes = [write for found in SqliteSaver(connection).list(None) for write in found.pending_writes or ()]
     entries: list[Any] = [entry for _, channel, value in writes if channel == CHANNEL for entry in value]
-
     assert {entry["kind"] for entry in entries} == KINDS
     for entry in entries:
         assert serde.loads_typed(serde.dumps_typed(stored_form(entry_of(entry)))) == entry
@@ -134,6 +129,5 @@ ENDED = RESULTS.map(lambda result: CallRecord(output=result)) | st.just(CallReco
 def test_a_record_that_is_stored_is_the_same_record(record: CallRecord) -> None:
     """A result may be None, and an empty text may be an answer, a mark or an error."""
     stored = record.encode()
-
     assert CallRecord.decode(stored) == record
     assert ("output" in stored) == (record.output is not NOT_YET)

@@ -76,7 +76,6 @@ async def test_what_a_tool_writes_is_the_agents_own(kind: str, kept: bool, versi
     saver = InMemorySaver() if kept else None
     writer = StructuredTool.from_function(**WRITERS[kind], name="write", description="Write.")
     agent = scripted([calls("write"), "done"], [writer], loop=True, version=version, checkpointer=saver)
-
     assert await read(agent, "custom", config=AT) == [{"from": "a tool"}]
     assert await read(agent, "custom", config=AT, subgraphs=True) == [((), {"from": "a tool"})]
     assert (await agent.ainvoke(QUESTION, AT))["messages"][-1].content == "done"
@@ -96,7 +95,6 @@ async def test_hooks_and_prompts_write_to_the_stream() -> None:
         return {}
 
     agent = scripted(["done"], [], prompt=prompt, pre_model_hook=before, post_model_hook=after)
-
     assert await read(agent, "custom", subgraphs=True) == [((), "before"), ((), "prompt"), ((), "after")]
 
 
@@ -129,7 +127,6 @@ async def test_an_unknown_mode_or_key_is_refused(options: dict[str, Any], said: 
         await agent.ainvoke(QUESTION, **options)
     with pytest.raises(ValueError, match=said):
         [chunk async for chunk in agent.astream(QUESTION, **options)]
-
     assert model.requests == []
 
 
@@ -141,7 +138,6 @@ async def test_parts_have_the_state_as_its_schema_says() -> None:
     agent = scripted(["hi"], [], loop=True, state_schema=Settled)
     parts = await read(agent, "values", version="v2")
     output = await agent.ainvoke(QUESTION, version="v2")
-
     assert all(isinstance(part["data"], Settled) for part in parts)
     assert isinstance(output.value, Settled)
 
@@ -158,7 +154,6 @@ async def test_all_questions_of_version_1_come_as_chunks(mode: str) -> None:
     model = ScriptedModel([calls(("ask", {"query": "a"}), "work", ("ask", {"query": "b"}))])
     agent = create_react_agent(model, [ask, Recorder().tool("work")], checkpointer=InMemorySaver(), version="v1")
     chunks = await read(agent, mode, config=AT)
-
     assert [asked.value for chunk in chunks for asked in chunk.get("__interrupt__", ())] == ["a", "b"]
 
 
@@ -183,7 +178,6 @@ async def test_a_question_is_told_while_its_neighbours_run() -> None:
         async for chunk in stream:
             if "__interrupt__" in chunk:
                 break
-
     assert recorder.count("finished") == 0
 
 
@@ -202,7 +196,6 @@ async def test_chunks_arrive_while_the_run_goes_on(mode: str) -> None:
     async for chunk in agent.astream(QUESTION, stream_mode=mode):
         if "work's result" in repr(chunk) or (mode == "values" and len(chunk["messages"]) == 2):
             release.set()
-
     assert release.is_set()
 
 
@@ -217,7 +210,6 @@ async def test_chunks_from_many_threads_arrive_once() -> None:
 
     model = ScriptedModel([calls(*[("chatter", {"number": number}) for number in range(8)]), "done"])
     chunks = await read(create_react_agent(model, [chatter]), "custom")
-
     assert sorted(chunks) == [(number, part) for number in range(8) for part in range(50)]
     assert [part for number, part in chunks if number == 3] == list(range(50))
 
@@ -272,7 +264,6 @@ WAYS = [by_aclose, by_an_error_of_the_reader, by_cancelling_the_reader, by_a_tim
 async def test_a_stream_that_is_left_has_ended_its_run(leave: Leave, mode: Any) -> None:
     recorder, before = Recorder(), live_tasks()
     await leave(stuck(recorder, with_cleanup=True).astream(QUESTION, stream_mode=mode), recorder)
-
     assert recorder.lines == ["stuck started", "stuck cancelled", "stuck cleaned up"]
     assert recorder.running == 0
     assert live_tasks() <= before
@@ -293,7 +284,6 @@ async def test_a_stream_that_is_forgotten_ends_its_run() -> None:
     await recorder.wait_for("cancelled")
     while not live_tasks() <= before:
         await anyio.sleep(0.001)
-
     assert recorder.running == 0
 
 
@@ -301,7 +291,6 @@ async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
     model = ScriptedModel(["hi"])
     stream = create_react_agent(model, []).astream(QUESTION)
     await stream.aclose()
-
     assert model.requests == []
 
 
@@ -312,7 +301,6 @@ def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
     while not recorder.count("started"):
         threading.Event().wait(0.001)
     stream.close()
-
     assert recorder.lines == ["stuck started", "stuck cancelled", "stuck cleaned up"]
 
 
@@ -363,7 +351,6 @@ async def test_a_graph_tells_of_a_nested_agent_what_it_tells_of_langgraphs(
         await heard(worked(Desk(), make, version=version).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs))
         for make in (langgraphs_agent, create_react_agent)
     ]
-
     assert expected or (mode, subgraphs) == ("custom", False)
     assert actual == expected
 
@@ -377,7 +364,6 @@ async def test_messages_of_a_nested_agent_are_told_once_though_it_stopped_in_bet
     graph = chain(("worker", agent), saver=InMemorySaver())
     before = await heard(graph.astream(QUESTION, AT, stream_mode="messages"))
     after = await heard(graph.astream(Command(resume="yes"), AT, stream_mode="messages"))
-
     assert before == []
     assert [message for message, _ in after] == ["ai:", "tool:did x", "tool:a: yes", "ai:done"]
 

@@ -57,7 +57,6 @@ def test_a_users_sync_client_is_used(streaming: bool) -> None:
             model = openai_model(provider, http_client=client, streaming=streaming)
             agent = create_react_agent(model, [weather])
             result = agent.invoke(QUESTION)
-
     assert result["messages"][-1].content == "Lovely."
     assert transport.requests == len(provider.requests) == 2
 
@@ -81,7 +80,6 @@ async def test_one_client_serves_both_doors_in_turn() -> None:
                 await agent.ainvoke(QUESTION),
                 agent.invoke(QUESTION),
             ]
-
     assert [result["messages"][-1].content for result in results] == ["Lovely."] * 5
 
 
@@ -121,7 +119,6 @@ def test_agents_in_sync_tools_of_themselves_never_wait_for_their_own_threads(nod
     with ThreadPoolExecutor(40) as threads:
         questions = [say("9")] * 40
         results = list(threads.map(agent.invoke, questions, timeout=60))
-
     assert {result["messages"][-1].content for result in results} == {"ground"}
 
 
@@ -153,7 +150,6 @@ def test_context_variables_reach_models_hooks_and_tools() -> None:
         agent.invoke(QUESTION)
     finally:
         _who.reset(token)
-
     assert {what for what, _ in seen} == {"tool", "model", "before", "prompt"}
     assert {who for _, who in seen} == {"me"}
 
@@ -180,7 +176,6 @@ def test_tokens_of_a_sync_model_are_streamed_as_they_come() -> None:
     read = [next(stream) for _ in range(3)]
     assert not stopped.is_set()
     stream.close()  # type: ignore[attr-defined]
-
     assert [message.content for message, _ in read] == ["word "] * 3
     assert all(metadata["langgraph_node"] == "agent" for _, metadata in read)
     assert stopped.wait(WAIT), "the model goes on for nobody"
@@ -193,7 +188,6 @@ def test_a_budget_ends_a_sync_model_at_its_next_token() -> None:
     with pytest.raises(RunDeadlineExceededError):
         for _ in agent.stream(QUESTION, stream_mode="messages"):
             pass
-
     assert stopped.wait(WAIT)
 
 
@@ -214,7 +208,6 @@ def test_a_model_that_hangs_in_its_thread_is_left_behind_with_a_word() -> None:
             agent.invoke(QUESTION)
     finally:
         let_go.set()
-
     assert time.monotonic() - begun < WAIT / 2
 
 
@@ -242,7 +235,6 @@ def test_what_is_async_only_runs_by_the_sync_door_too() -> None:
     model = ScriptedModel([calls(("weather", {"city": "Rome"})), "done"])
     only = StructuredTool.from_function(coroutine=_only, name="weather")
     result = create_react_agent(choose, [only], pre_model_hook=before, prompt=prompt).invoke(QUESTION)
-
     assert [message.content for message in result["messages"]][2:] == ["rainy in Rome", "done"]
 
 

@@ -84,7 +84,6 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
         assert [place_id(one) for one in await history(agent, before=at(place))] == places[number + 1 :]
         assert [place_id(one) for one in await history(agent, limit=number)] == places[:number]
     both = await history(agent, before=at(places[2]), limit=2)
-
     assert {place.metadata["source"] for place in inputs} == {"input"}
     assert {place.next for place in inputs} == {("__start__",)}
     assert [place.metadata["step"] for place in step] == [2]
@@ -145,7 +144,6 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
     assert second["__interrupt__"][0].id != first["__interrupt__"][0].id
     result = await agent.ainvoke(Command(resume="two"), AT)
     places = await history(agent)
-
     assert shape(result) == ["human:go", "ai:", "tool:a: two", "tool:did x", "ai:done again"]
     assert (desk.log.count("ask a"), desk.log.count("work x")) == (4, 2)
     assert ["human:go", "ai:", "tool:a: one", "tool:did x", "ai:done"] in [said(place) for place in places]
@@ -158,7 +156,6 @@ async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: A
     await agent.ainvoke(say("go"), AT)
     state = await agent.aget_state(AT)
     result = await agent.ainvoke(Command(resume="yes"), state.config)
-
     assert shape(result) == ["human:go", "ai:", "tool:a: yes", "tool:did x", "ai:done"]
     assert desk.log.count("work x") == 1
 

@@ -32,7 +32,6 @@ def test_each_step_prints_what_the_page_shows(backend: str, postgres_url: str, t
         cwd=tmp_path,
         env=variables,
     )
-
     assert done.returncode == 0, done.stderr
     assert done.stdout == shown
     assert not (tmp_path / "orders.db").exists()

@@ -122,7 +122,6 @@ async def test_killed_before_its_claim_a_call_simply_runs(
         before = log.lines
         given = QUESTION if case.durability == "exit" else None
         result = await agent.ainvoke(given, AT, durability=case.durability)
-
     assert shape(result) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
     assert log.lines == [*before, "pay p1"]
 
@@ -175,7 +174,6 @@ async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, s
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         await agent.ainvoke(None, AT)
         result = await agent.ainvoke(Command(resume=answer), AT)
-
     assert shape(result) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
     assert result["messages"][2].status == status
     assert log.lines == ["pay p1"]
@@ -190,7 +188,6 @@ async def test_an_invalid_answer_is_refused_and_the_question_stays(resumed: Resu
         state = await agent.aget_state(AT)
         assert log.lines == ["pay p1"]
         result = await agent.ainvoke(Command(resume=ACCEPT), AT)
-
     assert state.interrupts == (question,)
     assert shape(result)[2:] == ["tool:p1 is paid", "ai:done"]
 
@@ -208,7 +205,6 @@ async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Res
         with pytest.raises(ValueError, match="'p1'"):
             await agent.ainvoke(Command(resume={about["p1"]: "what?", about["may I?"]: "yes"}), AT)
         result = await agent.ainvoke(Command(resume={about["may I?"]: "yes", about["p1"]: ACCEPT}), AT)
-
     assert sorted(about) == ["may I?", "p1", "p2"]
     assert len(set(about.values())) == 3
     assert {question.id for question in questions_in(partly)} == {about["p1"], about["may I?"]}
@@ -240,7 +236,6 @@ async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed:
         (question,) = questions_in(asked)
         first = await agent.ainvoke(Command(resume=ACCEPT), AT)
         result = await agent.ainvoke(Command(resume="yes"), AT)
-
     assert own
     assert question.id not in own
     assert question.value[0]["action_request"]["action"] == "careful"
@@ -272,7 +267,6 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
     tool = Recorder().tool("work")
     plain = await writes([tool])
     other = await writes(ToolNode([tool], policies={"work": policy}))
-
     assert other[0] == plain[0]
     assert plain[1].count("claim") == 2
     assert "claim" not in other[1]
@@ -292,7 +286,6 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
     async with saver_of(kind, tmp_path / "db", **savers_that_tell(count)) as saver:
         agent = create_react_agent(model, node_of(recorder.tool("pay", seconds=1.0)), checkpointer=saver)
         await agent.ainvoke(QUESTION, AT)
-
     assert [one.count("claim") for one in kinds if "claim" in one] == [100]
     # How many results share a write depends on how fast the disk is: one write for each would be a hundred more.
     assert len(kinds) <= 30
@@ -340,7 +333,6 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
         with pytest.raises(ConnectionError, match="lost"):
             await agent.ainvoke(QUESTION, AT)
         result = await agent.ainvoke(None, AT)
-
     assert not questions_in(result)
     assert ("lost" in result["messages"][2].content) == handles
     assert recorder.count("started") == (1 if handles else 2)
@@ -353,7 +345,6 @@ async def test_a_retry_within_the_call_is_no_second_call() -> None:
     node = node_of(tool, middleware=[Retry(attempts=3, initial=0.001, any_tool=True)])
     agent = scripted([calls("pay"), "done"], node, checkpointer=saver)
     result = await agent.ainvoke(QUESTION, AT)
-
     assert not questions_in(result)
     assert result["messages"][-1].content == "done"
     assert recorder.count("started") == 3
@@ -395,7 +386,6 @@ async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> No
         await agent.ainvoke(QUESTION, AT)
     assert recorder.count("started") == 0
     result = await agent.ainvoke(None, AT)
-
     assert shape(result)[2:] == ["tool:pay", "ai:done"]
     assert recorder.count("started") == 1
 

@@ -81,7 +81,6 @@ async def test_a_call_whose_artifact_cannot_be_stored_runs_once(saver: Any, make
     agent = make(model, [charge], checkpointer=saver)
     state = await agent.ainvoke(QUESTION, AT, durability=durability)
     await agent.ainvoke(None, AT, durability=durability)
-
     assert charged == ["8"]
     assert "artifact['receipt'][0] is a value of the type object" in state["messages"][2].text
     assert state["messages"][3].text == "done"
@@ -106,7 +105,6 @@ async def test_each_part_of_a_result_is_looked_at_before_it_is_stored(
     agent = create_react_agent(model, [pay], checkpointer=saver, version=version)
     state = await agent.ainvoke(QUESTION, AT, durability=durability)
     await agent.ainvoke(None, AT, durability=durability)
-
     assert sorted(paid) == ["8", "9"]
     lost, done = [message for message in state["messages"] if message.type == "tool"]
     assert f"{part}['amount'] is an integer of 71 bits" in lost.text

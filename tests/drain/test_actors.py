@@ -85,7 +85,6 @@ async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> N
             await anyio.sleep(0.1)
             with pytest.raises(ActorGoneError, match="Desk is being drained") as gone:
                 await tree[Desk].work("late")
-
     assert gone.value.ended == "unavailable"
     assert {str(one) for one in found} == {"a", "b", "c", str(Drained(finished=3))}
 
@@ -98,7 +97,6 @@ async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
             group.start_soon(keep, found, tree["Desk"].have_done(peers, "done"))
             await anyio.sleep(1)
             report = await tree.drain(10)
-
     assert found == ["done"]
     assert report == Drained(finished=1)
 
@@ -116,7 +114,6 @@ async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -
             [unit] = tree._tree.units  # type: ignore[union-attr]
             assert unit.cell.is_idle  # type: ignore[attr-defined]
             assert unit._life.actor.cleaned == 1  # type: ignore[attr-defined]
-
     assert sorted(told) == ["ActorDiedError", "ActorGoneError"]
     assert report == Drained(ended=2, unknown=(UnknownCall(tool="Desk.work"),))
 
@@ -129,7 +126,6 @@ async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ende
             group.start_soon(_gone, getattr(tree[Desk], name)(), ActorDiedError, "nobody knows|drained|cancel", told)
             await anyio.sleep(1)
             report = await tree.drain(0)
-
     assert told == ["ActorDiedError"]
     assert [one.tool for one in report.unknown] == [f"Desk.{name}"]
 
@@ -146,7 +142,6 @@ async def test_actors_by_key_are_drained_together_and_none_begins_to_live() -> N
             for key in "az":
                 with pytest.raises(ActorGoneError, match="is being drained"):
                     await desks[key].work("late")
-
     assert {str(one) for one in found} == {"a", "b", str(Drained(finished=2))}
 
 

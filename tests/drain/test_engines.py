@@ -55,7 +55,6 @@ async def test_bodies_that_run_finish_and_no_other_begins() -> None:
             await anyio.sleep(0.5)
             with pytest.raises(EngineError, match="its engine is being drained") as refused:
                 await engine.run_body(_body(1.0))
-
     assert refused.value.ended == "unavailable"
     with pytest.raises(EngineError, match="being drained"):
         engine.bodies.check_open("an actor")
@@ -79,7 +78,6 @@ async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not(
             group.start_soon(run, "waits")
             await anyio.sleep(1)
             report = await engine.bodies.drain(1)
-
     assert ends == {"runs": "unknown", "waits": "unavailable"}
     assert report == Drained(ended=2, unknown=(UnknownCall(tool="seconds", call_id="runs"),))
 
@@ -116,7 +114,6 @@ async def test_a_body_that_fails_while_it_is_ended_is_unknown_only_if_its_worker
             group.start_soon(run)
             await anyio.sleep(1)
             assert await engine.bodies.drain(1) == report
-
     assert errors == [error]
 
 
@@ -145,7 +142,6 @@ async def test_a_body_whose_caller_gives_up_while_it_is_ended_is_unknown() -> No
             await anyio.sleep(1)
             group.start_soon(give_up, caller)
             report = await engine.bodies.drain(1)
-
     assert report == Drained(ended=1, unknown=(UnknownCall(tool="slow"),))
 
 
@@ -161,7 +157,6 @@ async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain(
             group.start_soon(run)
             await anyio.sleep(1)
             report = await engine.bodies.drain(10)
-
     assert report == Drained(finished=1)
 
 
@@ -180,7 +175,6 @@ async def test_an_agent_is_drained_before_the_engine_of_its_tools() -> None:
                 await anyio.sleep(0.01)
             async with drain_on_signal(agent, engine) as shutdown:
                 pass
-
     assert found[0]["messages"][-1].content == "done"
     assert engine.bodies == ["_seconds_long"] * 2
     assert shutdown.report == Drained(finished=1)

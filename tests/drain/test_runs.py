@@ -33,7 +33,6 @@ async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> Non
                 DrainingError, match=r"'tools' is being drained: it begins nothing new\. Try another one"
             ):
                 await node.ainvoke([calls("slow")])
-
     assert [len(one) if isinstance(one, list) else one for one in found.results] == [2, Drained(finished=1)]
     assert recorder.count("started") == 2
     assert found.errors == []
@@ -54,7 +53,6 @@ async def test_calls_that_do_not_finish_in_time_are_ended_with_their_grace_and_t
             group.start_soon(found.run, node.ainvoke, [asked])
             await until(lambda: recorder.running == 2)
             report = await node.drain(1)
-
     assert report == Drained(ended=1, unknown=(UnknownCall(tool="pay", call_id=asked.tool_calls[0]["id"]),))
     assert report.exit_code == 4
     assert [error.begun for error in found.errors] == [True]
@@ -75,7 +73,6 @@ async def test_a_run_that_still_prepares_its_calls_is_ended_before_any_call_begi
             while not node._setup.in_flight._all:
                 await anyio.lowlevel.checkpoint()
             report = await node.drain(0)
-
     assert report == Drained(ended=1)
     assert [error.begun for error in found.errors] == [True]
     assert recorder.count("started") == 0
@@ -98,7 +95,6 @@ async def test_what_has_finished_in_a_run_that_is_ended_is_in_its_ledger() -> No
     assert recorder.count("started", "quick") == 1
     again = ToolNode([recorder.tool("stuck"), recorder.tool("quick")])
     await again.ainvoke(asked, ledger=ledger)
-
     assert recorder.count("started", "quick") == 1
     assert recorder.count("started", "stuck") == 2
 
@@ -118,7 +114,6 @@ async def test_calls_of_a_tool_that_runs_its_own_node_still_begin() -> None:
             group.start_soon(found.run, node.ainvoke, [calls("outer")])
             await until(lambda: node.statistics().running == 1)
             report = await node.drain(10)
-
     assert report == Drained(finished=1)
     assert [message.content for message in found.results[0]] == ["found"]
 
@@ -136,7 +131,6 @@ async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
             await anyio.sleep(0.05)
             with pytest.raises(DrainingError, match="the agent 'LangGraph' is being drained") as refused:
                 await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
-
     assert not refused.value.begun
     assert found.results[0]["messages"][-1].content == "done"
     assert found.results[1] == Drained(finished=1)
@@ -183,7 +177,6 @@ async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unkn
             await until(lambda: agent._runner.in_flight._all)
             report = await agent.drain(0.1)
         result = await create_react_agent(ScriptedModel(["here"]), [], checkpointer=saver).ainvoke(None, CONFIG)
-
     assert report == Drained(ended=1)
     assert report.exit_code == 3
     assert result["messages"][-1].content == "here"
@@ -222,7 +215,6 @@ async def test_the_unknown_calls_of_a_drain_are_in_each_report(on_error: Any) ->
             group.start_soon(drain, 0.5)
             with pytest.raises(ValueError if on_error == "finish" else DrainingError):
                 await node.ainvoke(asked)
-
     assert [(one.ended, [call.call_id for call in one.unknown]) for one in reports] == [(1, ["quick", "slow"])] * 2
 
 
@@ -245,7 +237,6 @@ async def test_a_run_that_sync_code_has_started_is_waited_for_and_ended_too() ->
                 group.start_soon(anyio.to_thread.run_sync, run, name)
             await until(lambda: recorder.count("started") == 2)
             report = await node.drain(1)
-
     assert (report.finished, report.ended, [one.tool for one in report.unknown]) == (1, 1, ["stuck"])
     assert sorted(map(str, results)) == ["True", "ok"] or results[-1] is True
 
@@ -272,7 +263,6 @@ async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_
                     await until(lambda: reports)
                 with pytest.raises(DrainingError) as ended:
                     await anext(stream)
-
     assert ended.value.begun
     assert [(one.ended, len(one.unknown)) for one in reports] == [(1, 1)]
 
@@ -282,7 +272,6 @@ async def test_several_inputs_of_a_drained_agent_are_refused_one_by_one() -> Non
     await agent.drain()
 
     found = await agent.abatch([GO, GO], return_exceptions=True)
-
     assert [isinstance(one, DrainingError) and not one.begun for one in found] == [True, True]
 
 
@@ -353,7 +342,6 @@ async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again(
             assert [one["messages"][-1].content for one in found.results] == ["done"]
         result = await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
         await agent.aclose()
-
     assert result["messages"][-1].content == "again"
 
 
@@ -374,7 +362,6 @@ async def test_a_block_of_an_agent_that_is_left_waits_for_its_runs_and_one_that_
             await agent.ainvoke(GO)
         async with agent:
             result = await agent.ainvoke(GO)
-
     assert result["messages"][-1].content == "again"
     assert len(found.results) == 1
 
@@ -391,7 +378,6 @@ def test_sync_code_closes_an_agent_when_the_runs_of_other_threads_have_ended() -
     while not recorder.running:
         threading.Event().wait(0.01)
     agent.close()
-
     assert recorder.running == 0
     thread.join(5)
     assert results[0]["messages"][-1].content == "done"
@@ -408,5 +394,4 @@ async def test_sync_code_that_would_wait_for_a_run_of_the_loop_it_blocks_is_told
             await until(lambda: recorder.running == 1)
             with pytest.raises(RuntimeError, match="in the event loop that waits for this: await it there"):
                 agent.close()
-
     assert len(found.results) == 1

@@ -87,7 +87,6 @@ def test_a_call_that_finishes_in_time_is_answered(name: str, tmp_path: Path) -> 
     with started(tmp_path, 20, SERVERS[name]()) as service:
         answer, code, _ = told_to_end(service, tmp_path, "Minerva 2")
         remaining = service.remaining()
-
     assert answer == (200, {"answer": "It is booked.", "questions": []})
     assert code == CODES.get(name, 0)
     assert remaining == []
@@ -112,7 +111,6 @@ def test_a_call_that_takes_too_long_is_ended_by_the_drain(name: str, tmp_path: P
         answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
         remaining = service.remaining()
     log = service.log.read_text()
-
     assert answer[0] == 503
     assert answer[1]["begun"]
     assert code == DRAINED[name]
@@ -136,7 +134,6 @@ def test_a_graceful_timeout_that_is_too_short_cuts_the_call_off(name: str, tmp_p
     with started(tmp_path, 20, CUT_OFF[name]()) as service:
         answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
         remaining = service.remaining()
-
     assert isinstance(answer, Exception)
     assert code == 0
     assert seconds < 15
@@ -158,6 +155,5 @@ def test_a_second_sigterm_ends_at_once_what_runs(tmp_path: Path) -> None:
         service.terminate()
         client.join(30)
         code = service.process.wait(30)
-
     assert [answer[0] for answer in answers] == [503]
     assert code == 4

@@ -80,7 +80,6 @@ async def test_a_server_that_hears_signals_is_told_and_leaves_the_block_itself()
             await is_told.wait()
             await anyio.sleep(5)
             log.append("left by the server")
-
     assert heard == [signal.SIGTERM]
     assert log == ["agent, 30 s", "agent done", "left by the server"]
     assert shutdown.exit_code == 0
@@ -108,7 +107,6 @@ async def test_a_second_signal_ends_what_runs_and_the_report_says_so() -> None:
                 await anyio.sleep(1)
                 signal.raise_signal(signal.SIGTERM)
                 await anyio.sleep_forever()
-
     assert errors == [True]
     assert log == ["engine, 0 s", "engine done"]
     assert [one.tool for one in shutdown.report.unknown] == ["stuck"]
@@ -125,7 +123,6 @@ async def test_a_block_that_is_left_is_drained_and_signals_mean_what_they_meant(
     with _handler(signal.SIGTERM, handler), _handler(signal.SIGINT, handler), anyio.fail_after(WAIT):
         async with drain_on_signal(Fake("agent", log)) as shutdown:
             assert not shutdown.has_begun
-
     assert log == ["agent, 30 s", "agent done"]
 
 
@@ -146,7 +143,6 @@ async def test_who_is_cancelled_while_a_block_is_left_has_what_runs_ended_at_onc
                 async with drain_on_signal(node, timeout=10_000) as shutdown:
                     pass
             assert recorder.running == 0
-
     assert shutdown.exit_code == 4
 
 
@@ -161,7 +157,6 @@ async def test_what_cannot_be_drained_hinders_nothing_else_and_is_an_error_at_th
     with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match="it is not running"):
         async with drain_on_signal(Broken(), Fake("engine", log)):
             pass
-
     assert log == ["engine, 30 s", "engine done"]
 
 
@@ -178,7 +173,6 @@ def test_in_another_thread_things_are_drained_when_the_block_is_left() -> None:
     thread = threading.Thread(target=anyio.run, args=(lifespan,))
     thread.start()
     thread.join(20)
-
     assert log[1:] == ["agent done"]
 
 
@@ -219,7 +213,6 @@ def test_a_program_without_a_server_ends_with_the_code_of_its_drain(
         time.sleep(0.1)
         process.send_signal(number)
         told, errors = process.communicate(timeout=30)
-
     assert told == f"{said}\n"
     assert process.returncode == code
     assert ("unknown: pay (call '" in errors) == (code == 4)

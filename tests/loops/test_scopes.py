@@ -1,6 +1,7 @@
 """Nurseries and scopes on each event loop, without calls."""
 
 import asyncio
+import math
 import time
 from functools import partial
 
@@ -78,6 +79,34 @@ async def test_a_child_that_cancels_its_nursery_in_its_first_step_is_cancelled_t
         async with current_loop().nursery() as nursery:
             nursery.start(child, 1.0)
     assert not went_on
+
+
+@pytest.mark.parametrize(
+    ("first", "moves", "end"),
+    [
+        (2.0, [5.0], 5.0),
+        (5.0, [2.0], 2.0),
+        (2.0, [6.0, 4.0], 4.0),
+        (4.0, [6.0, 2.0, 5.0], 5.0),
+        (2.0, [math.inf, 3.0], 3.0),
+        (2.0, [math.inf], 9.0),
+        (math.inf, [4.0], 4.0),
+    ],
+)
+@pytest.mark.parametrize("pause", [0.0, 0.5, 1.5])
+async def test_a_scope_ends_at_the_deadline_that_it_was_moved_to_last(
+    first: float, moves: list[float], end: float, pause: float
+) -> None:
+    """Promise 6: each report of activity and each attempt moves a deadline, and only the last one counts."""
+    loop = current_loop()
+    start = loop.now()
+    with loop.scope(start + first, 1.0) as scope:
+        for deadline in moves:
+            await anyio.sleep(pause / len(moves))
+            scope.move(start + deadline)
+        await anyio.sleep(start + 9.0 - loop.now())
+    assert loop.now() - start == pytest.approx(end)
+    assert scope.cancel_called == (end < 9.0)
 
 
 @pytest.mark.backends("asyncio")

@@ -166,7 +166,6 @@ test_an_agent_of_both_versions_is_the_same_with = tabled(IN_BOTH_VERSIONS, modes
 @pytest.mark.parametrize("limit", [2, 4, 6, 10])
 def test_an_even_recursion_limit_makes_it_apologise(limit: int, mode: str, version: str) -> None:
     seen = assert_same(of_agent(FOREVER, version=version, config={"recursion_limit": limit}), mode)
-
     assert "Sorry, need more steps to process this request." in str(seen)
 
 
@@ -204,7 +203,6 @@ test_an_agent_is_the_same_with = tabled(WITHOUT_MORE, modes=DIRECT_MODES)
 
 def test_the_name_of_the_agent_is_its_own() -> None:
     names = [agent(ns, ONE, name="helper").node.name for ns in (reference(), candidate())]
-
     assert names == ["helper", "helper"]
 
 

@@ -115,7 +115,6 @@ SENDS: dict[str, tuple[tuple[AIMessage, ...], tuple[Any, ...], int, dict[str, An
 def test_the_model_is_asked_what_is_sent(kind: str, version: str) -> None:
     replies, given, asked, options = SENDS[kind]
     theirs, ours = both(*replies, given=given, version=version, **options)
-
     assert ours.everything == theirs.everything
     assert len(ours.asked) == asked
     assert any(messages[-1][1] in ("other", "a") for _, messages, _ in ours.asked)
@@ -137,7 +136,6 @@ def test_the_tools_node_runs_the_calls_that_it_is_sent(kind: str, version: str) 
     """The conversation gets the results of the calls."""
     command = Command(goto=Send("tools", PAYLOADS[kind]))
     theirs, ours = both(HI, AIMessage("end", id="2"), given=(question(), command), version=version)
-
     assert ours.everything == theirs.everything
 
 
@@ -154,7 +152,6 @@ def test_a_hook_gets_what_it_is_sent(hook: str, version: str) -> None:
     command = Command(goto=[Send(hook, other())])
     given = (question(), command)
     theirs, ours = both(HI, AIMessage("end", id="2"), given=given, version=version, **{hook: note})
-
     assert ours.everything == theirs.everything
     assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
     assert (["messages"], ["other"]) in seen
@@ -179,7 +176,6 @@ def test_a_model_that_is_sent_no_messages_says_so(payload: Any, version: str) ->
     """The error has LangGraph's text."""
     given = (question(), Command(goto=[Send("agent", payload)]))
     theirs, ours = both(HI, given=given, version=version)
-
     assert ours.updates == theirs.updates
     assert ours.updates[-1][1].startswith("Expected input to call_model to have")
 
@@ -193,7 +189,6 @@ def test_a_tool_sends_to_a_node_beside_what_follows_it(payload: Any, stops: bool
     replies = asks("1", call("sends", {}, "z")), AIMessage("end", id="2"), AIMessage("end", id="2")
     options: Any = {"interrupt_before": ["agent"]} if stops else {}
     theirs, ours = both(*replies, given=(question(), None, None, None), version=version, send=send, **options)
-
     assert ours.everything == theirs.everything
     if stops:
         assert ours.places[1][0] == (send.node, "agent")

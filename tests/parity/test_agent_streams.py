@@ -263,7 +263,6 @@ def test_a_stream_tells_the_same(label: str, mode: Any, version: str) -> None:
         for ns in (reference(), candidate())
     ]
     expected, actual = (told(chunks, counted=story.counted) for chunks in runs)
-
     assert actual == expected, f"\ncallboard: {actual}\nlanggraph: {expected}"
     assert story.shows.get(str(mode), "") in str(expected)
 
@@ -278,7 +277,6 @@ def test_the_checkpoint_of_an_input_is_told_first_and_can_be_gone_back_to(versio
         return [chunk async for chunk in made.astream(given, THREAD, stream_mode="checkpoints")]
 
     (first, *_), (second, *_) = asyncio.run(places(QUESTION)), asyncio.run(places(more))
-
     assert [first["metadata"]["step"], second["metadata"]["step"]] == [-1, 4]
     for place, known in ((first, 0), (second, 4)):
         found = asyncio.run(made.aget_state(place["config"]))
@@ -341,7 +339,6 @@ def test_the_terminal_shows_the_same(made: Any, options: Any, version: str, caps
     for ns in (reference(), candidate()):
         asyncio.run(agent(ns, turn("talk"), version=version, kept=False, **made).ainvoke(QUESTION, **options))
         shown.append(re.sub(r", id='[^']*'", "", capsys.readouterr().out))
-
     assert shown[1] == shown[0]
 
 
@@ -381,7 +378,6 @@ def test_events_tell_the_same(names: Any, version: str) -> None:
         return [_event(event) for event in found if event["name"] in ("clerk", "agent", "tools", *names, "ReplayModel")]
 
     ours, theirs = asyncio.run(events(candidate())), asyncio.run(events(reference()))
-
     assert sorted(ours, key=str) == sorted(theirs, key=str)
     assert [kind for kind in ours if kind[1] != "tools" and kind[1] not in names] == [
         kind for kind in theirs if kind[1] != "tools" and kind[1] not in names

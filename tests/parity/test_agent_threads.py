@@ -342,7 +342,6 @@ def test_without_a_hook_a_call_that_comes_again_runs_again(version: str) -> None
     """Many models number their calls anew in each reply."""
     replies = [turn(1, SAME), turn(2, SAME), AIMessage("done", id="ai-3")]
     theirs, ours = map(said, both(*replies, version=version))
-
     assert theirs == ours
     assert [text for kind, text in ours if kind == "tool"] == ["2", "2"]
 
@@ -352,7 +351,6 @@ def test_with_a_hook_after_the_model_the_same_call_again_ends_the_run() -> None:
     replies = [turn(1, SAME), turn(2, SAME), turn(3, SAME)]
     threads = both(*replies, post_model_hook=no_change)
     theirs, ours = map(said, threads)
-
     assert ours == theirs == [("human", "q"), ("ai", ""), ("tool", "2"), ("ai", "")]
     assert [thread.agent.get_state(AT).next for thread in threads] == [(), ()]
 
@@ -384,7 +382,6 @@ def test_another_call_under_an_id_that_was_used_is_not_answered(version: str) ->
     """LangGraph ends without running the call, so a model that numbers calls anew would get no results."""
     replies = [turn(1, SAME), turn(2, call("double", {"x": 4}, "a")), AIMessage("done", id="ai-3")]
     ours = Thread(candidate(), *replies, version=version, post_model_hook=no_change)
-
     assert said(ours)[-3:] == [("ai", ""), ("tool", "8"), ("ai", "done")]
 
 
@@ -398,7 +395,6 @@ def test_what_only_stands_for_an_answer_answers_nothing(version: str) -> None:
     thread.agent.invoke(question("instead", "h2"), AT)
     assert thread.agent.get_state(AT).next == ("tools",)
     messages = thread.agent.invoke(None, AT)["messages"]
-
     assert [(message.type, message.content) for message in messages][-2:] == [("tool", "2"), ("ai", "done")]
 
 
@@ -490,7 +486,6 @@ def test_after_an_end_by_hand_the_model_decides_on_what_it_has_not_seen(added: A
     thread.update(added, as_node="__end__")
     assert thread.agent.get_state(AT).next == (("agent",) if asked else ())
     result = thread.agent.invoke(None, AT)
-
     assert [message.content for message in result["messages"]][-1] == ("more" if asked else "no" if added else "")
     assert len(thread.asked) == 1 + asked
     assert not any(m.content == "2" for m in result["messages"])
@@ -516,7 +511,6 @@ def test_a_command_takes_as_many_steps(kind: str, new: bool, version: str) -> No
             thread.run(question())
         thread.agent.invoke(COMMANDS[kind](), AT)
         steps.append(thread.agent.get_state(AT).metadata["step"])
-
     assert steps[0] == steps[1]
 
 

@@ -73,7 +73,6 @@ def test_a_result_has_the_id_of_the_state_as_soon_as_it_is_streamed(mode: Any) -
             look_for_results(chunk)
         else:
             kept = [message.id for message in chunk["messages"] if isinstance(message, ToolMessage)]
-
     assert set(streamed) == set(kept) != {None}
 
 
@@ -96,5 +95,4 @@ async def test_of_several_handoffs_to_the_parent_the_first_of_the_reply_wins(slo
     agent = candidate().create_react_agent(model, [handoff("left"), handoff("right")])
     with anyio.fail_after(30), pytest.raises(ParentCommand) as caught:
         await agent.ainvoke({"messages": [HumanMessage("q")]})
-
     assert caught.value.args[0].goto == "left"

@@ -209,7 +209,6 @@ async def test_a_checkpointer_with_both_halves() -> None:
     agent.get_state(config)
     list(agent.get_state_history(config))
     agent.update_state(config, {"messages": [("user", "more")]})
-
     assert {half for _, half in log} == {"sync"}
     assert {method for method, _ in log} == {"get_tuple", "list", "put", "put_writes"}
     log.clear()

@@ -96,6 +96,5 @@ def test_a_person_is_asked_and_the_run_goes_on_alike_with(label: str) -> None:
         return dump([results, graph.get_state(THREAD).values])
 
     expected = played(reference())
-
     assert "__interrupt__" in str(expected)
     assert played(candidate()) == expected

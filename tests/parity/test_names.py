@@ -57,7 +57,6 @@ def test_every_parameter_of_langgraph_is_accepted_in_its_place_with_its_default(
 
 def test_a_node_is_named_tools_and_can_be_renamed() -> None:
     theirs, ours = both()
-
     assert ours.ToolNode([]).name == theirs.ToolNode([]).name == "tools"
     assert ours.ToolNode([], name="doers", tags=["a"]).name == "doers"
     assert ours.ValidationNode([]).name == theirs.ValidationNode([]).name == "validation"
@@ -69,14 +68,12 @@ def test_tools_by_name_lists_tools_in_their_order_and_wraps_functions() -> None:
         return str(x)
 
     theirs, ours = ([(n, type(t).__name__) for n, t in ns.ToolNode([plain]).tools_by_name.items()] for ns in both())
-
     assert ours == theirs
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_NAMES if name.startswith(("AgentState", "Human", "Action"))])
 def test_schemas_and_records_have_the_same_keys(name: str) -> None:
     theirs, ours = (list(get_type_hints(getattr(ns, name))) for ns in both())
-
     assert ours == theirs
 
 

@@ -225,7 +225,6 @@ def test_what_a_tool_runs_is_heard_under_its_task(label: str, mode: Any, door: s
     expected, actual = (told(inside.make(ns), mode, door, QUESTION) for ns in (reference(), candidate()))
     if not inside.ordered:
         expected, actual = ([sorted(chunks, key=str) for chunks in runs] for runs in (expected, actual))
-
     assert actual == expected, f"\ncallboard: {actual}\nlanggraph: {expected}"
     assert mode in inside.silent or inside.shows in str(expected)
 
@@ -241,7 +240,6 @@ def test_a_question_in_a_graph_of_a_tool_and_its_answer_are_heard_under_the_task
 
     runs = [told(make(ns), mode, door, QUESTION, Command(resume="yes")) for ns in (reference(), candidate())]
     expected, actual = (re.sub(r"\|call:call-1", "", str(chunks)) for chunks in runs)
-
     assert actual == expected
     assert [paths(chunks) for chunks in runs[1]] == [paths(chunks) for chunks in runs[0]]
 

@@ -120,7 +120,6 @@ DRIVES: dict[str, Any] = {
 def test_a_run_that_is_asked_to_stop_does_so_before_its_next_step_and_can_go_on(version: str, door: str) -> None:
     """For servers that shut down: the current step ends, no further step begins, and no result is lost."""
     facts = drained(candidate(), version, DRIVES[door])
-
     # LangGraph's `invoke` does not run the async tool at all.
     assert facts == drained(reference(), version, DRIVES["ainvoke" if door == "invoke" else door])
     assert facts[0] == ("Graph drained: the machine goes down", "the machine goes down", ("agent",), 1, 2)
@@ -237,7 +236,6 @@ async def test_a_graph_may_give_the_node_a_timeout(node: Any) -> None:
     found = await ran(node, quick, timeout=5)
     with pytest.raises(NodeTimeoutError):
         await ran(node, slow, timeout=0.05)
-
     assert found["messages"][-1].content == "done"
 
 
@@ -256,6 +254,5 @@ async def test_a_graph_may_try_the_node_again(node: Any) -> None:
         return "done"
 
     found = await ran(node, shaky, retry_policy=RetryPolicy(initial_interval=0.001, max_attempts=2, jitter=False))
-
     assert found["messages"][-1].content == "done"
     assert len(tried) == 2

@@ -117,7 +117,6 @@ test_a_wrong_use_is_refused_alike = tabled(
 
 def test_schemas_are_listed_by_name() -> None:
     theirs, ours = (ns.ValidationNode(list(SCHEMAS.values())).schemas_by_name for ns in (reference(), candidate()))
-
     assert list(ours) == list(theirs)
     assert [dump(sorted(field for field in fields(schema))) for schema in ours.values()] == [
         dump(sorted(field for field in fields(schema))) for schema in theirs.values()

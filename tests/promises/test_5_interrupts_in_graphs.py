@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.errors import UnknownInterruptError
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.prebuilt import create_react_agent as langgraph_react_agent
@@ -555,34 +555,3 @@ def test_a_message_instead_of_an_answer_leaves_the_question_behind() -> None:
     state = graph.invoke(Command(resume="B"), CONFIG)
     assert results(state) == ["b got ['B']"]
     assert asking.runs["a"] == 1
-
-
-def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> None:
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-    failures = Counter[str]()
-
-    async def beside(state: State, config: RunnableConfig) -> Any:
-        failures["beside"] += 1
-        await asyncio.sleep(0.2)
-        if failures["beside"] == 1:
-            raise BrokenError("beside")
-        return {"notes": ["beside"]}
-
-    def build(saver: Any) -> Any:
-        builder: Any = StateGraph(State)
-        builder.add_node("tools", node)
-        builder.add_node("beside", both(beside))
-        builder.add_edge(START, "tools")
-        builder.add_edge(START, "beside")
-        builder.add_edge("tools", END)
-        return builder.compile(checkpointer=saver)
-
-    with pytest.raises(BrokenError):
-        run(build, starting(("p", 0), ("a", 1)))
-    state = run(build, None)
-    assert list(ids(state)) == ["a?0"]
-    state = run(build, Command(resume="A"))
-    assert results(state) == ["p got []", "a got ['A']"]
-    assert state["notes"] == ["beside"]
-    assert asking.runs["p"] == 1

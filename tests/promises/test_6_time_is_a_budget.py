@@ -222,23 +222,6 @@ async def test_remaining_without_a_call_or_an_end_is_infinite() -> None:
         assert remaining() == pytest.approx(5)
 
 
-async def test_remaining_reaches_through_nested_nodes() -> None:
-    seen: list[float] = []
-
-    async def leaf() -> None:
-        seen.append(remaining())
-
-    inner = ToolNode([make(leaf)], timeout=100)
-
-    async def outer() -> object:
-        await anyio.sleep(1)
-        return await inner.ainvoke(ask("leaf"))
-
-    node = ToolNode([make(outer)], policies={"outer": CallPolicy(timeout=4, budget=50)})
-    await node.ainvoke(ask("outer"))
-    assert seen == pytest.approx([3])
-
-
 async def test_an_outer_timeout_ends_the_inner_node_and_everything_in_it() -> None:
     rec = Recorder()
     inner = ToolNode([rec.tool("stuck", hang=True, cleanup=0.5, shield=cleanup)], timeout=100)

@@ -319,16 +319,6 @@ def test_max_concurrency_is_obeyed_by_invoke_alone_and_in_a_graph() -> None:
         assert rec.peak == 3
 
 
-@pytest.mark.real_clock
-async def test_a_limit_holds_for_sync_tools() -> None:
-    rec = Recorder()
-    policy = CallPolicy(limit=Limit(concurrency=4))
-    node = ToolNode([rec.sync_tool("work", seconds=0.01)], policies={"work": policy})
-    with anyio.fail_after(20):
-        await node.ainvoke(numbered("work", 40))
-    assert rec.peak == 4
-
-
 def counting_node(counter: Counter, limit: Limit, *, sync: bool = False) -> ToolNode:
     async def work() -> None:
         with counter:

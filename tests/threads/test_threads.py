@@ -50,7 +50,6 @@ async def test_a_conversation_is_read_without_its_agent(url: str) -> None:
         names = await threads.names()
         stored, history = await threads.read("oslo"), await threads.history("oslo")
         nobody, nothing = await threads.read("rome"), await threads.history("rome")
-
     assert (names, nobody, nothing) == (["oslo"], None, [])
     assert stored is not None
     assert (stored.thread_id, stored.turns, len(stored.questions)) == ("oslo", 1, 1)
@@ -77,7 +76,6 @@ async def test_a_result_belongs_to_the_turn_that_asked_for_it(url: str) -> None:
                 await agent.ainvoke({"messages": [("user", "Go!")]}, thread("oslo"))
     with Threads(url) as threads, anyio.fail_after(20):
         stored = await threads.read("oslo")
-
     assert stored is not None
     found = [result for one in stored.exchanges() for _, result in one.answers_by_call()]
     assert [one and one.text for one in found] == ["one", "two"]
@@ -93,7 +91,6 @@ async def test_values_of_types_that_nobody_allows_are_shown_as_data(url: str) ->
         stored = await threads.read("1")
         saver = threads.saver_for(agent)
         found = await anyio.to_thread.run_sync(saver.get_tuple, thread("1"))
-
     assert stored is not None
     assert [message.text for message in stored.messages] == ["hi", "Hello."]
     assert stored.other_keys == ["trip"]
@@ -111,7 +108,6 @@ async def test_a_graph_of_langgraphs_keeps_its_conversation_there(url: str) -> N
         await theirs.ainvoke({"messages": [("user", "hi")]}, thread("1"))
         snapshots = [one async for one in theirs.aget_state_history(thread("1"))]
         stored = await threads.read("1")
-
     assert len(snapshots) == 3
     assert stored is not None
     assert isinstance(stored.messages[0], HumanMessage)
@@ -143,7 +139,6 @@ def test_every_name_can_be_had_and_is_in_the_reference() -> None:
     tree = ast.parse(Path(callboard.threads.__file__ or "").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-
     assert seen == set(callboard.threads.__all__)
     assert all(getattr(callboard.threads, name) is not None for name in callboard.threads.__all__)
     assert {name for name in seen if name not in REFERENCE.read_text()} == set()

@@ -225,24 +225,6 @@ async def test_an_override_of_invoke_that_runs_ainvoke_runs_once(door: str) -> N
     assert RAN.count("/") == 2
 
 
-def test_a_sync_run_calls_only_the_sync_override_of_two() -> None:
-    """As in LangGraph: what each override adds would be added twice."""
-    called: list[str] = []
-
-    class Both(ToolNode):
-        def invoke(self, *args: Any, **options: Any) -> Any:
-            called.append("invoke")
-            return super().invoke(*args, **options)
-
-        async def ainvoke(self, *args: Any, **options: Any) -> Any:
-            called.append("ainvoke")
-            return await super().ainvoke(*args, **options)
-
-    Both([delete]).invoke([tool_call("delete", path="/")])
-    assert called == ["invoke"]
-    assert RAN == ["/"]
-
-
 @pytest.mark.parametrize("door", ["ainvoke", "agent v1"])
 async def test_an_override_of_ainvoke_that_runs_invoke_is_told_what_to_call(door: str) -> None:
     """`invoke` runs `ainvoke`: the override would recurse without end."""
