@@ -220,6 +220,11 @@ async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[st
         assert hidden not in told
 
 
+def test_the_model_is_not_told_of_injected_arguments() -> None:
+    for one in Seen().tools():
+        assert list(one.tool_call_schema.model_json_schema()["properties"]) == ["query"]
+
+
 @pytest.mark.parametrize(
     "forged",
     [
