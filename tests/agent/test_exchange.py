@@ -343,19 +343,6 @@ async def test_the_second_question_of_a_hook_gets_the_second_answer(saver: Any, 
     assert answers == ["one two"]
 
 
-@PAIRS
-async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, pair: tuple[str, str]) -> None:
-    model = ScriptedModel(["one", "two"])
-    first, second = (agent(kind, model, [], checkpointer=saver) for kind in pair)
-    await first.ainvoke(QUESTION, AT)
-    question = (await told(first))[0]
-    await second.aupdate_state(AT, {"messages": [HumanMessage("went", id=question.id)]})
-    assert shape(await told(first)) == ["human:went", "ai:one"]
-    await first.ainvoke(MORE, AT)
-    await assert_all_read_the_same([first, second])
-    assert shape(model.requests[-1]) == ["human:went", "ai:one", "human:more"]
-
-
 @pytest.mark.parametrize("theirs", BY_CALL)
 async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver: Any, theirs: str) -> None:
     """Promise 2: the results that LangGraph stored in the middle of a batch are kept."""

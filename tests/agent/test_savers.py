@@ -240,34 +240,6 @@ async def test_a_tool_may_await_a_node_of_several_calls_whatever_keeps_the_threa
     assert [message.content for message in result["messages"]] == ["go", "", "2", "done"]
 
 
-class Counting(InMemorySaver):
-    """Overrides the async methods."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[str] = []
-
-    async def aget_tuple(self, *args: Any, **kwargs: Any) -> Any:
-        self.heard.append("aget_tuple")
-        return await super().aget_tuple(*args, **kwargs)
-
-    async def aput(self, *args: Any, **kwargs: Any) -> Any:
-        self.heard.append("aput")
-        return await super().aput(*args, **kwargs)
-
-    async def aput_writes(self, *args: Any, **kwargs: Any) -> Any:
-        self.heard.append("aput_writes")
-        return await super().aput_writes(*args, **kwargs)
-
-
-async def test_overrides_of_the_saver_in_memory_are_called() -> None:
-    """A subclass of the in-memory saver may encrypt or count, so it must not be treated as the plain saver."""
-    saver = Counting()
-    agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
-    await agent.ainvoke(QUESTION, AT)
-    assert {"aget_tuple", "aput", "aput_writes"} <= set(saver.heard)
-
-
 class SyncOverride(InMemorySaver):
     """Overrides the sync methods with blocking code."""
 

@@ -149,17 +149,6 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
     assert ["human:go", "ai:", "tool:a: one", "tool:did x", "ai:done"] in [said(place) for place in places]
 
 
-async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: Any) -> None:
-    desk = Desk()
-    model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done"])
-    agent = create_react_agent(model, desk.tools(), checkpointer=saver)
-    await agent.ainvoke(say("go"), AT)
-    state = await agent.aget_state(AT)
-    result = await agent.ainvoke(Command(resume="yes"), state.config)
-    assert shape(result) == ["human:go", "ai:", "tool:a: yes", "tool:did x", "ai:done"]
-    assert desk.log.count("work x") == 1
-
-
 ACTIONS = st.one_of(
     st.tuples(st.just("say"), st.sampled_from("abc")),
     st.tuples(st.just("remove"), st.integers(0, 20)),

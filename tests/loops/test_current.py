@@ -18,21 +18,6 @@ async def found() -> EventLoop:
     return current_loop()
 
 
-def test_loops_that_run_one_after_the_other_are_told_apart() -> None:
-    """A thread that remembered a closed loop would start tasks there."""
-    loops = [asyncio.run(found()), trio.run(found), asyncio.run(found()), trio.run(found)]
-    assert len(set(map(id, loops))) == 4
-    assert [loop.name for loop in loops] == ["asyncio", "trio"] * 2
-
-
-def test_there_is_no_loop_after_its_end() -> None:
-    """Code outside of a loop gets an error, and not the loop that ran before."""
-    for run in (lambda: asyncio.run(found()), lambda: trio.run(found)):
-        run()
-        with pytest.raises(RuntimeError):
-            current_loop()
-
-
 @pytest.mark.backends("asyncio")
 async def test_a_callback_between_two_tasks_is_outside_of_the_loop() -> None:
     """A callback has no task whose scopes could be cancelled, whichever loop the thread remembers."""

@@ -6,9 +6,8 @@
 from typing import Annotated, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.tools import StructuredTool, ToolException, tool
+from langchain_core.tools import StructuredTool, tool
 from langgraph.prebuilt import InjectedState
-from langgraph.types import Command
 
 from ._harness import Case, alike, asks, call, tabled, wants
 
@@ -52,20 +51,6 @@ def fails(x: int) -> str:
     raise ValueError("bad")
 
 
-def handles_itself(x: int) -> str:
-    raise ToolException("no")
-
-
-def gives_a_command(x: int) -> Any:
-    """Command."""
-    return Command(goto="other", graph=None)
-
-
-def gives_an_artifact(x: int) -> Any:
-    """Artifact."""
-    return f"worked {x}", {"raw": x}
-
-
 TAGGED = StructuredTool.from_function(
     func=lambda x: f"worked {x}",
     name="work",
@@ -77,11 +62,6 @@ TAGGED = StructuredTool.from_function(
 TOOLS = {
     "a result": tool("work")(fine),
     "an error": tool("work")(fails),
-    "an error that the tool handles": StructuredTool.from_function(
-        func=handles_itself, name="work", description="d", handle_tool_error="own text"
-    ),
-    "a command": tool("work")(gives_a_command),
-    "an artifact": tool("work", response_format="content_and_artifact")(gives_an_artifact),
     "a tool with tags": TAGGED,
 }
 

@@ -518,12 +518,6 @@ async def run_by_us(name: str, config: RunnableConfig) -> None:
     await ToolNode([one]).ainvoke([call_of(args, one.name)], config)
 
 
-async def test_the_run_id_of_the_config_is_that_of_the_run() -> None:
-    run_id = uuid4()
-    await run_by_us("async_function", config_for("all", run_id=run_id))
-    assert {content["run_id"] for _, _, content in NOTES.events} == {run_id}
-
-
 def with_parent() -> RunnableConfig:
     inheritable = [SyncHandler("sync"), AsyncHandler("async")]
     local: Any = {"tags": ["local"], "metadata": {"local": 1}, "parent_run_id": PARENT}

@@ -1,20 +1,14 @@
 """Names of calls: for any ids that a model writes, no two calls of a batch share a name."""
 
-import random
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage
 
-from callboard import CallsInterrupted, ToolNode
 from callboard.conversations import _flow
 from callboard.conversations._thread import START
 from callboard.exceptions import DuplicateCallIdWarning
-from callboard.middleware import RequireApproval
-from callboard.testing import Recorder
 from callboard.tools._call_record import NODES, keys_of, segment_of
 from tests.helpers import examples
 
@@ -94,33 +88,3 @@ def test_the_names_of_nodes_are_known() -> None:
     flow = {_flow.AGENT, _flow.TOOLS, _flow.BEFORE, _flow.AFTER, _flow.RESPONSE, _flow.END, START}
     assert flow == NODES
     assert NODES.isdisjoint(keys_of(asked(sorted(NODES))))
-
-
-@given(ids=st.lists(HOSTILE, min_size=1, max_size=5), chosen=st.integers(0, 4), seed=st.integers(0, 99))
-@pytest.mark.exhaustive
-async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chosen: int, seed: int) -> None:
-    """Approving `ls` must not run `rm -rf`."""
-    recorder, place = Recorder(), chosen % len(ids)
-    node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval()])
-    message = AIMessage("", tool_calls=[a_call("delete", one, query=f"q{number}") for number, one in enumerate(ids)])
-    with anyio.fail_after(60):
-        with pytest.raises(CallsInterrupted) as first:
-            await node.ainvoke([message])
-        found = first.value.interrupts
-        questions = {question.value[0]["action_request"]["args"]["query"]: question for question in found}
-        assert len({question.id for question in questions.values()}) == len(ids)
-        answers = {questions[f"q{place}"].id: {"type": "accept"}}
-        ledger = first.value.ledger
-        if len(ids) > 1:
-            with pytest.raises(CallsInterrupted) as second:
-                await node.ainvoke([message], ledger=ledger, resume=answers)
-            assert recorder.order == [f"delete(q{place})"]
-            ledger = second.value.ledger
-            left = [question.id for question in second.value.interrupts]
-            random.Random(seed).shuffle(left)
-            answers = {question: {"type": "ignore"} for question in left}
-        outputs = await node.ainvoke([message], ledger=ledger, resume=answers)
-
-    assert recorder.order == [f"delete(q{place})"]
-    assert [output.tool_call_id for output in outputs] == ids
-    assert [output.status == "success" for output in outputs] == [number == place for number in range(len(ids))]
