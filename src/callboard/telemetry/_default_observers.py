@@ -14,13 +14,26 @@ _over: set[ByIdentity] = set()
 """Providers that `end()` has shut down. They are still the global ones, because OpenTelemetry cannot replace them."""
 _silent: set[type] = set()
 """Classes of no-op providers that were found; empty before the first batch."""
+_UNKNOWN: dict[str, object] = {}
+"""Globals of a function that another package has put in the place of OpenTelemetry's."""
 _calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
 
 
 def default_observers(kinds: frozenset[str]) -> Observers:
     """Return the default observers for a new batch or run, except the kinds in `kinds`, which are active already."""
     # Runs once per batch, and usually finds nothing: only cheap checks here, and imports only on a hit.
-    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+    tracing, metering = trace.get_tracer_provider, metrics.get_meter_provider
+    # While no provider is set, both functions search the environment, which takes longer than the rest of this one.
+    # They did so at the first batch. From then on a provider that has been set is seen in the globals of the functions.
+    if (
+        _silent
+        and not _calls.level
+        and not _all.level
+        and getattr(tracing, "__globals__", _UNKNOWN).get("_TRACER_PROVIDER", _over) is None
+        and getattr(metering, "__globals__", _UNKNOWN).get("_METER_PROVIDER", _over) is None
+    ):
+        return _NOBODY
+    tracers, meters = tracing(), metering()
     if tracers.__class__ in _silent and meters.__class__ in _silent and not _calls.level and not _all.level:
         return _NOBODY
     found = _NOBODY

@@ -86,7 +86,24 @@ def _provider(
     # Without an endpoint, the exporter reads the environment.
     url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{signal}"
     try:
-        made = (_tracer_provider if signal == "traces" else _meter_provider)(service_name, url, headers)
+        made: Any
+        from opentelemetry.sdk.resources import Resource
+
+        resource = Resource.create({"service.name": service_name})
+        if signal == "traces":
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+            made = TracerProvider(resource=resource)
+            made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, headers=headers)))
+        else:
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            from opentelemetry.sdk.metrics import MeterProvider
+            from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+            reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=url, headers=headers))
+            made = MeterProvider([reader], resource=resource)
     except ImportError:
         raise ImportError(
             "callboard.telemetry.setup() sends over OTLP with OpenTelemetry's SDK, which is not installed: "
@@ -99,27 +116,6 @@ def _provider(
     # Registered before the observers, so `shutdown()` calls it after them: no span begins on a provider that is down.
     ends.callback(end, made)
     return made
-
-
-def _tracer_provider(service_name: str, url: str | None, headers: dict[str, str] | None) -> Any:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    made = TracerProvider(resource=Resource.create({"service.name": service_name}))
-    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, headers=headers)))
-    return made
-
-
-def _meter_provider(service_name: str, url: str | None, headers: dict[str, str] | None) -> Any:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    from opentelemetry.sdk.resources import Resource
-
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=url, headers=headers))
-    return MeterProvider([reader], resource=Resource.create({"service.name": service_name}))
 
 
 def _add_handler(ends: ExitStack, kind: str, level: int | str) -> None:

@@ -267,7 +267,10 @@ class PartBuilder:
         if isinstance(line, _CallLine):
             self._calls(line)
         elif isinstance(line, _RunLine):
-            self._take_run(line)
+            if line.event == "run_begun":
+                self._runs[line.run] = _Run(line)
+            elif (run := self._runs.get(line.run)) is not None:
+                run.take(line)
         elif isinstance(line, _AskLine):
             self._take_ask(line)
         elif isinstance(line, _Timed):
@@ -296,12 +299,6 @@ class PartBuilder:
             lost=max(self._lost, closing.lost if closing else 0),
             closing=closing,
         )
-
-    def _take_run(self, line: _RunLine) -> None:
-        if line.event == "run_begun":
-            self._runs[line.run] = _Run(line)
-        elif (run := self._runs.get(line.run)) is not None:
-            run.take(line)
 
     def _take_ask(self, line: _AskLine) -> None:
         if line.event == "ask_begun":
