@@ -18,45 +18,31 @@ Middleware that waits, computes or shares state finds functions for that here, t
   `is_sync_entry` tells that the run began in sync code, so that sync clients should be used.
 """
 
-from callboard._calls._call import waiting as waiting
-from callboard._calls._call_context import NonsenseError as NonsenseError
-from callboard._calls._call_context import attached_context as attached_context
-from callboard._calls._call_context import dispatch_event as dispatch_event
-from callboard._calls._call_context import inject_context as inject_context
-from callboard._calls._draining import EngineOperations as EngineOperations
-from callboard._calls._thread_pool import WorkerThreads as WorkerThreads
-from callboard._loops._bridge import run_on_asyncio as run_on_asyncio
-from callboard._loops._current import common_time as common_time
-from callboard._loops._current import wakeup as wakeup
-from callboard._loops._entry_mode import is_sync_entry as is_sync_entry
-from callboard._loops._owner_task import Openable as Openable
-from callboard._loops._protocol import Wakeup as Wakeup
-from callboard._loops._side_tasks import CutOffError as CutOffError
-from callboard._loops._side_tasks import shielded as shielded
-from callboard._records._fleets import Delivery as Delivery
-from callboard._records._fleets import Fleet as Fleet
-from callboard._records._fleets import FleetAsk as FleetAsk
-from callboard._records._fleets import FleetHost as FleetHost
-from callboard._records._fleets import KeyMovedError as KeyMovedError
-from callboard._records._fleets import Membership as Membership
-from callboard._records._fleets import Ownership as Ownership
-from callboard._records._policies import Body as Body
-from callboard._records._policies import Engine as Engine
-from callboard._records._policies import Permit as Permit
-from callboard._records._policies import PermitRequest as PermitRequest
-from callboard._records._policies import Seat as Seat
-from callboard._records._policies import SharedLimits as SharedLimits
-from callboard._records._policies import ToolActor as ToolActor
-from callboard._records._policies import actor_behind as actor_behind
-from callboard._util._canonical import digest as digest
-from callboard._web._addresses import Address as Address
-from callboard._web._addresses import Resolver as Resolver
-from callboard._web._addresses import is_public as is_public
-from callboard._web._addresses import is_public_address as is_public_address
-from callboard._web._addresses import literal as literal
-from callboard._web._addresses import system_resolver as system_resolver
-from callboard._web._retry_after import retry_after as retry_after
-from callboard.exceptions import EngineError as EngineError
+from callboard._calls._call import waiting
+from callboard._calls._call_context import NonsenseError, attached_context, dispatch_event, inject_context
+from callboard._calls._draining import EngineOperations
+from callboard._calls._thread_pool import WorkerThreads
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._current import common_time, wakeup
+from callboard._loops._entry_mode import is_sync_entry
+from callboard._loops._owner_task import Openable
+from callboard._loops._protocol import Wakeup
+from callboard._loops._side_tasks import CutOffError, shielded
+from callboard._records._fleets import Delivery, Fleet, FleetAsk, FleetHost, KeyMovedError, Membership, Ownership
+from callboard._records._policies import (
+    Body,
+    Engine,
+    Permit,
+    PermitRequest,
+    Seat,
+    SharedLimits,
+    ToolActor,
+    actor_behind,
+)
+from callboard._util._canonical import digest
+from callboard._web._addresses import Address, Resolver, is_public, is_public_address, literal, system_resolver
+from callboard._web._retry_after import retry_after
+from callboard.exceptions import EngineError
 
 __all__ = [
     "Address",
