@@ -87,8 +87,9 @@ class Batch(Generic[T]):
                             await checkpoint()  # may be cancelled: the nursery ends the calls that were started
                 finally:
                     current_block.set(before)  # not by a token, which would refer to the mark
-            if self._next and not nursery.cancel_called:
-                self._refuse_rest()
+            for call in () if nursery.cancel_called else self._next:  # other code cancelled its task before it began
+                call.error, call.ended = CallCancelledError(call.name, call.id), True
+                self._failed.append(call)
         except loop.cancelled_class:
             if not self._failed:
                 raise  # otherwise the error of the call replaces the cancellation, as in any `finally`
@@ -108,12 +109,6 @@ class Batch(Generic[T]):
         if ended is not None and (left := ended()) is not None:
             for task, context in left_tasks(left):
                 _warn_about_left_task(task, context)
-
-    def _refuse_rest(self) -> None:
-        """Record an error for each call that never began because other code cancelled the call's task."""
-        for call in self._next:
-            call.error, call.ended = CallCancelledError(call.name, call.id), True
-            self._failed.append(call)
 
     def stop(self, error: Callable[[], Exception]) -> None:
         """Cancel all calls, each with its grace, and let `run()` raise `error()`; do nothing if the batch has ended."""

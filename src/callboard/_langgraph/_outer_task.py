@@ -43,14 +43,10 @@ _READ = ("context", "store", "stream_writer", "execution_info", "server_info")
 """Attributes that LangGraph's own tools node reads from a runtime."""
 
 
-def run_config(*configs: RunnableConfig | None) -> RunnableConfig:
-    """Return the merged configs of a run, completed with LangGraph's defaults; later configs take precedence."""
-    return _graph_config(*configs)
-
-
-def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
-    # LangChain's own function would ignore a recursion limit of 25, which is its default value.
-    return _merge_graph_configs(*configs)
+run_config = _graph_config
+"""Merge the configs of a run, complete them with LangGraph's defaults, and return them; later ones take precedence."""
+# LangChain's own function would ignore a recursion limit of 25, which is its default value.
+merged_configs = _merge_graph_configs
 
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:

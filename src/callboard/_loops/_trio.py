@@ -13,24 +13,11 @@ from typing import Literal, Self, TypeVar
 import sniffio
 import trio
 from anyio import CancelScope, CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
 
 from callboard._loops._protocol import ChildFn
 from callboard._loops._watchdog import Pulse
 
 T = TypeVar("T")
-
-# Unbounded, because callers limit their threads themselves, and hold the permit for as long as the thread runs.
-_unbounded: RunVar[CapacityLimiter] = RunVar("callboard_threads")
-
-
-def _no_limit() -> CapacityLimiter:
-    try:
-        return _unbounded.get()
-    except LookupError:
-        limiter = CapacityLimiter(math.inf)
-        _unbounded.set(limiter)
-        return limiter
 
 
 class TrioScope:
@@ -249,7 +236,8 @@ class TrioLoop:
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
         # trio's worker threads are daemon threads already.
-        return await to_thread.run_sync(fn, abandon_on_cancel=True, limiter=_no_limit())
+        # Unbounded, because callers limit their threads themselves, and hold the permit as long as the thread runs.
+        return await to_thread.run_sync(fn, abandon_on_cancel=True, limiter=CapacityLimiter(math.inf))
 
     def is_cancelled(self) -> bool:
         # Each attempt asks. `trio.current_effective_deadline` would walk through all scopes around the task.

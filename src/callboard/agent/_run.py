@@ -3,7 +3,7 @@
 The edges of the nodes that ran in a step lead to the nodes of the next step.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -109,9 +109,14 @@ class Run:
             if thread.is_kept:
                 await thread.prepare()
             try:
-                await self._end_step(await self._ran())
+                is_alone = len(thread.next) == 1 and not thread.sends
+                tasks: list[str | Sent] = [*thread.sends, *thread.next]
+                await self._end_step(await (self._task(tasks[0], ends_step=True) if is_alone else self._tasks(tasks)))
             except CallsInterrupted as waiting:
-                self._waits(waiting.interrupts)
+                self._has_stopped = True
+                self.interrupts.extend(waiting.interrupts)
+                if self.context.by_call and is_heard and (written := finished_writes(thread)):
+                    self.tell.values(thread.state.with_writes(written), written)
                 break
             if is_heard:
                 self._tell_place(thread)
@@ -168,24 +173,11 @@ class Run:
         self._has_stopped = bool(self.thread.coming)
         self.tell.stopped()
 
-    def _waits(self, interrupts: Sequence[Interrupt]) -> None:
-        self._has_stopped = True
-        self.interrupts.extend(interrupts)
-        if self.context.by_call and self.tell.is_heard and (written := finished_writes(self.thread)):
-            self.tell.values(self.thread.state.with_writes(written), written)
-
     def _tell_place(self, thread: Thread | None) -> None:
         if isinstance(thread, SavedThread):
             self.tell.checkpoint(
                 partial(snapshot_of, thread, by_call=self.context.by_call), thread.state, self.context.config
             )
-
-    def _ran(self) -> Awaitable[Sequence[Ran]]:
-        """Run all nodes of the step, and return them in the order in which their outputs are applied to the state."""
-        thread = self.thread
-        if len(thread.next) == 1 and not thread.sends:
-            return self._task(thread.next[0], ends_step=True)
-        return self._tasks([*thread.sends, *thread.next])
 
     async def _tasks(self, tasks: Sequence[str | Sent]) -> list[Ran]:
         """Run the tasks of a step one after the other; only the calls within a tools node run concurrently."""

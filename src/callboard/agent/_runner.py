@@ -3,7 +3,7 @@
 The input is new messages, answers to questions, a LangGraph `Command`, or `None` to resume the thread.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -228,19 +228,14 @@ class Runner:
                     handlers = handlers_for(request.modes, put, path, subgraphs=subgraphs, events=events)
                 go = run.go if request.budget is None else partial(_within, request.budget, run)
                 work = partial(traced, go, request.input, config, self.name, handlers=handlers, metadata=_ABOUT)
-                needs_support = thread.is_kept or self.plan.access.actors.is_needed
-                await (self._supported(thread, work) if needs_support else work())
+                # The renewal of the lease ends with the run and before `stop`, which gives the thread up.
+                async with self._with_states(thread), beside(thread.keep_holding if thread.is_held else None):
+                    await work()
             finally:
                 if thread.is_kept:
                     # Also after a cancellation: the saver's writes then go on within the grace.
                     await thread.stop()
         return run
-
-    async def _supported(self, thread: Thread, work: Callable[[], Awaitable[object]]) -> None:
-        """Run `work`; meanwhile, renew the lease on the thread, and let actors store their states in the thread."""
-        # The renewal ends with the run and before `stop`, which gives the thread up.
-        async with self._with_states(thread), beside(thread.keep_holding if thread.is_held else None):
-            await work()
 
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
         """Return a context in which actors with `snapshots="journal"` store their states in the thread."""
@@ -286,8 +281,11 @@ class Runner:
     def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
         """Return LangGraph's `Runtime` for the run; values that the run lacks come from the outer graph."""
         around = runtime_of(request.config)
+        context, schema = request.context, self.context_schema
+        if isinstance(context, dict) and schema is not None and not issubclass(schema, dict):
+            context = schema(**context)
         given: dict[str, Any] = {
-            "context": _as_context(self.context_schema, request.context),
+            "context": context,
             "store": self.store,
             "control": request.control or around.control or RunControl(),
         }
@@ -357,10 +355,3 @@ async def opened(
     thread = SavedThread(plan.schema, kept, durability)
     await thread.open(conf.get("checkpoint_id"), looks=looks)
     return thread
-
-
-def _as_context(schema: type[Any] | None, context: Any) -> Any:
-    """Return the context of a run; a dict becomes an instance of the context schema, unless that is a TypedDict."""
-    if schema is None or not isinstance(context, dict) or issubclass(schema, dict):
-        return context
-    return schema(**context)

@@ -231,8 +231,9 @@ class CallStep:
             # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
             claims = await batch.claims() if thread.claims_ahead else []
             await thread.claim([self.tasks[key] for key in claims])
-        if self._tells_each:
-            self._tell_waiting(batch.ledger)
+        for key in self.tasks if self._tells_each else ():
+            if batch.ledger.waits(key):  # an unanswered question of an earlier run
+                self._run.tell.asked(self._places[key], batch.ledger.records[key].pending, thread.state)
         try:
             combined = await batch.run()
             if not self._records_each:
@@ -305,12 +306,6 @@ class CallStep:
         for output in outputs:
             if isinstance(output, Command) and output.graph is not None:
                 raise to_parent(output, self._run.outer)
-
-    def _tell_waiting(self, ledger: Ledger) -> None:
-        """Send unanswered questions of earlier runs to the readers of the stream."""
-        for key in self.tasks:
-            if ledger.waits(key):
-                self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)
 
     async def _call(self, ledger: Ledger, index: int, body: CallBody) -> Any:
         run, key, call = self._run, self._keys[index], self._requested.calls[index]

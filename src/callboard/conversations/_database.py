@@ -193,9 +193,6 @@ class LazySaver(BaseCheckpointSaver[str]):
         self._next_version = next_version
         self._lazily = _Lazily(place)
 
-    def __repr__(self) -> str:
-        return f"LazySaver({self.place})"
-
     @property
     def where(self) -> str:
         """Description of the database for errors and logs, without its password."""
@@ -283,9 +280,6 @@ class LazyStore(BaseStore):
     def __init__(self, place: Connections[Any]) -> None:
         self._place = place
         self._lazily = _Lazily(place)
-
-    def __repr__(self) -> str:
-        return f"LazyStore({self._place})"
 
     def close(self) -> None:
         self._lazily.close()

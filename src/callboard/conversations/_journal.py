@@ -157,19 +157,16 @@ class SavedThread(RecordedThread):
         if checkpoint_id is not None and self._forks:
             past = await place_of(self.saver, checkpoint_id)
             self._is_latest = past.found.checkpoint["id"] == found.checkpoint["id"]
-            await self._go_back(past, looks=looks)
+            self.play(await whole(self.saver, self.schema, past.found), past.entries)
+            if past.given is not None:
+                self.receive(past.given)  # sets the records of the tasks, too
+            else:
+                self._forget_tasks()
+                for entry in past.tasks if looks else ():
+                    self.take(entry)  # only to be read: a new branch starts without those results
         else:
             self.play(await whole(self.saver, self.schema, found), entries)
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
-
-    async def _go_back(self, past: "HistoryPlace", *, looks: bool) -> None:
-        self.play(await whole(self.saver, self.schema, past.found), past.entries)
-        if past.given is not None:
-            self.receive(past.given)  # sets the records of the tasks, too
-        else:
-            self._forget_tasks()
-            for entry in past.tasks if looks else ():
-                self.take(entry)  # only to be read: a new branch starts without those results
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
         """Load a checkpoint into the thread, and apply journal entries to the loaded state, in order."""

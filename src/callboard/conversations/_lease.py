@@ -174,18 +174,10 @@ def _stat(pid: int) -> tuple[str, str]:
         return "", ""
 
 
-def _boot_id() -> str:
-    """Return the id of the current boot of the machine; an empty text if the system has none."""
+def _read(fact: Callable[[], str]) -> str:
+    """Return a fact about the system, or an empty text if the system does not have it."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _pid_namespace() -> str:
-    """Return the name of the namespace of this process's id; an empty text if the system has none."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
+        return fact()
     except OSError:
         return ""
 
@@ -197,9 +189,9 @@ def _birth() -> str:
 
 
 # Read when the module is imported, because a run that reads a file blocks its event loop.
-_BOOT = _boot_id()
+_BOOT = _read(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip())
 """Id of the current boot: process ids of an earlier boot mean nothing."""
-_PID_NAMESPACE = _pid_namespace()
+_PID_NAMESPACE = _read(lambda: str(Path("/proc/self/ns/pid").readlink()))
 """Namespace of this process's id: containers may share a host name, and each has a process 1."""
 _birth()
 after_fork_in_child(_birth.cache_clear)

@@ -245,9 +245,7 @@ class ScriptedModel(BaseChatModel):
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         # The same as `_aanswer`, without a coroutine of its own: a request should take little time.
-        reply = self._playback.take(messages, kwargs)
-        await anyio.sleep(self.delay)
-        return _result(self._playback.speak(reply, messages))
+        return _result(await self._aanswer(messages, kwargs))
 
     def _stream(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any

@@ -125,11 +125,7 @@ LangGraph or callboard use."""
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:
     """Return the record key of each call of a batch: its escaped id, plus its index if other calls have the same id."""
     ids: list[Any] = [*map(_id_in, calls)]
-    # One fast test of all ids together: usual ids are keys without escaping.
-    text = "".join(ids) if None not in ids else "%"
-    is_short = len(text) <= _LONGEST or max(map(len, ids)) <= _LONGEST
-    is_plain = is_short and text.isascii() and "%" not in text and "#" not in text and NODES.isdisjoint(ids)
-    keys: list[str] = ids if is_plain else [*map(_key, ids)]
+    keys = [*map(_key, ids)]
     if len({*ids}) == len(ids):
         return keys
     repeated = {call_id for call_id, count in Counter(ids).items() if count > 1}
@@ -151,12 +147,6 @@ def _key(call_id: str | None) -> str:
     if found in NODES:
         return _escape(found[0]) + found[1:]
     return _IN_KEYS.sub(_escaped, found)
-
-
-def are_segments(keys: Sequence[str]) -> bool:
-    """Return whether all keys of a batch can be used unchanged as segments of a checkpoint namespace."""
-    text = "".join(keys)
-    return _IN_SEGMENTS.search(text) is None and (len(text) <= _LONGEST or max(map(len, keys)) <= _LONGEST)
 
 
 def segment_of(key: str, number: int) -> str:

@@ -35,7 +35,7 @@ from callboard._langgraph._call_scope import (
     with_answers,
 )
 from callboard._langgraph._outer_task import GraphTask, graph_task, is_graph_node
-from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, are_segments, segment_of
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, segment_of
 from callboard.tools._errors import OutcomeUnknown, unknown_text
 
 # Answers
@@ -172,8 +172,6 @@ class Ledger:
             self._answers = self._answers_of_graph(task)
         elif answers is not None:
             self._answers = answers_by_id(answers, self.pending)
-        # One look at all keys is cheaper than one at each.
-        self._are_plain = namespaces is None and not self._number and are_segments(self._keys)
         self._call_conf = with_answers(self._conf, self._answers) if self._answers else self._conf
 
     def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
@@ -262,7 +260,7 @@ class Ledger:
 
     def config_of_call(self, key: str, config: RunnableConfig) -> RunnableConfig:
         """Return the LangGraph config for one call, with the entries in `configurable` that `interrupt()` needs."""
-        namespace = self._prefix + key if self._are_plain else self._namespace(key)
+        namespace = self._namespace(key)
         if (record := self.records.get(key)) is None:
             scratchpad = CallScratchpad(self, key, namespace, self._bare or None)
         else:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from langchain_core.callbacks import AsyncCallbackManager
@@ -168,21 +168,16 @@ class ToolBatch:
         """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be run first."""
         calls = self._requested.calls
         are_small = len(calls) <= MANY_CALLS and all(map(is_small, calls))
-        if self._takes_long(are_small=are_small):
+        # Too many calls, argument values or messages would hold the event loop while they are read.
+        takes_long = not are_small and (len(calls) > MANY_CALLS or has_many([call["args"] for call in calls]))
+        if self._requested.kind == "tool_calls":
+            takes_long |= len(messages_in(self.state, self.setup.messages_key)) > _MANY_MESSAGES
+        if takes_long:
             await run_in_worker(partial(self._admit, are_small=are_small))
         else:
             self._admit(are_small=are_small)
         self.ledger = self._ledger(self.config, self.setup.name, self._keys, graphs=self._graphs)
         self.keeps = self.reports.on_finish is not None or self.ledger.is_kept
-
-    def _takes_long(self, *, are_small: bool) -> bool:
-        """Return whether there are too many calls, argument values or messages to read them in the event loop."""
-        calls = self._requested.calls
-        if not are_small and (len(calls) > MANY_CALLS or has_many([call["args"] for call in calls])):
-            return True
-        if self._requested.kind != "tool_calls":
-            return False
-        return len(messages_in(self.state, self.setup.messages_key)) > _MANY_MESSAGES
 
     def _admit(self, *, are_small: bool) -> None:
         setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
@@ -398,35 +393,6 @@ class ToolBatch:
             await self.reports.on_ask(key, self.ledger.records[key])
 
 
-class LazyRequest(ToolCallRequest):
-    """Request of a call for middleware; its runtime is made at the first access, because few middleware read it."""
-
-    __slots__ = ("around",)
-    __qualname__ = ToolCallRequest.__qualname__  # the name in its `repr`, as in LangGraph
-
-    around: tuple[ToolBatch, ToolCall, RunnableConfig]
-    """Batch, call and config from which the runtime is made."""
-
-    @classmethod
-    def of_call(cls, batch: ToolBatch, call: ToolCall, config: RunnableConfig) -> Self:
-        """Return the request of a call, still without a runtime."""
-        # `request.override()` calls the constructor of the dataclass, which needs a runtime.
-        request = cls.__new__(cls)
-        vars(request).update(tool_call=call, tool=batch.setup.tools.get(call["name"]), state=batch.state)
-        object.__setattr__(request, "around", (batch, call, config))
-        return request
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "runtime":
-            raise AttributeError(f"'ToolCallRequest' object has no attribute {name!r}", name=name, obj=self)
-        batch, call, config = self.around
-        # Threads of a middleware that read it at the same time get the same runtime.
-        return self.__dict__.setdefault("runtime", batch.runtime_for(call, config))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return ToolCallRequest, (self.tool_call, self.tool, self.state, self.runtime)
-
-
 class ReadyTool(NamedTuple):
     """Data for running one tool, shared by all calls of the tool in a batch: plan, callback manager and threads."""
 
@@ -529,7 +495,8 @@ class _BatchCall(SupervisedCall[Output]):
 
     def _request(self) -> ToolCallRequest:
         batch, call = self.of, self.call
-        return LazyRequest.of_call(batch, call, self._config)
+        tool = batch.setup.tools.get(call["name"])
+        return ToolCallRequest(call, tool, batch.state, batch.runtime_for(call, self._config))
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
         """Make one attempt at the call, or at the changed call in `request`, and return its output."""
