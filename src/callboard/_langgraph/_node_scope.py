@@ -43,7 +43,7 @@ from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.types import Command, StreamWriter
 
-from callboard._langgraph._call_scope import CallScratchpad, Write, scope_of, without_ids
+from callboard._langgraph._call_scope import Write, scope_of, without_ids
 from callboard._langgraph._outer_task import with_key
 
 
@@ -188,8 +188,8 @@ class NodeConfigs:
         shared = dict(zip(_SHARED, attrgetter(*_SHARED)(runtime), strict=True))
         self._runtime: Callable[..., Runtime[Any]] = partial(Runtime, **shared)
 
-    def at(self, place: NodePlace, *, resuming: bool, scope: CallScratchpad | None = None) -> RunnableConfig:
-        """Return the config that LangGraph would give to the node at `place`; `scope` is the scratchpad of the node."""
+    def at(self, place: NodePlace, *, resuming: bool) -> RunnableConfig:
+        """Return the config that LangGraph would give to the node at `place`."""
         info = ExecutionInfo(
             checkpoint_id=place.checkpoint_id,
             checkpoint_ns=place.namespace,
@@ -205,8 +205,6 @@ class NodeConfigs:
             CONFIG_KEY_RESUMING: resuming,
             CONFIG_KEY_RUNTIME: self._runtime(execution_info=info),
         }
-        if scope is not None:
-            inner[CONFIG_KEY_SCRATCHPAD] = inner[CONFIG_KEY_SEND] = scope
         metadata = {
             **self._metadata,
             "langgraph_step": place.step,

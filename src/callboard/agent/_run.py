@@ -252,13 +252,17 @@ class Run:
         given = self.context.given(node) if send is None else send.payload
         if self.tell.is_heard:
             self.tell.started(place, given)
-        # A node may ask a person, like a call. Most nodes never do: a ledger is made for earlier questions, or for one.
-        ledger = None if record is None else self._ledger(name, place)
-        own = self.context.first_config(name, place) if ledger is None else self._answered(name, place, ledger)
+        # A node may ask a person, like a call.
+        config, answers = self.context.config_at(place), self.context.answers_for([name])
+        records = {} if record is None else {name: record}
+        namespaces = {name: place.namespace}
+        ledger = Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
+        if ledger.waits(name):
+            raise self._asked(place, ledger)
+        own = ledger.config_of_call(name, config)
         try:
             output = await self.context.traced(own, partial(self._output, node, given, is_sent), given, node)
         except GraphInterrupt as interrupt:
-            ledger = ledger or self._ledger(name, place)
             ledger.asked(name, interrupt)
             await self.thread.asked(ledger.records)
             raise self._asked(place, ledger) from None
@@ -273,23 +277,9 @@ class Run:
             self.tell.ended(place, [output])
         return ran
 
-    def _answered(self, name: str, place: NodePlace, ledger: Ledger) -> RunnableConfig:
-        """Return a node's config with the answers to its questions; raise `CallsInterrupted` if any is missing."""
-        if ledger.waits(name):
-            raise self._asked(place, ledger)
-        return ledger.config_of_call(name, self.context.config_at(place))
-
     def _asked(self, place: NodePlace, ledger: Ledger) -> CallsInterrupted:
         self.tell.asked(place, ledger.pending, self.thread.state)
         return CallsInterrupted(ledger.pending, ledger.dump())
-
-    def _ledger(self, name: str, place: NodePlace) -> Ledger:
-        """Return a `Ledger` with the questions that a node has asked a person, and the answers to these questions."""
-        record, answers = self.thread.records.get(name), self.context.answers_for([name])
-        records = {} if record is None else {name: record}
-        namespaces = {name: place.namespace}
-        config = self.context.config_at(place)
-        return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
 
     async def _output(self, node: str, given: Any, is_sent: bool, config: RunnableConfig) -> Any:
         """Run a node, with its config in LangChain's context variable, and return its output."""

@@ -8,7 +8,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
 
-from callboard._langgraph._call_scope import CallScratchpad, Write, name_of_run
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
 from callboard.agent._model import run_user_code
@@ -18,26 +17,6 @@ from callboard.conversations._channels import Clock, Flow, Schema
 from callboard.conversations._flow import TOOLS
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
-
-
-class _Unasked:
-    """Empty substitute for a `Ledger` (stored questions and answers), for a node that has not called `interrupt()`."""
-
-    __slots__ = ("_conf", "writes")
-
-    around = forward = graphs = None
-
-    def __init__(self, conf: Mapping[str, Any]) -> None:
-        self._conf = conf
-        self.writes: dict[str, list[Write]] = {}
-
-    @property
-    def run(self) -> str:
-        return name_of_run(self._conf, is_named=True)
-
-    def accepted(self, key: str, answers: list[Any]) -> None:
-        """Do nothing: a node that has asked no question has no answer to store."""
-
 
 Nodes = Sequence[str] | Literal["*"]
 
@@ -134,8 +113,6 @@ class RunContext:
             config, runtime=self.runtime, channels=self.thread.state.channels, checkpointer=self._checkpointer
         )
 
-        self._unasked = _Unasked(self._configs.conf)
-
     @property
     def steps_left(self) -> int:
         """Number of steps that the recursion limit still allows after the next step."""
@@ -178,12 +155,6 @@ class RunContext:
 
     def config_at(self, place: NodePlace) -> RunnableConfig:
         return self._configs.at(place, resuming=self.goes_on)
-
-    def first_config(self, name: str, place: NodePlace) -> RunnableConfig:
-        """Return the config of a node that has not called `interrupt()` yet, with all entries that this call needs."""
-        # Equal to `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
-        scope = CallScratchpad(self._unasked, name, place.namespace)
-        return self._configs.at(place, resuming=self.goes_on, scope=scope)
 
     def traced(
         self,
