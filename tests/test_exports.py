@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,12 @@ def test_type_checkers_see_the_names_that_are_there() -> None:
         tree = ast.parse(Path(window.__file__ or "").read_text())
         block = next(node for node in tree.body if isinstance(node, ast.If))
         seen = {
-            (alias.name, node.module)
+            (name, node.module)
             for node in block.body
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
-            if alias.asname == alias.name
+            if alias.name in (alias.asname, "*")
+            for name in (import_module(node.module or "").__all__ if alias.name == "*" else [alias.name])
         }
         assert seen == {(name, home) for home, names in window._HOMES.items() for name in names}
         assert set(window.__all__) <= set(dir(window))

@@ -97,35 +97,7 @@ if TYPE_CHECKING:
     from callboard.conversations._flow import (
         AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
     )
-    from callboard.exceptions import AbandonedTaskWarning as AbandonedTaskWarning
-    from callboard.exceptions import AbandonedThreadWarning as AbandonedThreadWarning
-    from callboard.exceptions import ActorDiedError as ActorDiedError
-    from callboard.exceptions import ActorError as ActorError
-    from callboard.exceptions import ActorGoneError as ActorGoneError
-    from callboard.exceptions import ActorStartError as ActorStartError
-    from callboard.exceptions import CallboardError as CallboardError
-    from callboard.exceptions import CallboardWarning as CallboardWarning
-    from callboard.exceptions import CallCancelledError as CallCancelledError
-    from callboard.exceptions import CallError as CallError
-    from callboard.exceptions import CallRejectedError as CallRejectedError
-    from callboard.exceptions import CallTimeoutError as CallTimeoutError
-    from callboard.exceptions import CircuitOpenError as CircuitOpenError
-    from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
-    from callboard.exceptions import DeadlockError as DeadlockError
-    from callboard.exceptions import DrainingError as DrainingError
-    from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
-    from callboard.exceptions import EngineError as EngineError
-    from callboard.exceptions import IdleMiddlewareWarning as IdleMiddlewareWarning
-    from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
-    from callboard.exceptions import LoopBlockedWarning as LoopBlockedWarning
-    from callboard.exceptions import MailboxFullError as MailboxFullError
-    from callboard.exceptions import MiddlewareOrderWarning as MiddlewareOrderWarning
-    from callboard.exceptions import PoisonousCallError as PoisonousCallError
-    from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
-    from callboard.exceptions import SnapshotError as SnapshotError
-    from callboard.exceptions import StorageError as StorageError
-    from callboard.exceptions import SupervisorError as SupervisorError
-    from callboard.exceptions import ThreadBusyError as ThreadBusyError
+    from callboard.exceptions import *  # noqa: F403 (the list of the names is `exceptions.__all__`)
     from callboard.tools._ledger import CallsInterrupted as CallsInterrupted
     from callboard.tools._ledger import answered_question as answered_question
     from callboard.tools._ledger import can_ask as can_ask

@@ -130,8 +130,11 @@ def public_names(module: str) -> list[str]:
             case ast.Assign(targets=[ast.Name("__all__")], value=ast.List() as names):
                 return sorted(ast.literal_eval(names))
     block = next(node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    imports = [alias for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    return sorted(alias.name for alias in imports if alias.asname == alias.name)
+    imports = [
+        (node.module or "", alias) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    stars = [name for module, alias in imports if alias.name == "*" for name in public_names(module)]
+    return sorted([*stars, *(alias.name for _, alias in imports if alias.asname == alias.name)])
 
 
 def meanings() -> dict[str, str]:
