@@ -123,19 +123,6 @@ async def test_an_actor_lives_for_one_run_of_a_node_and_starts_when_it_is_asked(
     assert contents(again) == ["1"]
 
 
-async def test_an_open_node_keeps_its_actors_between_batches() -> None:
-    """`async with node` starts the actors at once and stops them at the end, so that state lasts between batches."""
-    node = ToolNode([Notebook()])
-
-    async with node:
-        assert lives == ["start notes None"]
-        await node.ainvoke(one("append", text="a"))
-        read = await node.ainvoke([tool_call("append", "1", text="b"), tool_call("read", "2")])
-
-    assert contents(read) == ["2", "a,b"]
-    assert lives == ["start notes None", "stop notes None"]
-
-
 async def test_an_actor_that_does_not_start_is_an_error_where_the_node_is_opened() -> None:
     class Broken(Actor):
         async def start(self) -> None:

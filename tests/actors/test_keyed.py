@@ -216,3 +216,70 @@ async def test_ten_thousand_of_which_a_hundred_live() -> None:
 
     # The node's record of conversations is bounded, and full after the first half.
     assert max(objects) - min(objects) < 1_000, objects
+
+
+async def test_the_one_that_was_asked_least_recently_goes_first_and_comes_back_with_its_state() -> None:
+    async with keyed(Counter(), cap=2) as counters:
+        for key in "abac":
+            await counters[key].up()
+        there = list(lives)
+        again = await counters["b"].up()
+
+    assert there == ["start a", "start b", "stop b", "start c"]
+    assert again == 2
+
+
+async def test_whoever_is_not_asked_for_a_while_goes() -> None:
+    async with keyed(Counter(), idle=10.0) as counters:
+        await counters["a"].up()
+        await anyio.sleep(6)
+        await counters["b"].up()
+        await anyio.sleep(6)
+        alive = counters.statistics().alive
+        gone = list(lives)
+        await anyio.sleep(20)
+        none = counters.statistics().alive
+        again = await counters["a"].up()
+
+    assert gone[:3] == ["start a", "start b", "stop a"]
+    assert (alive, none, again) == (1, 0, 2)
+
+
+async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
+    found: list[int] = []
+
+    async def ask(key: str, times: int) -> None:
+        found.extend([await counters[key].up() for _ in range(times)])
+
+    async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(ask, "busy", 40)
+        group.start_soon(ask, "other", 1)
+
+    assert sorted(found)[:2] == [1, 1]
+    assert max(found) == 200
+
+
+async def test_saves_of_calls_side_by_side_do_not_overtake_each_other() -> None:
+    """If an older state were saved after a newer one, a crash would lose a result that a caller already has."""
+
+    class Adder(Counter):
+        @handler(group="adds")
+        async def add(self, seconds: float) -> int:
+            """Count, beside others."""
+            return await self.up(seconds)
+
+    class Slow(InMemorySnapshots):
+        async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
+            await anyio.sleep(5 if snapshot == 1 else 0)
+            kept.append(snapshot)
+
+    kept: list[object] = []
+    async with keyed(child(Adder, save="each_call", snapshots=Slow())) as counters:
+        async with anyio.create_task_group() as group:
+            group.start_soon(counters["a"].add, 1.0)
+            group.start_soon(counters["a"].add, 2.0)
+        seen = list(kept)
+
+    assert seen == sorted(seen, key=str)
+    assert seen[-1] == 2

@@ -255,3 +255,20 @@ async def test_an_error_is_freed_as_soon_as_it_was_raised() -> None:
     with suppress(ClosedResourceError):
         one.outcome()
     assert is_alive() is None
+
+
+def test_a_full_mailbox_of_several_drops_the_one_that_waits_longest() -> None:
+    mailbox, (one, two, three) = box(2, "drop_oldest"), map(message, range(3))
+    assert [mailbox.put(each) for each in (one, two, three)] == [(True, None), (True, None), (True, one)]
+    assert list(mailbox.waiting) == [two, three]
+
+
+def test_a_message_needs_nothing_of_the_messages_behind_it() -> None:
+    """A message that runs alone, further back in the queue, waits for this one and not the other way round."""
+    mailbox, running = box(), [message(number, "reads") for number in range(2)]
+    waiting, behind = message(2, "reads"), message(3)
+    for one in (*running, waiting, behind):
+        mailbox.put(one)
+    assert [mailbox.next() for _ in running] == running
+    assert mailbox.needs(waiting) == Needs(tuple((one,) for one in running))
+    assert mailbox.needs(behind) == Needs((tuple(running),))

@@ -298,3 +298,28 @@ async def test_an_actor_by_key_is_asked_from_another_kind_of_loop() -> None:
             again = await counters["k"].up()
 
     assert (found, again) == (1, 2)
+
+
+async def test_nobodys_call_is_ended_because_others_want_room() -> None:
+    """An actor with a running handler or an owed reply is not evicted, so waiting keys have to wait."""
+    found: dict[str, Any] = {}
+
+    async def ask(what: str, key: str, *args: Any) -> None:
+        found[what] = (await getattr(counters[key], what)(*args), round(anyio.current_time() - began, 1))
+
+    async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
+        began = anyio.current_time()
+        group.start_soon(ask, "look", "a", 60.0)
+        await anyio.sleep(1)
+        group.start_soon(ask, "up", "b")
+    async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
+        began = anyio.current_time()
+        group.start_soon(ask, "later", "a")
+        await anyio.sleep(1)
+        group.start_soon(ask, "up", "b")
+        await anyio.sleep(30)
+        await counters["a"].answer()
+
+    assert found["look"] == ("seen", 60.0)
+    assert found["later"] == ("late", 31.0)
+    assert found["up"] == (1, 31.0)

@@ -180,6 +180,7 @@ def run_without(packages: list[str], *arguments: str, code: str = WITHOUT) -> "s
 EXTRAS = ["typer", "rich", "httpx2", "langchain", "uvloop", "psycopg", "redis"]
 
 
+@pytest.mark.exhaustive
 def test_it_needs_no_extra() -> None:
     """The extra `cli` may be the missing one."""
     done = run_without(EXTRAS, "--json")

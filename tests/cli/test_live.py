@@ -8,7 +8,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage
 from rich.console import Console
 
 from callboard import ToolNode, observe
@@ -170,43 +170,6 @@ async def test_a_run_shows_all_that_goes_on_and_the_conversation_as_before() -> 
     for text in (live, before):
         assert text.startswith("One moment.\n")
         assert text.count("done    wait()  3.50 s  went") == 2
-
-
-async def test_a_printed_line_does_not_colour_the_live_view() -> None:
-    """Rich prints the live view again below each printed line."""
-    console = Console(file=StringIO(), force_terminal=True, width=80, height=24, color_system="standard")
-    release = anyio.Event()
-
-    async def fail() -> str:
-        """Fail, while the other call runs."""
-        await anyio.sleep(1)
-        raise ValueError("no")
-
-    async def wait() -> str:
-        """Wait until the failure was shown."""
-        await release.wait()
-        return "went"
-
-    calls = Calls(["fail", "wait"])
-    screen = Screen(console, calls, [], live=True)
-    asked = AIMessage("", id="asked", tool_calls=[tool_call("fail", "a"), tool_call("wait", "b")])
-    screen.take("updates", {"agent": {"messages": [asked]}})
-    async with anyio.create_task_group() as group:
-        group.start_soon(screen.keep_up)
-        with observe(calls.counts):
-            group.start_soon(ToolNode([fail, wait], handle_tool_errors=True).ainvoke, {"messages": [asked]})
-            await anyio.sleep(2)
-        screen.take(
-            "updates", {"tools": {"messages": [ToolMessage("no", tool_call_id="a", name="fail", status="error")]}}
-        )
-        release.set()
-        await anyio.sleep(1)
-        group.cancel_scope.cancel()
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-
-    assert "\x1b[31mfailed  fail()" in shown
-    assert re.search(r"\n1 running, 0 waiting", shown)
-    assert not re.search(r"\x1b\[31m1 running", shown)
 
 
 async def test_a_run_without_a_terminal_tells_once_a_second() -> None:

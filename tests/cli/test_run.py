@@ -199,32 +199,6 @@ def test_json_has_the_open_questions(project: Project, agents: str) -> None:
     assert set(told["next"]) == {"tools"}
 
 
-def test_json_has_whatever_a_state_consists_of(project: Project) -> None:
-    """The state may contain NaN, bytes, sets and objects of unknown types."""
-    module = project.module(
-        AGENT
-        + """
-    from callboard import AgentState
-
-    class Odd:
-        def __str__(self):
-            return "odd"
-
-    class State(AgentState):
-        things: list
-
-    def before(state):
-        return {"things": [float("nan"), b"\\xff", {1}, Odd(), 1 + 2j]}
-
-    odd = agent_of("fine", state_schema=State, pre_model_hook=before)
-    """
-    )
-    result = project.call("run", f"{module}:odd", "hi", "--json")
-
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["state"]["things"][2:4] == [[1], "odd"]
-
-
 def test_a_structured_response_is_printed(project: Project) -> None:
     module = project.module(
         AGENT

@@ -18,7 +18,7 @@ import pytest
 from callboard._cli import _web
 from callboard._cli._web import WebPage, web_page
 from tests.chromium import chromium, needs_chromium
-from tests.telemetry._recordings import HEADER, busy, call, in_order, run, write
+from tests.telemetry._recordings import HEADER, call, in_order, run, write
 
 from ._agents import AGENT
 from ._commands import PATIENCE, Project, stop
@@ -264,32 +264,6 @@ def test_a_connection_with_the_token_keeps_its_place(page: WebPage, monkeypatch:
         assert is_ended(silent[0])
         go_on.set()
         assert answer.result(PATIENCE) == {"fetch": "ok"}
-
-
-def test_a_client_that_never_reads_delays_nobody(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_web, "_LIFE", 0.5)
-    client = show(page, busy(5000))
-    request = f"GET /data HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\nAuthorization: Bearer {client.token}\r\n\r\n"
-    with ExitStack() as stack:
-        for _ in range(8):
-            connection = stack.enter_context(socket.socket())
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            connection.settimeout(PATIENCE)
-            connection.connect(("127.0.0.1", client.port))
-            connection.sendall(request.encode())
-        assert client.ask("/")[0].status == 200
-        read = b"".join(iter(lambda: connection.recv(65_536), b"")) if _is_cut(connection) else b""
-
-    assert len(read) < 5_000_000
-
-
-def _is_cut(connection: socket.socket) -> bool:
-    """Wait without reading until the server has closed the connection."""
-    import select
-
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    return bool(poll.poll(PATIENCE * 1000))
 
 
 def test_open_connections_do_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

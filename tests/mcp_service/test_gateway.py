@@ -13,7 +13,7 @@ from mcp.server.mcpserver.resolve import Elicit, Resolve
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel
 
-from callboard import ActorStartError, CallPolicy, ToolNode, idempotency_key
+from callboard import ActorStartError, CallPolicy, ToolNode
 from callboard.middleware import RequireApproval
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
@@ -163,35 +163,6 @@ def test_what_is_no_tool_is_said_before_anything_is_opened() -> None:
         Service([McpServer(far()), 3])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="is for an agent"):
         Service([McpServer(far())], description="Weighs.")
-
-
-@in_both_eras
-async def test_a_call_that_is_tried_again_is_the_same_call_at_the_other_end(era: str) -> None:
-    """The client's idempotency key becomes the key at the server.
-
-    It is the same in each retry, and different for each other call.
-    """
-    keys: list[str] = []
-
-    async def pay(cents: int) -> str:
-        """Pay."""
-        keys.append(idempotency_key())
-        return "paid"
-
-    async def twice(request: Any, call_next: Any) -> Any:
-        await call_next(request)  # the answer was lost
-        return await call_next(request)
-
-    service = Service([pay])
-    async with service.opened(), McpServer(service.server(), mode=era) as shop:
-        node = ToolNode([shop], middleware=[twice], policies={"pay": CallPolicy(idempotent=True)})
-        for number in ("1", "2"):
-            answer = await node.ainvoke([tool_call("pay", number, cents=500)])
-            assert answer["messages"][0].text == "paid"
-    first, again, other, other_again = keys
-
-    assert (first, other) == (again, other_again)
-    assert first != other
 
 
 @contextmanager

@@ -73,18 +73,6 @@ async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> No
     assert (text_in(planned), text_in(deleted)) == ("Oslo: in May", "a.txt deleted")
 
 
-@pytest.mark.exhaustive
-async def test_an_agent_is_served_by_the_command() -> None:
-    """The agent's description reaches the client's model."""
-    async with Client(by_stdio("agent", "--description", "Adds.", "--name", "sums")) as client:
-        [tool] = (await client.list_tools()).tools
-        result = await client.call_tool(tool.name, {"message": "1 + 2?"})
-        assert client.server_info is not None
-        name = client.server_info.name
-
-    assert (tool.description, name, text_in(result)) == ("Adds.", "sums", "It is 3.")
-
-
 @contextmanager
 def staying(folder: Path, *options: str, seconds: float = 600) -> Iterator[Process]:
     """Start a server and a call of its tool `stay`, which leaves notes in a folder."""

@@ -592,3 +592,27 @@ async def test_the_next_look_for_idle_circuits_comes_when_they_are_twice_as_many
     for number in range(FEWEST + 1):
         circuits.enter(number)
     assert (len(circuits._circuits), circuits._prune_at) == (FEWEST + 1, 2 * FEWEST)
+
+
+@pytest.mark.every_variant
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [
+        ({0: "good", 5: "bad", 9: "bad"}, "closed"),
+        ({0: "good", 5: "bad", 10: "bad"}, "open"),
+        ({0: "bad", 5: "good", 10: "good"}, "closed"),
+    ],
+)
+def test_an_outcome_counts_until_it_is_as_old_as_the_window(outcomes: dict[int, str], state: str) -> None:
+    circuit = Circuit(Rules(ratio=1, minimum=2, window=10, open_for=7, probes=1))
+    for now, outcome in outcomes.items():
+        circuit.after(_let_in(circuit, now), now, failed=outcome == "bad")
+    assert circuit.state(max(outcomes)) == state
+
+
+@pytest.mark.parametrize(("outcomes", "state"), [(("bad", "bad"), "open"), (("bad", "good"), "closed")])
+def test_a_circuit_that_has_closed_counts_from_the_beginning(outcomes: tuple[str, str], state: str) -> None:
+    circuit = Circuit(Rules(ratio=1, minimum=2, window=10, open_for=7, probes=1))
+    for now, outcome in ((0, "bad"), (0, "bad"), (7, "good"), *((8, outcome) for outcome in outcomes)):
+        circuit.after(_let_in(circuit, now), now, failed=outcome == "bad")
+    assert circuit.state(8) == state

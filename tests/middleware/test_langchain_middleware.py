@@ -34,9 +34,6 @@ from langchain.agents.middleware import (
     wrap_tool_call,
 )
 from langchain_core.messages import HumanMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import ValidationError
 
@@ -277,25 +274,6 @@ async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything(rec
 
     assert contents(messages) == ["trip 0", "trip 1"]
     assert sorted(recorder.order) == ["book(trip 0)", "book(trip 1)"]
-
-
-@pytest.mark.backends("asyncio")
-async def test_it_asks_in_a_graph_of_langgraphs(recorder: Recorder) -> None:
-    """A checkpointer and `Command(resume=...)` work as in LangChain's own agent."""
-    tools = [recorder.tool("book"), recorder.tool("look")]
-    builder = StateGraph(MessagesState).add_node("tools", ToolNode(tools, middleware=[asking()]))
-    graph = builder.add_edge(START, "tools").compile(checkpointer=InMemorySaver())
-    thread: RunnableConfig = {"configurable": {"thread_id": "1"}}
-    asked = calls(tool_call("book", "1", query="a"), tool_call("look", "2"), tool_call("book", "3", query="b"))
-
-    paused = await graph.ainvoke({"messages": [asked]}, thread)
-    first, second = paused["__interrupt__"]
-    paused = await graph.ainvoke(Command(resume={second.id: edited(query="c")}), thread)
-    state = await graph.ainvoke(Command(resume={first.id: REJECT}), thread)
-
-    assert [one.id for one in paused["__interrupt__"]] == [first.id]
-    assert contents(state) == [REJECTED, "look", "c"]
-    assert recorder.order == ["look", "book(c)"]
 
 
 # Objects that are no middleware of calls, or only in part

@@ -1048,14 +1048,3 @@ async def test_a_result_with_tokens_is_not_stored_for_other_processes() -> None:
     assert len(store.results()) == 1
     reasons = [event.facts["reason"] for event in events if event.what == "cache_skipped"]
     assert reasons == ["is only for its conversation"]
-
-
-async def test_a_repeated_token_stays_in_its_conversation_although_the_key_leaves_it_out() -> None:
-    """The tool repeats a token of its arguments, and the key of the cache is the same for all."""
-    ran: list[str] = []
-    node = ToolNode([lookup(ran)], middleware=[Cache({"find"}, key=lambda _: 1), redact := Redact()])
-    for name in ("a", "b"):
-        token = await redact.hide(EMAIL, thread_id=name)
-        [text] = helpers.contents(await node.ainvoke([tool_call("find", "1", name=token)], thread(name)))
-        assert await redact.restore(text, thread_id=name) == EMAIL
-    assert len(ran) == 2

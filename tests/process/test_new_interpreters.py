@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -92,31 +91,6 @@ async def test_modules_that_a_fork_would_not_stand_are_loaded_by_interpreters(ca
 
     said = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
     assert said == [f"{end} starts threads or ends its process, so each worker loads it by itself"]
-
-
-@pytest.mark.real_clock
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("spawns")
-async def test_interpreters_that_cannot_start_any_more_are_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While a library is being reinstalled, for instance, there are fewer workers and retries are paced."""
-    broken, tries = tmp_path / "broken", tmp_path / "tries"
-    code = f"open({str(tries)!r}, 'a').write('x')\nassert not __import__('os').path.exists({str(broken)!r})\n"
-    (tmp_path / "breaks_later.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    async with opened(grace=0, preload=["breaks_later"]) as pool:
-        assert await pool.run(bodies.add, 1, 2) == 3
-        broken.touch()
-        for _ in range(3):  # the spare interpreter and one that was starting
-            if pool.pids:
-                os.kill(pool.pids[0], signal.SIGKILL)
-            await anyio.sleep(1)
-        had = len(tries.read_text())
-        await anyio.sleep(1)
-        assert len(tries.read_text()) < had + 10
-        broken.unlink()
-        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 @pytest.mark.parametrize(

@@ -220,13 +220,6 @@ def test_a_thread_of_a_former_cell_prints_to_the_cell_that_runs(python: Interpre
     assert python.run("go.set(); done.wait(10)")["output"] == "late\n"
 
 
-def test_the_same_streams_serve_all_cells(python: Interpreter) -> None:
-    """Streams are kept for ever, so a new one for each cell would leak."""
-    python.run("import sys; first = sys.stdout, sys.stderr")
-
-    assert python.run("first == (sys.stdout, sys.stderr)")["value"] == "True"
-
-
 def test_what_a_cell_defines_belongs_to_main(python: Interpreter) -> None:
     """Classes of a cell can be pickled, and `if __name__ == "__main__"` is true."""
     code = (
@@ -299,17 +292,3 @@ def test_nothing_of_matplotlib_is_loaded_by_us(python: Interpreter) -> None:
     python.run("1")
 
     assert "matplotlib" not in sys.modules
-
-
-def test_a_profile_can_be_taken_after_cells_also_after_one_that_was_interrupted() -> None:
-    """An interrupted cell must leave no state in the interpreter that breaks a later profile function."""
-    code = (
-        "import sys\n"
-        "from callboard_actors.python._interpreter import Interpreter\n"
-        "python = Interpreter()\n"
-        "python.run('1')\n"
-        "assert 'interrupted' in python.run('while True: pass', 0.1)['error']\n"
-        "sys.setprofile(lambda *_: None)\n"
-        "sorted([3, 1, 2], key=lambda one: one)\n"
-    )
-    assert exit_code(code) == 0

@@ -429,15 +429,6 @@ async def test_a_call_in_a_graph_of_langgraph_links_too() -> None:
 
 
 @pytest.mark.real_clock
-async def test_only_the_call_that_asked_has_a_link() -> None:
-    tools = [make(ask), Recorder().tool("quick")]
-    traces = await threaded(tools, calls("quick", ("ask", {"question": "may I?"})), calls("quick"))
-    assert [linked(span) for span in traces.all("execute_tool quick")] == [[], []]
-    first, second = traces.all("execute_tool ask")
-    assert linked(second) == [span_id(first)]
-
-
-@pytest.mark.real_clock
 async def test_each_level_links_to_its_own() -> None:
     model = PaidModel([calls(("ask", {"question": "?"})), said("inner done")])
     inner = create_react_agent(model, [make(ask)], name="i")

@@ -297,3 +297,13 @@ async def test_a_resource_refuses_a_late_write_once_the_next_owner_has_started(t
 
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT text FROM books").fetchone() == ("onetwo",)
+
+
+def test_a_member_that_the_server_has_forgotten_loses_its_keys() -> None:
+    """The keys are lost as soon as the answer arrives, for example after a step of the server's clock."""
+    clock = Clock()
+    lease = _beaten(clock, 10.0)
+    clock.time += 2.5
+
+    assert not lease.renew(clock.time, was_member=False)
+    assert (lease.is_safe(0), lease.is_safe(1)) == (False, True)

@@ -2,14 +2,14 @@
 
 import pickle
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, handler, keyed
+from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, keyed
 from callboard.actors._actor_set import Keyed
 from callboard.testing import tool_call
 from callboard_actors._server.fleet._messages import ForgedError, Message, Signer
@@ -84,53 +84,6 @@ async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, l
     assert (done_in(log), len(starts), len(set(starts))) == (["after"] * 3, 2, 2)  # no state with the expired token
 
 
-class Stubborn(Counter):
-    """Counter with a handler that swallows its cancellation."""
-
-    @handler
-    async def go_on(self) -> int:
-        """Count, and end only when the test says so."""
-        self.log.done.append("began")
-        while "release" not in self.log.done:
-            try:
-                await anyio.sleep(0.05)
-            except anyio.get_cancelled_exc_class():
-                self.log.done.append("was cancelled")
-        self.number += 100
-        return self.number
-
-
-@pytest.mark.exhaustive
-async def test_a_handler_that_outlives_its_lease_saves_nothing_although_the_process_owns_the_key_again(
-    server: MemoryServer, log: str
-) -> None:
-    """Another process owned the key meanwhile, and its state is the newer one."""
-    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
-    found: list[int] = []
-
-    async def ask(one: Any) -> None:
-        with suppress(ActorDiedError):
-            await one.go_on()
-
-    async def ask_again(one: Any) -> None:
-        found.append((await one.up())[0])
-
-    with anyio.fail_after(30):
-        async with keyed(Stubborn(log), fleet=cut_off, save="each_call") as here, anyio.create_task_group() as tasks:
-            await here["k"].up()
-            tasks.start_soon(ask, here["k"])
-            await until(lambda: "began" in done_in(log))
-            cut_off.is_away = True
-            await until(lambda: "was cancelled" in done_in(log))
-            async with keyed(Stubborn(log), fleet=other, save="each_call") as there:
-                assert (await there["k"].up())[0] == 2
-            cut_off.is_away = False
-            tasks.start_soon(ask_again, here["k"])
-            await until(lambda: any(server.is_alive(one.owner) for one in server.keys.values()))
-            LOGS[log].done.append("release")
-    assert found == [3]
-
-
 def _rob(server: MemoryServer) -> None:
     """Let another process own all keys, as if this one had stood still."""
     for key in server.keys.values():
@@ -176,31 +129,6 @@ async def test_an_ask_fails_when_the_server_is_away_for_too_long(server: MemoryS
         async with keyed(Counter(log), fleet=fleet) as here:
             with pytest.raises(StorageError, match=r"memory could not be reached for 0\.1 s"):
                 await here["k"].up()
-
-
-@pytest.mark.exhaustive
-async def test_an_unknown_call_runs_again_only_if_that_does_no_harm(server: MemoryServer, log: str) -> None:
-    """The policy of the tool decides; for other tools the message says that the outcome is unknown."""
-    for is_idempotent in (True, False):
-        done_in(log).clear()
-        cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
-        spec = child(Counter(log), key=lambda call: "k", fleet=other)
-        policy = CallPolicy(idempotent=is_idempotent, on_unknown="fail")
-        with anyio.fail_after(30):
-            async with keyed(Counter(log), fleet=cut_off) as here, ToolNode([spec], policies={"hold": policy}) as node:
-                await here["k"].up()
-                found: list[Any] = []
-
-                async def call(node: ToolNode = node, found: list[Any] = found) -> None:
-                    found.append(await node.ainvoke([tool_call("hold", "c1", what="it", seconds=2.5)]))
-
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(call)
-                    await until(lambda: "it began" in done_in(log))
-                    cut_off.is_away = True
-
-        message = found[0]["messages"][0]
-        assert (message.status, done_in(log).count("it began")) == (("success", 2) if is_idempotent else ("error", 1))
 
 
 class Bomb:
