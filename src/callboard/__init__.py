@@ -157,7 +157,9 @@ _HOMES = {
 }
 
 # `_HOMES` is the only list of public names at run time. `tests/test_exports.py` compares the imports above with it.
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__, _HOMES, [f"callboard.{name}" for name in ("middleware", "guards", "testing", "telemetry", "extend")]
+)
 
 _loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER))
 

@@ -137,8 +137,11 @@ class DrainingError(CallboardError):
     def __init__(self, what: str, *, begun: bool = False) -> None:
         self.what = what
         self.begun = begun
-        then = "what ran was ended before it had finished" if begun else "it begins nothing new. Try another one"
-        super().__init__(f"{what} is being drained: {then}.")
+        if begun:
+            effect = "what ran was ended before it had finished."
+        else:
+            effect = "it begins nothing new. Try another process, or open it again with `async with`."
+        super().__init__(f"{what} is being drained: {effect}")
 
 
 class StorageError(CallboardError):

@@ -30,7 +30,7 @@ async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> Non
             group.start_soon(found.run, node.drain, 10)
             await until(lambda: node._setup.in_flight.is_draining)
             with pytest.raises(
-                DrainingError, match=r"'tools' is being drained: it begins nothing new\. Try another one"
+                DrainingError, match=r"'tools' is being drained: it begins nothing new\. Try another process, or open"
             ):
                 await node.ainvoke([calls("slow")])
     assert [len(one) if isinstance(one, list) else one for one in found.results] == [2, Drained(finished=1)]

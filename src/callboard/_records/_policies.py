@@ -1,6 +1,6 @@
 """Data classes and protocols of supervised calls: limits, permits, engines, call policies, key functions.
 
-Imports no sibling and knows neither LangChain nor LangGraph: a call is a mapping with a `name`, `args` and an `id`.
+Imports only `_util` and knows neither LangChain nor LangGraph: a call is a mapping with a `name`, `args` and an `id`.
 """
 
 import inspect
@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
 
 from typing_extensions import get_protocol_members
+
+from callboard._util._suggestions import suggests_options
 
 ToolCallLike = Mapping[str, Any]
 """Tool call as a model writes it: `{"name": ..., "args": {...}, "id": ...}`."""
@@ -53,6 +55,7 @@ def check_on_unknown(name: str, value: object) -> None:
         raise ValueError(f"{name} is one of {known}, or None, got {value!r}")
 
 
+@suggests_options()
 @dataclass(frozen=True, slots=True)
 class Rate:
     """Rate limit: at most `calls` starts in any window of `per` seconds.
@@ -77,6 +80,7 @@ class Rate:
             raise ValueError(f"Rate(per=...) is a number of seconds, got {self.per!r}")
 
 
+@suggests_options(max_concurrency="write concurrency=", rate_limit="write rate=Rate(20, per=1.0)")
 @dataclass(frozen=True, slots=True)
 class Limit:
     """Limit for attempts of calls: how many run at once, start in a time window, or wait. Attempts wait in FIFO order.
@@ -286,6 +290,14 @@ class Engine(Protocol):
 F = TypeVar("F")
 
 
+@suggests_options(
+    retries="retries are middleware: ToolNode(middleware=[callboard.middleware.Retry(attempts=3)])",
+    retry="retries are middleware: ToolNode(middleware=[callboard.middleware.Retry(attempts=3)])",
+    concurrency="write limit=Limit(concurrency=...)",
+    max_concurrency="write limit=Limit(concurrency=...)",
+    rate="write limit=Limit(rate=Rate(20, per=1.0))",
+    cache="write ToolNode(middleware=[callboard.middleware.Cache({...})])",
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPolicy:
     """Supervision options for the calls of one tool.

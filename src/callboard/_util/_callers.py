@@ -4,16 +4,23 @@ import inspect
 import sys
 from types import FrameType
 
-_PACKAGE = __name__.partition(".")[0]
+_NOT_OF_USERS = {
+    *("callboard", "callboard_actors", "langgraph", "langchain", "langchain_core"),
+    *("anyio", "asyncio", "uvloop", "trio", "outcome", "threading", "concurrent", "contextlib", "functools"),
+}
+"""Packages whose frames are between a user's line and callboard: a task's frames end in its event loop."""
 
 
 def user_stacklevel() -> int:
-    """Return the `stacklevel` that makes a warning of the caller point to the nearest line of a user's code."""
+    """Return the `stacklevel` that makes a warning of the caller point to the nearest line of a user's code.
+
+    In a task, this is the line that runs the event loop. In a worker thread, it is the line of the warning itself.
+    """
     frame: FrameType | None = sys._getframe(1)
     level = 1
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _NOT_OF_USERS:
         frame, level = frame.f_back, level + 1
-    return level
+    return level if frame is not None else 1
 
 
 def is_async(fn: object) -> bool:

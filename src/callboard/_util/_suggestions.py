@@ -1,10 +1,10 @@
 """Error texts about unknown names, with the known names and the most similar one of them."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from inspect import signature
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,16 +43,42 @@ def misspelt_in(cls: type, known: Collection[str]) -> str:
 
 def suggests_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function, so that its TypeError for an unknown keyword suggests a similar keyword, as in Python 3.13."""
+    return with_remedies({})(function)
 
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            known = signature(function).parameters.keys() - {"self"}
-            unknown = [name for name in kwargs if name not in known]
-            if not unknown or "Did you mean" in str(error):
-                raise
-            raise TypeError(f"{error}{did_you_mean(unknown[0], known)}") from None
 
-    return call
+def with_remedies(remedies: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator like `suggests_keywords`; `remedies` has the advice for keywords of other libraries."""
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                known = signature(function).parameters.keys() - {"self"}
+                unknown = [name for name in kwargs if name not in known]
+                if not unknown:
+                    raise
+                remedy = remedies.get(unknown[0])
+                if remedy is None and "Did you mean" in str(error):
+                    raise
+                advice = did_you_mean(unknown[0], known) if remedy is None else f"; {remedy}"
+                raise TypeError(f"{error}{advice}") from None
+
+        return call
+
+    return wrap
+
+
+C = TypeVar("C", bound=type)
+
+
+def suggests_options(**remedies: str) -> Callable[[C], C]:
+    """Return a decorator of a class whose constructor suggests keywords; see `with_remedies`."""
+
+    def wrap(cls: C) -> C:
+        initializer: Any = vars(cls)["__init__"]
+        setattr(cls, "__init__", with_remedies(remedies)(initializer))  # noqa: B010 (mypy refuses the assignment)
+        return cls
+
+    return wrap

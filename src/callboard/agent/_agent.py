@@ -355,7 +355,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         **others: object,
     ) -> Request:
         if others:
-            raise TypeError(f"a run of an agent: {no_such('option', min(others), StreamOptions.__annotations__)}")
+            raise TypeError(f"a run of an agent: {_unknown_option(min(others))}")
         if budget is not None:
             check_seconds("budget", budget, zero=False)
         if output_keys is not None:
@@ -597,3 +597,15 @@ def _result(run: Run, output_keys: Keys | None, version: str, schema: Schema) ->
     if run.interrupts:
         return {**(values if isinstance(values, dict) else {}), INTERRUPT: run.interrupts}
     return values
+
+
+def _unknown_option(name: str) -> str:
+    """Return an error's clause about an unknown option of a run, which may be a key of the config."""
+    if name in RunnableConfig.__annotations__:
+        return f"{name!r} is a key of the config: config={{{name!r}: ...}}"
+    if name in _CONFIGURABLE:
+        return f"{name!r} is a key of the config: config={{'configurable': {{{name!r}: ...}}}}"
+    return no_such("option", name, StreamOptions.__annotations__)
+
+
+_CONFIGURABLE = ("thread_id", "checkpoint_id", "checkpoint_ns")

@@ -30,7 +30,7 @@ from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent
-from callboard.agent._model import init_chat_model
+from callboard.agent._model import init_chat_model, no_bind_tools
 from callboard.agent._react import listed_tools, runner_of, stored_types_of, tell_unkept_questions
 from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
 from callboard.conversations._channels import MESSAGES, Schema, State
@@ -257,6 +257,7 @@ def create_agent(
         ImportError: if langchain is missing, or the driver is missing for a database URL.
         AssertionError: for two middlewares of LangChain with the same name.
         TypeError: if a model, a tool, a middleware or an option has the wrong type.
+        NotImplementedError: if the model has no `bind_tools` of its own, and no middleware may take another one.
         ValueError: if a number is out of range, a node or the tool of a policy is unknown, or `stored_types` is given
             with a saver that has its own serializer.
     """
@@ -271,10 +272,19 @@ def create_agent(
             "of the node, such as timeout and policies"
         )
     parts = _Parts(() if tools is None else listed_tools("create_agent", tools), middleware, model_policy)
+    if "remaining_steps" in getattr(state_schema, "__annotations__", {}):
+        raise TypeError(
+            f"create_agent(state_schema={getattr(state_schema, '__name__', state_schema)}): callboard.AgentState is "
+            "the state of create_react_agent; extend the one of LangChain: from langchain.agents import AgentState"
+        )
     middlewares = parts.middleware_for_langchain()
+    offered_tools = parts.tools_for_langchain()
+    # A middleware may take another model for each request.
+    if offered_tools and not middlewares and type(chat_model).bind_tools is BaseChatModel.bind_tools:
+        raise no_bind_tools(chat_model, offered_tools)
     built: Graph = factory(
         chat_model,
-        parts.tools_for_langchain(),
+        offered_tools,
         system_prompt=system_prompt,
         middleware=middlewares,
         response_format=response_format,

@@ -67,12 +67,17 @@ def model_with_tools(
     try:
         return cast("Model", bind(everything))
     except NotImplementedError as error:  # LangChain's base method, inherited by the model
-        names = ", ".join(repr(_bound_name(tool)) for tool in everything)
-        raise NotImplementedError(
-            f"{type(model).__name__} has no bind_tools() of its own, so it cannot be told of its tools ({names}): take "
-            "a chat model that calls tools, give it that method, or hand over a model that knows them, "
-            "model.bind(tools=[...])"
-        ) from error
+        raise no_bind_tools(model, everything) from error
+
+
+def no_bind_tools(model: object, tools: Sequence[object]) -> NotImplementedError:
+    """Return the error for a model that has only LangChain's base method `bind_tools`."""
+    names = ", ".join(repr(_bound_name(tool)) for tool in tools)
+    return NotImplementedError(
+        f"{type(model).__name__} has no bind_tools() of its own, so it cannot be told of its tools ({names}): take "
+        "a chat model that calls tools, give it that method, or hand over a model that knows them, "
+        "model.bind(tools=[...])"
+    )
 
 
 def init_chat_model(name: str) -> BaseChatModel:
@@ -103,9 +108,9 @@ def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider
 
 
 def _bound_name(tool: Any) -> str | None:
-    """Return the name of a bound tool: a LangChain tool, or a dict in OpenAI's or Anthropic's form."""
+    """Return the name of a bound tool: a LangChain tool, a function, or a dict in OpenAI's or Anthropic's form."""
     if not isinstance(tool, dict):
-        return getattr(tool, "name", None)
+        return getattr(tool, "name", None) or getattr(tool, "__name__", None)
     if tool.get("type") == "function":
         return cast("str", tool["function"]["name"])
     return tool.get("name")

@@ -35,4 +35,4 @@ _HOMES = {
     "callboard.guards._sanitize._untrusted": ("Results",),
 }
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES, ["callboard.middleware", "callboard"])

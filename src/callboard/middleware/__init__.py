@@ -60,4 +60,4 @@ _HOMES = {
 """Private module of each public name. Modules are imported on first use: most nodes need few of them, and
 `Supervise` imports LangChain."""
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES, ["callboard.guards", "callboard"])

@@ -24,6 +24,7 @@ from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._call_scope import answer_is_for, bound_answer_waits, next_is_asked
 from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 from callboard._util._canonical import digest, place_of
+from callboard._util._suggestions import suggests_options
 from callboard.tools._errors import error_message
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
@@ -257,6 +258,7 @@ def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
 Predicate = Callable[[ToolCallRequest], bool]
 
 
+@suggests_options()
 class RequireApproval(Middleware):
     """Middleware that asks a person before a call runs, with LangGraph's `interrupt()`.
 

@@ -16,6 +16,7 @@ from callboard._calls._call import note
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 from callboard._loops._current import common_time
 from callboard._records._policies import LimitKey, check_count, check_seconds, key_function
+from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._retry import Failures, When
 from callboard.tools._errors import is_control_flow
@@ -232,6 +233,7 @@ _NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolIn
 """Errors that do not count as failures of the tool, because its body did not run, or did not run to its end."""
 
 
+@suggests_options()
 class CircuitBreaker(Middleware):
     """Middleware that stops calling a tool that keeps failing, and tries it again after a while.
 

@@ -15,7 +15,7 @@ from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationErro
 from callboard._loops._deadline import remaining
 from callboard._util._callers import is_async
 from callboard._util._extras import require
-from callboard._util._suggestions import no_such
+from callboard._util._suggestions import no_such, suggests_options
 from callboard.middleware._breaker import name_of
 from callboard.middleware._retry import ASKS_TOO_LATE, Failures, When
 from callboard.tools._errors import is_control_flow
@@ -180,6 +180,7 @@ async def _instead_of(request: Any, failure: Exception, call_next: Callable[[Any
     return await call_next(adapted)
 
 
+@suggests_options()
 class Fallback(Middleware):
     """Middleware that answers with an alternative when a tool or, in `create_agent`, a model fails.
 

@@ -31,6 +31,7 @@ from callboard._loops._deadline import remaining
 from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._policies import check_count
 from callboard._util._extras import require
+from callboard._util._suggestions import suggests_options
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
 from callboard.tools._results import CallNext, Output, entries_in, with_entries
@@ -311,6 +312,7 @@ Keep = Literal["head", "both"]
 _DEFAULT = 20_000
 
 
+@suggests_options()
 class OutputBudget(Middleware):
     """Middleware that shortens long results and stores the whole texts; the model reads them with `read_output`.
 

@@ -16,6 +16,7 @@ from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy, check_count, check_seconds, check_type
 from callboard._util._callers import user_stacklevel
+from callboard._util._suggestions import suggests_options
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import (
     ActorGoneError,
@@ -45,6 +46,13 @@ _FINAL = (PoisonousCallError,)
 """Errors that are never retried, because the call would be refused again each time."""
 
 
+@suggests_options(
+    max_retries="write attempts=, which counts the first attempt as well",
+    backoff_factor="write factor=",
+    initial_delay="write initial=",
+    max_delay="write maximum=",
+    retry_on="write on=",
+)
 class Retry(Middleware):
     """Middleware that runs a failed call again, with exponential backoff and full jitter.
 

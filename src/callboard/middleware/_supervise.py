@@ -22,6 +22,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
 from callboard._records._policies import CallPolicy, Limit
 from callboard._records._reports import Statistics
+from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallRejectedError
 from callboard.tools._chain import Chain, chain_of, middleware_in
 from callboard.tools._errors import (
@@ -32,7 +33,7 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
 )
 from callboard.tools._invoke import arguments_of
-from callboard.tools._middleware import check_policies, check_tools, shown_by, tools_of
+from callboard.tools._middleware import check_policies, check_tools, shown_by, tools_of, warn_of_model_cache
 from callboard.tools._middleware_hooks import Missing, check_missing
 from callboard.tools._plan import Plan, ToolFacts, inject, plan_for
 from callboard.tools._results import Item, messages_in
@@ -46,6 +47,7 @@ except ImportError as error:
     raise ImportError("Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'") from error
 
 
+@suggests_options()
 class Supervise(AgentMiddleware[Any, Any, Any]):
     """LangChain middleware that supervises an agent's tool calls: timeouts, limits, budgets, middleware and spans.
 
@@ -86,6 +88,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         check_missing("Supervise", missing)
         self._middleware = middleware_in("Supervise(middleware=...)", middleware)
+        warn_of_model_cache("Supervise", self._middleware)
         self.tools = tools_of(self._middleware)
         supervision = Supervision(
             "Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace

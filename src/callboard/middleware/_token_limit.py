@@ -12,6 +12,7 @@ from langchain_core.runnables.config import ensure_config
 from callboard._langgraph._vocabulary import call_context
 from callboard._loops._current import common_time
 from callboard._records._policies import CallContext, check_count, check_seconds
+from callboard._util._suggestions import suggests_options
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ class _Use:
     tokens: int
 
 
+@suggests_options()
 class TokenLimit:
     """Middleware of `create_agent` that limits the tokens of model requests in any window of `per` seconds.
 

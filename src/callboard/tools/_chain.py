@@ -152,6 +152,12 @@ def named(name: str, middleware: Wrapper) -> Link:
 def _check(name: str, output: object, call_id: str | None) -> None:
     if type(output) is ToolMessage and output.tool_call_id == call_id:
         return
+    if inspect.iscoroutine(output):
+        output.close()  # without the warning of Python, which names a coroutine of the chain
+        raise TypeError(
+            f"The middleware {name} returned a coroutine for call {call_id!r}: it has to await what it calls, such as "
+            "`return await call_next(request)`"
+        )
     if not is_output(output):
         raise _no_result("middleware", name, output, call_id)
     if isinstance(output, ToolMessage) and output.tool_call_id != call_id:

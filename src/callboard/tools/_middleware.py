@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
@@ -19,7 +19,7 @@ from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._callers import user_stacklevel
-from callboard.exceptions import MiddlewareOrderWarning
+from callboard.exceptions import IdleMiddlewareWarning, MiddlewareOrderWarning
 from callboard.tools._invoke import arguments_of
 from callboard.tools._middleware_hooks import asked_about, check_tool_names
 from callboard.tools._plan import plan_for
@@ -47,6 +47,16 @@ class Order:
     not_inside: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+class _HookOfLangChain:
+    """Descriptor of a method that LangChain's `create_agent` reads of each middleware; its error has the remedy."""
+
+    def __get__(self, middleware: object, owner: type) -> object:
+        raise AttributeError(
+            f"{owner.__name__} is middleware of callboard: give it to callboard.create_agent, or to LangChain's as "
+            f"callboard.middleware.Supervise(middleware=[{owner.__name__}(...)])"
+        )
+
+
 class Middleware:
     """Base class of middleware around tool calls. All methods are optional; their defaults change nothing.
 
@@ -60,6 +70,9 @@ class Middleware:
     """Rules for the position of this middleware among others."""
     needs_checkpointer: bool = False
     """`True` for middleware that asks people: an agent without a checkpointer then warns when it is built."""
+
+    if not TYPE_CHECKING:  # for a type checker, a sync `wrap_tool_call` of a subclass overrides nothing
+        wrap_tool_call = _HookOfLangChain()
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Process one tool call: return the output of `call_next(request)`, or another output.
@@ -284,6 +297,18 @@ def warn_of_wrong_order(middleware: Sequence[object]) -> None:
                         f"Put {inner} before {outer} in middleware=[...]."
                     )
                 warnings.warn(sentence, MiddlewareOrderWarning, stacklevel=user_stacklevel())
+
+
+def warn_of_model_cache(owner: str, middleware: Sequence[object]) -> None:
+    """Warn of each `Cache(models=True)` of an owner that makes no model requests, such as "ToolNode"."""
+    for position, link in enumerate(middleware):
+        if (order := _order_of(link)) is not None and order.kind == "model_cache":
+            warnings.warn(
+                f"{owner}(middleware=...): {middleware_name(type(link))}(models=True), at position {position}, is "
+                "around model requests, and does nothing here: give it to callboard.create_agent, or name tools",
+                IdleMiddlewareWarning,
+                stacklevel=user_stacklevel(),
+            )
 
 
 def _order_of(one: object) -> Order | None:

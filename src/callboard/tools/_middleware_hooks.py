@@ -120,8 +120,8 @@ def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[A
         return _passing
     without = " without apply_to_tool_results=True" if hasattr(one, "apply_to_tool_results") else ""
     raise TypeError(
-        f"{type(one).__name__} does nothing to tool calls{without}. Hooks around the model belong in the "
-        "middleware of LangChain's create_agent, beside callboard.middleware.Supervise"
+        f"{type(one).__name__} does nothing to tool calls{without}. Hooks around the model belong in "
+        "callboard.create_agent(middleware=[...])"
         f"{misspelt_in(type(one), _ALL_HOOKS)}"
     )
 
@@ -139,7 +139,7 @@ def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
         if hooks := _ignored_hooks(one):
             _warn(
                 f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
-                "calls; the hooks around them are run by LangChain's create_agent"
+                "calls; the other hooks are run by callboard.create_agent"
             )
         if misspelt := misspelt_in(type(one), _ALL_HOOKS):
             _warn(f"{type(one).__name__} may have a hook that will not run{misspelt}")

@@ -21,7 +21,7 @@ from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit, by_reference, check_graces, is_idempotent, with_handlers
 from callboard.tools._chain import Chain, chain_of, wrapper_middleware
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
-from callboard.tools._middleware import check_policies, check_tools, offers_of, shown_by, tools_of
+from callboard.tools._middleware import check_policies, check_tools, offers_of, shown_by, tools_of, warn_of_model_cache
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import Plan, ToolFacts, injected_args, plan_for
 from callboard.tools._results import InputKind, ResultRules
@@ -125,6 +125,8 @@ def setup_of(given: Options) -> Setup:
     errors = ErrorPolicy(given.handle_tool_errors)
     wrapper = wrapper_middleware(given.wrap_tool_call, given.awrap_tool_call)
     chain = chain_of(middleware, wrapper)
+    if given.owner == "ToolNode":
+        warn_of_model_cache(given.owner, middleware)
     wrappers = [one for one in (given.wrap_tool_call, given.awrap_tool_call) if one is not None]
     check_tools([*middleware, *wrappers], by_name)
     check_policies(middleware, policies)

@@ -21,7 +21,7 @@ from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_type
 from callboard._util._extras import is_installed, require
-from callboard._util._suggestions import did_you_mean
+from callboard._util._suggestions import did_you_mean, suggests_options
 from callboard.guards._redact._credentials import CREDENTIALS
 from callboard.guards._redact._detectors import KIND, Detector, Finding, findings, literals
 from callboard.guards._redact._personal import LIBRARIES, PERSONAL, PERSONAL_ON_DEMAND
@@ -338,6 +338,7 @@ _OF_ANOTHER = "a reply with the tokens of one conversation is handed to another,
 _log = logging.getLogger("callboard")
 
 
+@suggests_options()
 class Redact(Middleware):
     """Middleware that replaces secrets and personal data in arguments, results and errors by tokens.
 

@@ -14,6 +14,7 @@ from langchain_core.tools import BaseTool
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest
+from callboard._util._suggestions import suggests_options
 from callboard.guards._repair._schema import (
     Args,
     Contract,
@@ -364,6 +365,7 @@ _TOLD = 8
 """Maximum number of repairs that the message to the model lists."""
 
 
+@suggests_options()
 class RepairArguments(Middleware):
     """Middleware that repairs invalid arguments of a call, if each invalid value has exactly one correction.
 

@@ -18,7 +18,7 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_count, check_type
-from callboard._util._suggestions import no_such
+from callboard._util._suggestions import no_such, suggests_options
 from callboard.guards._sanitize._argument_paths import JsonTextError, NoSuchPathError, Path, spell_path
 from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
@@ -247,6 +247,7 @@ _TOLD = 10
 _DEEPEST = 100
 
 
+@suggests_options()
 class Sanitize(Middleware):
     """Middleware that checks and cleans arguments before the tool runs, and results before the model reads them.
 

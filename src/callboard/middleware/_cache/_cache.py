@@ -27,7 +27,7 @@ from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, check_type, key_function
 from callboard._util._extras import require
 from callboard._util._identity import ByIdentity
-from callboard._util._suggestions import no_such
+from callboard._util._suggestions import no_such, suggests_options
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._cache._local_results import Flight, Follower, Hit, LocalResults, Turn, raised_again
 from callboard.middleware._cache._stored_results import Begun, StoredResults
@@ -111,6 +111,7 @@ _led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
 """Flights (shared calls) that the current task runs. It must not wait for one of them: it would wait for itself."""
 
 
+@suggests_options()
 class Cache(Middleware):
     """Middleware that reuses the result of an identical call or model request, finished or still running.
 
