@@ -10,7 +10,6 @@ SAME = 1e-6
 
 
 def broken_promises(world: KeyedWorld) -> list[str]:
-    """Return the guarantees that were broken."""
     found = [*_lives(world), *_states(world), *_losses(world), *_evictions(world)]
     return [*found, *(f"{line.key} was idle for too long" for line in _overstays(world))]
 

@@ -116,7 +116,6 @@ class Player:
         self.diary.write("answered", who, ask.key)
 
     async def send(self, reply: Reply[int], who: int, ask: Ask, value: int) -> None:
-        """Send a deferred reply."""
         await anyio.sleep(ask.seconds)
         if ask.result == "error":
             reply.fail(ValueError(who))

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import anyio
-import pytest
 from langchain_core.messages import ToolMessage
 
-from callboard import Actor, Agent, CallPolicy, ToolNode, create_react_agent, handler
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import Actor, CallPolicy, ToolNode, handler
+from callboard.testing import tool_call
 
 AGENTS = 10
 CANCELLED = {3, 8}
@@ -132,21 +131,6 @@ def steps_of(number: int) -> list[tuple[str, dict[str, Any]]]:
     return [(first, {"number": number}), ("visit", {"url": f"page {number}"})]
 
 
-def with_model(agent: Agent) -> Conversation:
-    """Run an agent's conversation and return the answers of its tools."""
-
-    async def converse() -> list[ToolMessage]:
-        said = await agent.ainvoke({"messages": [("user", "What is there?")]})
-        return [message for message in said["messages"] if isinstance(message, ToolMessage)]
-
-    return converse
-
-
-def agents_with(tools: Sequence[Any]) -> list[Conversation]:
-    models = [ScriptedModel([*(calls(step) for step in steps_of(number)), "Done."]) for number in range(AGENTS)]
-    return [with_model(create_react_agent(model, one)) for model, one in zip(models, tools, strict=True)]
-
-
 def without_model(number: int, node: ToolNode) -> Conversation:
     """Call the tools of a conversation in order, without leaving the event loop."""
 
@@ -166,16 +150,6 @@ async def test_ten_callers_share_one_browser() -> None:
     async with node:
         await seen.all_at_once([without_model(number, node) for number in range(AGENTS)])
 
-    seen.judge()
-
-
-@pytest.mark.real_clock
-@pytest.mark.exhaustive
-async def test_ten_agents_share_one_browser_through_a_node() -> None:
-    """On trio the model runs in a thread: hence the real clock."""
-    seen = Seen()
-    async with ToolNode([Browser(seen)], policies=POLICIES) as node:
-        await seen.all_at_once(agents_with([node] * AGENTS))
     seen.judge()
 
 

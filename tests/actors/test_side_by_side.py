@@ -34,8 +34,6 @@ def _no_lives() -> None:
 
 
 class Counter(Actor):
-    """Actor that counts."""
-
     fatal = (BrokenError,)
 
     def __init__(self, slow_start: float = 0.0) -> None:

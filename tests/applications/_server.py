@@ -35,7 +35,6 @@ class Shop:
         return self._server.sql(statement, self.admin_url)
 
     def names(self) -> list[str]:
-        """Return the names of the items."""
         return [name for (name,) in self.sql("SELECT name FROM item ORDER BY id")]
 
     def running(self) -> int:

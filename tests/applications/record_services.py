@@ -50,7 +50,6 @@ class Client:
         self.http = http
 
     async def post(self, path: str, body: Any = None) -> Turn:
-        """Return the events of a turn."""
         found: list[Any] = []
         response = await self.http.post(path, json=body)
         assert response.status_code == 200, response.text
@@ -64,7 +63,6 @@ class Client:
         return await self.post(f"/threads/{thread}/messages", {"text": text})
 
     async def answer(self, turn: Turn, answer: dict[str, Any], thread: str = "ann") -> Turn:
-        """Answer the only question of a turn."""
         [(asked, _)] = dict(turn)["question"].items()
         return await self.post(f"/threads/{thread}/answers", {asked: answer})
 

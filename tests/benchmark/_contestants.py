@@ -40,12 +40,10 @@ def queries(count: int, name: str = "look_up") -> AIMessage:
 
 
 def direct(node: Any, message: AIMessage) -> Work:
-    """Return the node by itself."""
     return lambda: node.ainvoke({"messages": [message]}, {"configurable": RUNTIME})
 
 
 def in_graph(node: Any, message: AIMessage) -> Work:
-    """Return a compiled graph with the node as its only node."""
     graph = StateGraph(MessagesState)
     graph.add_node("tools", node)
     graph.add_edge(START, "tools")

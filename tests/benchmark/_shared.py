@@ -48,7 +48,6 @@ def places(*, calls: int, width: int) -> Table:
 
 
 def _place(shared: SharedLimits | None, calls: int, width: int, backend: str) -> tuple[float, float]:
-    """Return the seconds of a call that finds a free place, and of one among many."""
     node = ToolNode([make(nothing)], policies={"nothing": CallPolicy(limit=Limit(concurrency=width, shared=shared))})
     batch = [tool_call("nothing", f"c{n}", n=n) for n in range(calls)]
 

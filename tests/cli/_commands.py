@@ -41,7 +41,6 @@ class Project:
         return str(self.directory / "threads.db")
 
     def module(self, source: str) -> str:
-        """Write a module and return its unique name."""
         name = f"trip_{os.getpid()}_{next(_numbers)}"
         (self.directory / f"{name}.py").write_text(textwrap.dedent(source))
         return name
@@ -57,7 +56,6 @@ class Project:
             sys.path[:] = path
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start a command as a subprocess."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
         command = [*COMMAND, *arguments]
         process = subprocess.Popen(command, cwd=self.directory, env=environment(), **{**pipes, **options})
@@ -114,7 +112,6 @@ class Terminal:
         os.write(self._descriptor, keys.encode())
 
     def end(self) -> int:
-        """Wait for the process, and return its exit code."""
         deadline = time.monotonic() + PATIENCE
         while self._more(deadline):
             pass
@@ -137,7 +134,6 @@ def environment() -> dict[str, str]:
 
 
 def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[int, str, str]:
-    """Send a signal, and return the exit code and the output."""
     process.send_signal(number)
     output, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, output, errors

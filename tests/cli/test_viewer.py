@@ -312,20 +312,3 @@ def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -
     assert one.page.evaluate(CLIPPED) == []
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
     assert one.page.locator("h2").first.inner_text().startswith("run 1 agent")
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_progress_does_not_paint_over_its_bar(opened: Any, width: int) -> None:
-    one = opened(many_searches())
-    one.page.set_viewport_size({"width": width, "height": 800})
-    one.page.evaluate(PAINTED)
-    bar = one.page.locator(".bar").nth(3)
-
-    assert bar.locator(".note").count() == 0
-    assert bar.locator(".progress").count() == 1
-    assert bar.locator(".progress").bounding_box()["height"] * 3 < bar.locator(".attempt").bounding_box()["height"]
-    bar.click()
-    told = one.page.locator("#detail ol").inner_text()
-    assert "progress, 194 times more" in told
-    assert "done 199" in told
-    assert told.count("done ") == 6

@@ -57,7 +57,6 @@ class Conversation:
 
 
 def draw(chance: Random) -> Conversation:
-    """Draw a conversation."""
     return Conversation(
         tuple(_draw_reply(chance) for _ in range(chance.randint(1, 4))),
         turns=chance.randint(1, 3),
@@ -285,7 +284,6 @@ PROMISES = (
 
 
 def play(plan: Conversation, backend: str, make: Callable[..., Any] = ToolNode) -> list[Complaint]:
-    """Play a conversation on a backend; return the broken promises."""
 
     async def main() -> list[Complaint]:
         told = await observe(plan, make)

@@ -120,7 +120,6 @@ class Batch:
 
 
 def draw(chance: Random, *, threads: bool = False) -> Batch:
-    """Draw a batch."""
     tools = SYNC * 2 + ASYNC if threads else ASYNC
     middleware = (*PASSING, *PASSING, *BUSY, *((*SYNC_MIDDLEWARE, *THEIRS) * 2 if threads else ()))
     named = chance.sample(tools, chance.choice((0, 1, 1, 2)))
@@ -358,7 +357,6 @@ def messages_in(result: Any) -> list[ToolMessage]:
 
 
 def play(plan: Batch, backend: str, make: MakeNode = ToolNode) -> list[Complaint]:
-    """Play a plan on a backend; return the broken promises."""
     from ._promises import PROMISES
 
     async def main() -> list[Complaint]:

@@ -160,7 +160,6 @@ def enter(new: Stage) -> Stage:
 
 
 async def perform(call: str, steps: tuple[Step, ...], place: int = 0) -> None:
-    """Perform the steps."""
     if place == len(steps):
         return
     step = steps[place]
@@ -206,7 +205,6 @@ async def _one(step: Step, call: str, place: int) -> None:
 
 
 def perform_sync(call: str, steps: tuple[Step, ...]) -> None:
-    """Perform the steps in a thread."""
     for place, step in enumerate(steps):
         if step.kind == "sleep":
             time.sleep(step.seconds * stage.unit)

@@ -125,7 +125,6 @@ class Process:
 
 
 def play(plan: Rolling, backend: str) -> list[Complaint]:
-    """Play a plan; return the broken promises."""
     number = max(_seen, default=0) + 1
     seen = _seen[number] = Seen([], [])
     try:

@@ -27,7 +27,6 @@ class Ids:
 
 
 def draw(chance: Random) -> Ids:
-    """Draw ids of a few pieces."""
     lengths = [chance.randint(0, 3) for _ in range(chance.randint(1, 4))]
     return Ids(tuple("".join(chance.choice(PIECES) for _ in range(length)) for length in lengths))
 

@@ -51,7 +51,6 @@ class Lives:
 
 
 def draw(chance: Random) -> Lives:
-    """Draw the lives of an agent."""
     return Lives(
         tuple(tuple(chance.choice(TOOLS) for _ in range(chance.randint(1, 3))) for _ in range(chance.randint(1, 3))),
         tuple(Kill(chance.randint(1, 16), chance.random() < 0.5) for _ in range(chance.randint(1, 5))),

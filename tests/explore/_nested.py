@@ -39,7 +39,6 @@ class Nest:
 
 
 def draw(chance: Random) -> Nest:
-    """Draw nested calls."""
     narrow = tuple((name, chance.randint(1, 2)) for name in TOOLS if chance.random() < 0.4)
     return Nest(
         batches=tuple(

@@ -30,7 +30,6 @@ class Bodies:
 
 
 def draw(chance: Random) -> Bodies:
-    """Draw the calls."""
     ends = tuple(chance.choice(ENDS) for _ in range(chance.randint(1, 4)))
     return Bodies(ends, chance.random() < 0.6, chance.random() < 0.5)
 

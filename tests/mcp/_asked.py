@@ -27,7 +27,6 @@ every_era = pytest.mark.parametrize("command", [OLD, NEW], ids=["2025", "2026"])
 
 
 def bad(how: str, *more: str) -> list[str]:
-    """Return the command of a faulty server."""
     return [sys.executable, "-m", f"{__package__}._bad", how, *more]
 
 
@@ -41,7 +40,6 @@ def odd(era: str, **options: Any) -> McpServer:
 async def answers(
     node: ToolNode, *calls: Mapping[str, Any], config: Mapping[str, Any] | None = None
 ) -> list[ToolMessage]:
-    """Return the messages with which a node answers the calls."""
     found = await node.ainvoke(list(calls), cast("Any", config))
     return cast("list[ToolMessage]", found["messages"])
 

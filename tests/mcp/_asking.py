@@ -50,7 +50,6 @@ class Done:
 
 
 def server(done: Done | None = None) -> MCPServer[Any]:
-    """Return a new server."""
     known_key = RequestStateSecurity(keys=["the same key in each process, as it is known"])
     made: MCPServer[Any] = MCPServer("asking", request_state_security=known_key)
     done = done or Done()

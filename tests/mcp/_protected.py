@@ -42,7 +42,6 @@ class Office:
         self._is_closed = False
 
     def revoke(self) -> None:
-        """Revoke all tokens."""
         self._valid.clear()
 
     def close(self) -> None:
@@ -109,7 +108,6 @@ class Office:
 
 
 def server(port: int) -> MCPServer[Any]:
-    """Return the server and its authorization server."""
     office, url = Office(), f"http://127.0.0.1:{port}"
     auth = AuthSettings(
         issuer_url=AnyHttpUrl(url),

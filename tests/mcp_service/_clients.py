@@ -21,7 +21,6 @@ in_both_eras = pytest.mark.parametrize("era", ERAS)
 
 @asynccontextmanager
 async def client_of(served: Any, era: str, *, description: str | None = None, **options: Any) -> AsyncIterator[Client]:
-    """Connect a client to the served tools; options are the client's."""
     service = Service(served, description=description)
     with anyio.fail_after(WAIT):
         async with service.opened(), Client(service.server(), mode=era, **options) as client:

@@ -50,7 +50,6 @@ class Process:
         )
 
     def send(self, method: str, number: int | None = None, **params: Any) -> None:
-        """Send a message."""
         message = {"jsonrpc": "2.0", "method": method, "params": params}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(message if number is None else {**message, "id": number}) + "\n")
@@ -64,7 +63,6 @@ class Process:
         self.send("notifications/initialized")
 
     def receive(self) -> dict[str, Any]:
-        """Return the next message."""
         assert self.process.stdout is not None
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
         return found
@@ -80,7 +78,6 @@ class Process:
         raise AssertionError(f"it did not start: {said}")
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal."""
         self.process.send_signal(number)
 
     def end(self) -> tuple[int, str, str]:
@@ -101,7 +98,6 @@ def started(*options: str, environment: dict[str, str] | None = None) -> Iterato
 
 
 def ran(*options: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run the command to its end; return its exit code and stderr."""
     with started(*options, environment=environment) as server:
         code, _, error = server.end()
     return code, error

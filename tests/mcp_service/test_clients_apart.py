@@ -87,7 +87,6 @@ async def in_process(
 
 
 def keyed(key: str) -> RequestParamsMeta:
-    """Return `_meta` with an idempotency key."""
     return cast("RequestParamsMeta", {IDEMPOTENCY_KEY: key})
 
 
@@ -212,7 +211,6 @@ async def asked(client: Client, path: str) -> str:
 
 
 async def answered(client: Client, path: str, state: str) -> types.CallToolResult:
-    """Return the result of a call after its question was answered."""
     answer: Any = {"0.0": types.ElicitResult(action="accept", content={"decision": "accept"})}
     return await client.session.call_tool("delete", {"path": path}, input_responses=answer, request_state=state)
 

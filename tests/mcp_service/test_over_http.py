@@ -38,8 +38,6 @@ HEADERS = {"Accept": "application/json, text/event-stream"}
 
 
 class Counter(Actor):
-    """Counts."""
-
     async def start(self) -> None:
         self.count = 0
 

@@ -58,14 +58,12 @@ async def finished(node: ToolNode, asked: Any, **options: Any) -> list[ToolMessa
 
 
 async def answered(node: ToolNode, asked: Any, answer: Any) -> ToolMessage:
-    """Ask about the only call, answer, and return the result."""
     waiting = await interrupted(node, asked)
     (message,) = await finished(node, asked, ledger=waiting.ledger, resume=answer)
     return message
 
 
 async def refused(node: ToolNode, asked: Any, **options: Any) -> str:
-    """Give an invalid answer and return the text of the error."""
     with anyio.fail_after(WAIT), pytest.raises(ValidationError) as caught:
         await node.ainvoke(asked, **options)
     assert is_invalid_resume(caught.value)

@@ -105,8 +105,6 @@ def long() -> str:
 
 
 class OnlySync(TwoHalves):
-    """Store without async methods."""
-
     async def abatch(self, ops: Any) -> Any:
         raise NotImplementedError
 

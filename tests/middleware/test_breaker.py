@@ -69,7 +69,6 @@ class Asked:
 
     @property
     def state(self) -> str:
-        """State of the circuit of the only tool."""
         return self.breaker.state(self.service.name)
 
     async def once(self, host: str = "") -> ToolMessage:

@@ -24,7 +24,6 @@ def failing(recorder: Recorder, name: str = "search", error: Exception | None = 
 
 
 def node_of(tools: list[Any], alternatives: Any, *inner: Any, on: Any = None, **options: Any) -> ToolNode:
-    """Return a node whose tool `search` has alternatives."""
     chosen = {} if on is None else {"on": on}
     return ToolNode(tools, middleware=[Fallback({"search": alternatives}, **chosen), *inner], **options)
 

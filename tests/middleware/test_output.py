@@ -67,7 +67,6 @@ def id_of(message: ToolMessage) -> str:
 
 
 async def shown(content: Any, budget: OutputBudget) -> str:
-    """Return what the model sees of a result."""
     return str((await result_of(node_of(content, budget))).content)
 
 

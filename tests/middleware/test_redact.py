@@ -91,7 +91,6 @@ def node_of(*tools: Any, redact: Redact | None = None, **options: Any) -> ToolNo
 
 
 def only(text: object) -> str:
-    """Return the single token in a text."""
     (match,) = TOKEN.finditer(str(text))
     return match[0]
 
@@ -106,7 +105,6 @@ def failing(make: Callable[[], Exception]) -> Any:
 
 
 def finding(artifact: Any) -> Any:
-    """Return a tool `find` with an artifact."""
 
     @tool(response_format="content_and_artifact")
     async def find() -> Any:

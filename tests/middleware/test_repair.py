@@ -208,7 +208,6 @@ def exact(value: object) -> str:
 
 
 def contract(schema: Any, name: str = "odd") -> Contract:
-    """Return the contract of a tool with a schema."""
     found = contract_of(tool_of(name, schema))
     assert found is not None
     return found

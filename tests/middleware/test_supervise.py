@@ -77,7 +77,6 @@ def threaded(tools: list[Any], *middleware: AgentMiddleware, asks: Any) -> Any:
 
 
 async def answered(agent: Any, door: str, answer: Any) -> Any:
-    """Return the state of the thread after an answer."""
     return await run(agent, door, Command(resume=answer), THREAD)
 
 

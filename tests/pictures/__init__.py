@@ -59,7 +59,6 @@ def join(name: str, parts: tuple[str, ...], scratch: Path) -> Path:
 
 
 def make(folder: Path, scratch: Path) -> Iterator[Path]:
-    """Make all pictures, and yield their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     watched = trip(scratch / "trip.jsonl")
     recordings = {"trace-page": scratch / "trip.jsonl"}

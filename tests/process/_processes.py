@@ -104,7 +104,6 @@ def below_us() -> set[int]:
 
 
 def zygote_of(pool: Processes) -> int:
-    """Return the process that all workers of a pool were forked from."""
     [zygote] = {parent_of(pid) for pid in pool.pids}
     assert zygote is not None
     return zygote

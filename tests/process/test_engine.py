@@ -75,8 +75,6 @@ async def test_the_grace_of_a_body_is_kept_where_it_is_the_shorter(tmp_path: Pat
 
 @pytest.mark.exhaustive
 class TestProcesses(EngineContract):
-    """Contract tests of an engine on worker processes."""
-
     patience = 20.0
 
     def engine(self) -> Engine:

@@ -139,7 +139,6 @@ async def echo(number: int, seconds: float) -> int:
 
 
 def large(size: int) -> bytes:
-    """Return many bytes."""
     return b"x" * size
 
 

@@ -202,7 +202,6 @@ def node_of(plan: dict[str, Any]) -> ToolNode:
 
 
 async def call(plan: dict[str, Any], node: ToolNode) -> None:
-    """Make the calls of a plan at once."""
     await node.ainvoke([tool_call("work", f"c{number}", n=number) for number in range(plan["calls"])])
 
 
@@ -214,6 +213,7 @@ class Worker(Actor):
         self.number = 0
 
     async def start(self) -> None:
+        self.resource = Resource(self.directory / f"{self.key}.resource")
         self.resource = Resource(self.directory / f"{self.key}.resource")
         self.resource.use("start", "-")
 
@@ -247,7 +247,6 @@ class Worker(Actor):
 
 
 def fleet_at(plan: dict[str, Any]) -> Any:
-    """Return the fleet of a plan."""
     return store_at(plan["url"], "fleet", prefix=plan["prefix"], lease=plan["lease"])
 
 

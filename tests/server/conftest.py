@@ -54,7 +54,6 @@ def own_postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=SERVERS)
 def url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a real server."""
     return server_url(request, request.param)
 
 
@@ -96,6 +95,5 @@ def fleets(request: pytest.FixtureRequest) -> Fleets:
 
 @pytest.fixture
 def log(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Return the name of a new log."""
     yield request.node.nodeid
     LOGS.pop(request.node.nodeid, None)

@@ -174,7 +174,6 @@ class Crowd:
         until_ready(one)
 
     def kill(self, one: "subprocess.Popen[bytes]") -> None:
-        """Kill a process."""
         self.running.remove(one)
         self.disturbed.add(one.pid)
         end(one)
@@ -187,7 +186,6 @@ class Crowd:
         one.send_signal(signal.SIGCONT)
 
     def finish(self) -> None:
-        """End all running processes in order."""
         go(*self.running)
         for one in self.running:
             assert one.wait(60) == 0

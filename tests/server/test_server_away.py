@@ -26,7 +26,6 @@ async def work() -> str:
 
 
 def limited(store: Any, **policy: Any) -> ToolNode:
-    """Return a node with a tool under a limit."""
     limit = Limit(concurrency=1, shared=store)
     return ToolNode([make(work)], policies={"work": CallPolicy(limit=limit, **policy)})
 

@@ -51,7 +51,6 @@ def site_path(source: str, target: str) -> str | None:
 
 
 def repository_path(page: str) -> str:
-    """Return the path in the repository of a page of the site."""
     if not page.startswith(f"{OUTSIDE}/"):
         return f"docs/{page}"
     path = page.removeprefix(f"{OUTSIDE}/")

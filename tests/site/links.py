@@ -32,7 +32,6 @@ class Html(HTMLParser):
 
 
 def pages(site: Path) -> dict[str, Html]:
-    """Return the parsed pages of a site by their path."""
     found: dict[str, Html] = {}
     for file in sorted(site.rglob("*.html")):
         page = found[file.relative_to(site).as_posix()] = Html()

@@ -35,7 +35,6 @@ class Comparison:
 
 
 def passed(outcomes: Outcomes) -> set[str]:
-    """Return the tests that passed."""
     return {test for test, outcome in outcomes.items() if outcome == "passed"}
 
 

@@ -32,7 +32,6 @@ def write(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def call(number: int, start: float, *, wait: float = 0.0, took: float = 1.0, **fields: Any) -> list[Event]:
-    """Return the events of one call with one attempt."""
     began, ended = start + wait, start + wait + took
     outcome = fields.get("outcome", "ok")
     error = {"error": fields["error"]} if "error" in fields else {}

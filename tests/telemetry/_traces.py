@@ -50,13 +50,11 @@ class Traces:
         return span
 
     def tool(self) -> ReadableSpan:
-        """Return the span of the only call."""
         return self.one("execute_tool")
 
 
 @contextmanager
 def traced(**options: Any) -> Iterator[Traces]:
-    """Trace the block."""
     traces = Traces(**options)
     with traces.on():
         yield traces
@@ -124,7 +122,6 @@ def span_id(span: ReadableSpan) -> int:
 
 
 def ids(span: ReadableSpan) -> tuple[str, str]:
-    """Return the trace id and span id as text."""
     assert span.context is not None
     return format_trace_id(span.context.trace_id), format_span_id(span.context.span_id)
 

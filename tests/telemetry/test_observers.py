@@ -35,7 +35,6 @@ ERRORS = [ValueError, Quitting, SystemExit, GeneratorExit, asyncio.CancelledErro
 
 
 def failing(phase: str, error: type[BaseException]) -> Callable[[Any], None]:
-    """Return an observer that fails in one phase."""
 
     def fail(event: CallEvent | RunEvent) -> None:
         if event.phase == phase:

@@ -121,32 +121,6 @@ def test_a_clock_that_the_plugin_of_the_test_would_not_use_is_refused(
 
 
 @pytest.mark.exhaustive
-def test_fakes_replace_tools_by_pattern(project: pytest.Pytester) -> None:
-    project.makepyfile(
-        TOOLS
-        + """
-    async def test_async(virtual_clock, fake_tools):
-        faked = fake_tools({"search": "42", "http_*": lambda url: f"page {url}"})
-        found = await node.ainvoke([calls(("search", {"query": "tea"}), ("http_get", {"url": "x"}))])
-        assert texts(found) == ["42", "page x"]
-        assert sorted((one.tool, one.args) for one in faked.calls) == [
-            ("http_get", {"url": "x"}), ("search", {"query": "tea"})
-        ]
-
-    def test_sync(fake_tools):
-        fake_tools({"search": ConnectionError("away")})
-        with pytest.raises(ConnectionError, match="away"):
-            node.invoke([calls(("search", {"query": "tea"}))])
-
-    def test_the_real_ones_are_back():
-        with pytest.raises(AssertionError, match="the real tool ran"):
-            node.invoke([calls(("search", {"query": "tea"}))])
-    """
-    )
-    run(project).assert_outcomes(passed=4)
-
-
-@pytest.mark.exhaustive
 def test_a_tool_without_a_fake_fails_the_test_even_if_its_error_is_handled(project: pytest.Pytester) -> None:
     project.makepyfile(
         TOOLS

@@ -24,7 +24,6 @@ def shielded() -> anyio.CancelScope:
 
 
 async def cancel_after(seconds: float, body: Callable[[], object]) -> None:
-    """Run a body and cancel it."""
     with anyio.fail_after(1000), anyio.move_on_after(seconds):
         await body()  # type: ignore[misc]
 

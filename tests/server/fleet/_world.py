@@ -38,7 +38,6 @@ LOGS: dict[str, Log] = {}
 
 
 def done_in(log: str) -> list[str]:
-    """Return what actors with this log have done."""
     return LOGS.setdefault(log, Log()).done
 
 

@@ -53,5 +53,4 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def stores_on(place: Place) -> Stores:
-    """Return a factory of stores on a server."""
     return lambda **options: place.store("limits", **{"lease": LEASE, **options})
