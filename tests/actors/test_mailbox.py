@@ -272,3 +272,13 @@ def test_a_message_needs_nothing_of_the_messages_behind_it() -> None:
     assert [mailbox.next() for _ in running] == running
     assert mailbox.needs(waiting) == Needs(tuple((one,) for one in running))
     assert mailbox.needs(behind) == Needs((tuple(running),))
+
+
+async def test_a_new_message_waits_without_task_scope_and_outcome() -> None:
+    one = real_message()
+    assert (one.state, one.task, one.scope, one.value, one.error, one.fate) == ("waiting", *[None] * 5)
+    assert one.named == ("read", (1,), {"a": 2})
+    one.named_by = {"page": 3}
+    assert one.named == ("read", (), {"page": 3})
+    assert not one.is_awaited_here
+    assert one.loop_holder == ("Notebook.read", "the handler Notebook.read", one.loop_holder.remedy)
