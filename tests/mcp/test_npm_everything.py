@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import CallsInterrupted, ToolNode
+from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
@@ -58,19 +58,3 @@ async def test_each_kind_of_content_arrives_as_a_block(over: str) -> None:
     assert links.content[1]["url"].startswith("demo://resource/")  # type: ignore[index]
     assert kinds(embedded.content) == ["text", "file", "text"]
     assert set(weather.artifact["structured_content"]) == {"temperature", "conditions", "humidity"}
-
-
-@over_both
-async def test_it_asks_a_person_and_goes_on(over: str) -> None:
-    """The server asks during the call, as in versions before 2026, with every kind of form field."""
-    call = tool_call("trigger-elicitation-request", "1")
-    async with everything(over) as server:
-        node = ToolNode([server])
-        with pytest.raises(CallsInterrupted) as asked:
-            await node.ainvoke([call])
-        [question] = asked.value.interrupts
-        answer = {"action": "accept", "content": {"name": "Ada", "integer": 7}}
-        state = await node.ainvoke([call], ledger=asked.value.ledger, resume={question.id: answer})
-
-    assert "birthdate" in question.value["request"]["requestedSchema"]["properties"]
-    assert "Name: Ada" in state["messages"][0].text

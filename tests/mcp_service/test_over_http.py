@@ -257,19 +257,6 @@ async def test_the_command_leaves_imported_objects_out_of_garbage_collections() 
 
 @in_both_eras
 @pytest.mark.exhaustive
-async def test_a_client_that_leaves_ends_its_calls_over_http(era: str, tmp_path: Path) -> None:
-    """In version 2025 the end of the session cancels the calls, since then the end of the request."""
-    async with serving("tools") as (_, url):
-        with pytest.raises(ExceptionGroup):
-            async with Client(url, mode=era) as client, anyio.create_task_group() as group:
-                group.start_soon(client.call_tool, "stay", {"seconds": 600, "folder": str(tmp_path)})
-                await appears(tmp_path / "began")
-                raise OSError("the client has left")
-        await appears(tmp_path / "ended")
-
-
-@in_both_eras
-@pytest.mark.exhaustive
 @pytest.mark.backends("asyncio")
 async def test_a_signal_lets_calls_over_http_finish(era: str, tmp_path: Path) -> None:
     """Answers arrive and the process ends, even if a client of version 2025 still holds its event stream open."""

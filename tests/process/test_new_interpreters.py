@@ -15,7 +15,7 @@ from callboard_actors._engine import _kernel
 from callboard_actors.process import Confine, Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import NO_LINUX, ROOT, WAIT, alive, descendants, only_workers_beside, opened, started
+from ._processes import NO_LINUX, ROOT, WAIT, descendants, opened
 
 
 @pytest.fixture
@@ -45,34 +45,6 @@ async def test_workers_start_if_the_search_path_of_modules_has_an_entry_that_is_
     monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
     async with opened() as pool:
         assert await pool.run(bodies.add, 1, 2) == 3
-
-
-@pytest.mark.backends("asyncio", "trio")
-@pytest.mark.real_clock
-@pytest.mark.usefixtures("spawns")
-async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cancelled call ends with all its child processes; the spare interpreter has loaded its modules before."""
-    (running_in := tmp_path / "running").mkdir()
-    (loaded_in := tmp_path / "loaded").mkdir()
-    monkeypatch.setenv("CALLBOARD_TEST_LOADED", str(loaded_in))
-    module = f"{__package__}._says_where_it_is_loaded"
-    async with opened(grace=0.1, preload=[module]) as pool:
-        await started(loaded_in, 2)
-        while len(pool.pids) < 2:
-            await anyio.sleep(0.005)
-        before = set(pool.pids)
-        helpers = descendants(os.getpid()) - before
-        async with anyio.create_task_group() as group:
-            group.start_soon(pool.run, bodies.fork_a_grandchild, str(running_in))
-            busy = await started(running_in, 2)
-            group.cancel_scope.cancel()
-        assert alive(busy) == set()
-        after = await pool.run(bodies.pid)
-        assert await pool.run(bodies.is_loaded, module)
-        assert after in before - busy
-        await only_workers_beside(pool, helpers)
 
 
 @pytest.mark.real_clock

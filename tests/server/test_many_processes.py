@@ -68,22 +68,6 @@ def test_ten_thousand_calls_of_four_processes_keep_to_eight_at_once(url: str, tm
     assert len({line.token for line in lines}) == 10_000
 
 
-def test_four_processes_keep_to_fifty_starts_a_second(url: str, tmp_path: Path) -> None:
-    """The sliding window counts the actual starts of calls, not the grants of the server."""
-    resource = tmp_path / "resource"
-    plan = plan_of("limits", url, tmp_path, calls=75, rate=[50, 1.0], concurrency=8)
-
-    with waiting(resource, plan, plan, plan, plan) as started:
-        go(*started)
-        ends = wait(started)
-
-    lines = read(resource)
-    assert ends == [0] * 4
-    assert len(begins(resource)) == 300
-    assert most_in_a_window(lines, 1.0) == 50
-    assert peak(lines) <= 8
-
-
 def test_killed_holders_and_a_killed_redis_let_no_more_run_than_may(own_redis: RedisServer, tmp_path: Path) -> None:
     """A Redis that lost its memory first collects the permits of live processes before it grants any."""
     resource = tmp_path / "resource"
