@@ -64,8 +64,6 @@ class MemoryFleet(FleetStore):
     def _check_url(self, url: object) -> str:
         return str(url)
 
-    def _check_driver(self, url: str) -> None: ...
-
     def _line(self) -> "Callable[[], MemoryLine]":
         return partial(MemoryLine, self._server, self, self._common)
 

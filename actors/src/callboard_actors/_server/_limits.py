@@ -7,13 +7,16 @@ decides, and never waits. All of it runs in the client's thread, except `Gate.is
 import hashlib
 import logging
 import math
+import os
+import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 from operator import itemgetter
-from typing import Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, Protocol, get_args
 
 from callboard import Limit, StorageError
 from callboard.extend import PermitRequest
@@ -21,9 +24,8 @@ from callboard_actors._server._client import (
     NAME_RULE,
     AwayError,
     BackgroundClient,
-    ClientStore,
     Connection,
-    check_away,
+    ServerStore,
     is_name,
 )
 from callboard_actors._util._boot_clock import now
@@ -602,8 +604,11 @@ _SHORTEST: Final = 0.001
 _MOST: Final = 1_000_000
 
 
-class LimitStore(ClientStore[LimitsClient]):
-    """Store of limits that many processes share on a server; see `RedisLimits` for the options."""
+class LimitStore(ServerStore):
+    """Store of limits that many processes share on a server, with one background client in each process.
+
+    See `RedisLimits` for the options.
+    """
 
     def __init__(
         self,
@@ -621,10 +626,9 @@ class LimitStore(ClientStore[LimitsClient]):
         self._name = name
         self._away: Away = away
         self._lease, self._patience, self._share = lease, patience, Share(processes or 1)
-
-    def _new_client(self) -> LimitsClient:
-        seconds = {"patience": self._patience, "lease": self._lease}
-        return LimitsClient(self._line(), self._where, self._away, self._share, **seconds)
+        # Any thread may be the first to use the store, so `_current` is read and replaced under the lock only.
+        self._lock = threading.Lock()
+        self._current: LimitsClient | None = None
 
     @property
     def name(self) -> str | None:
@@ -646,22 +650,44 @@ class LimitStore(ClientStore[LimitsClient]):
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
         """Request a permit, and return it at once, before the server grants it; may be called from any thread."""
-        name = self._name or _storable(wanted.name)
+        name = self._name or wanted.name
+        if len(name) > 200 or not name.isprintable() or not name.isascii():  # not every server accepts it
+            name = f"sha256:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()}"
         return self._client().ask(f"{name}/{wanted.key}" if wanted.key else name, wanted, on_answer)
 
+    def close(self) -> None:
+        """Send the remaining messages and close the connection, in one second at most; the next use opens a new one."""
+        with self._lock:
+            client, self._current = self._current, None
+        if client is not None:
+            # Outside the lock: other threads may use the store meanwhile, with a new client.
+            client.close()
 
-def _storable(name: str) -> str:
-    """Return the name of a limit in a form that every server accepts: the name itself if possible, otherwise a hash."""
-    if len(name) <= 200 and name.isprintable() and name.isascii():
-        return name
-    return f"sha256:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()}"
+    def _client(self) -> LimitsClient:
+        with self._lock:
+            client = self._current
+            if client is None or client.pid != os.getpid():  # after a fork the child has the object, but not the thread
+                seconds = {"patience": self._patience, "lease": self._lease}
+                client = LimitsClient(self._line(), self._where, self._away, self._share, **seconds)
+                self._current = client
+                # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
+                weakref.finalize(self, client.dismiss).atexit = False
+            return client
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickle and copy, without the background client: the copy will make a new client."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock(), _current=None)
 
 
 def _check(whose: str, *, name: object, lease: object, away: object, patience: object, processes: object) -> None:
     if name is not None and not is_name(name):
         raise ValueError(f"{whose}(name=...) is {NAME_RULE}, got {name!r}")
     check_seconds(whose, [("lease", lease, 0.1), ("patience", patience, 0.0)])
-    check_away(whose, away, get_args(Away))
+    if away not in get_args(Away):
+        raise ValueError(f"{whose}(away=...) is one of {get_args(Away)}, got {away!r}")
     if (away == "local") != (processes is not None):
         raise ValueError(
             f"{whose}(away='local', processes=...) go together: while the server is away, each of so many processes "

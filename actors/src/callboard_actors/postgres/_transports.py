@@ -43,7 +43,7 @@ def check_url(whose: str, url: str) -> None:
 
 
 class PostgresConnection:
-    """Connection of one process to PostgreSQL; subclasses with notification channels have a second connection."""
+    """Two connections of one process to PostgreSQL: for statements, and for notifications."""
 
     what: str
     """Noun for the stored data in error texts."""
@@ -53,6 +53,8 @@ class PostgresConnection:
     """File of the script that creates the tables and functions."""
     last: str
     """Function that the script creates last: if it exists, so does everything else."""
+    channel: str
+    """Name of this client's notification channel, without the client's id at its end."""
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
         self._url = url
@@ -63,21 +65,15 @@ class PostgresConnection:
         self._saying: Any = None
         self._hearing: Any = None
 
-    def _channels(self) -> Sequence[str]:
-        """Return the names of the notification channels that this client listens on."""
-        return ()
-
     async def open(self, client: str) -> None:
-        """Connect to the server as `client`, create missing tables and functions, and listen on the channels."""
+        """Connect to the server as `client`, create missing tables and functions, and listen on its channel."""
         self._client = client
         with self._errors():
             self._saying = await self._connect()
             await self._make()
-            if channels := self._channels():
-                self._hearing = await self._connect()
-            for channel in channels:
-                # Composed as an identifier: LISTEN takes no parameters, and the name contains the client's id.
-                await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            self._hearing = await self._connect()
+            # Composed as an identifier: LISTEN takes no parameters, and the name contains the client's id.
+            await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel + client)))
 
     async def _connect(self) -> Any:
         name = f"callboard {self.what.rpartition(' ')[2]}"
@@ -125,7 +121,7 @@ class PostgresConnection:
                 return await cursor.fetchall() if cursor.description else []
 
     async def _told(self) -> AsyncIterator[str]:
-        """Yield the texts of the notifications on the channels."""
+        """Yield the texts of the notifications."""
         with self._errors():
             async for notice in self._hearing.notifies():
                 yield notice.payload
@@ -177,10 +173,8 @@ class PostgresLimitsTransport(PostgresConnection):
     what = "limits"
     whose = "PostgresLimits"
     script = "_step.sql"
-    last = "callboard_limits_step_1"  # the last function of the script
-
-    def _channels(self) -> Sequence[str]:
-        return [f"callboard_{self._client}"]
+    last = "callboard_limits_step_1"
+    channel = "callboard_"
 
     async def open(self, client: str) -> None:
         """Open both connections, and delete the stored state of limits that no process uses."""
@@ -236,14 +230,12 @@ class PostgresFleetTransport(PostgresConnection):
     whose = "PostgresFleet"
     script = "_fleet.sql"
     last = "callboard_fleet_leave_1"
+    channel = "callboard_fleet_"
 
     def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
         super().__init__(url, where, prefix)
         self._common = common
         self._listening: asyncio.Task[None] | None = None
-
-    def _channels(self) -> Sequence[str]:
-        return [f"callboard_fleet_{self._client}"]
 
     async def open(self, client: str) -> None:
         """Open both connections of this process (for requests and notifications), and turn synchronous commits on."""

@@ -1,18 +1,9 @@
 """Stores in Redis that many processes share: `RedisLimits`."""
 
-from callboard_actors._server._client import ServerStore
 from callboard_actors._server._limits import LimitStore
 
 
-class _OnRedis(ServerStore):
-    server = "Redis"
-    schemes = ("redis", "rediss", "unix")
-    examples = "'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
-    package = extra = "redis"
-    transports = "callboard_actors.redis._transports"
-
-
-class RedisLimits(_OnRedis, LimitStore):
+class RedisLimits(LimitStore):
     """Store of limits in Redis, for all processes that use the same server.
 
     Calls get their permits in the order of arrival; with `Limit(tenant=...)` tenants take turns. Only the clock of the
@@ -36,4 +27,9 @@ class RedisLimits(_OnRedis, LimitStore):
         TypeError: if an option has the wrong type.
     """
 
+    server = "Redis"
+    schemes = ("redis", "rediss", "unix")
+    examples = "'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
+    package = extra = "redis"
+    transports = "callboard_actors.redis._transports"
     transport = "RedisLimitsTransport"

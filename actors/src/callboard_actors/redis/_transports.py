@@ -53,13 +53,12 @@ def check_url(whose: str, url: str) -> None:
         raise ValueError(f"{whose}(url) has an option that Redis does not know: {error}") from error
 
 
-class RedisConnection:
-    """Connection of one process to a Redis server; subclasses may name notification channels to subscribe to."""
+# The order of KEYS in `_step.lua`.
+_PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
 
-    what: str
-    """Noun for the stored data in error texts."""
-    script: str
-    """File of the Lua script with all operations; Redis runs each call of it atomically."""
+
+class RedisLimitsTransport:
+    """Connection of one process to a Redis server that keeps limits."""
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
         # The Redis client must not retry by itself: a step that arrived twice would count twice.
@@ -76,6 +75,7 @@ class RedisConnection:
         )
         self._where = where
         self._prefix = prefix
+        self._channel = f"{prefix}:to:"
         # `_sha` is asked for anew on each connection: a restarted server has forgotten its scripts.
         self._client = self._sha = ""
         self._run_id = ""
@@ -84,24 +84,18 @@ class RedisConnection:
         """Time at which the server started, in microseconds on its own clock; up to a second too late."""
         self._pubsub: Any = None
 
-    def _channels(self) -> Sequence[str]:
-        """Return the names of the notification channels that this client subscribes to."""
-        return ()
-
     async def open(self, client: str) -> None:
-        """Connect as `client`, check the server's version, subscribe to the channels, and load the Lua script."""
+        """Connect as `client`, check the server's version, subscribe to its channel, and load the Lua script."""
         self._client = client
         with self._errors():
             await self._meet()
-            if channels := self._channels():
-                self._pubsub = self._redis.pubsub()
-                await self._pubsub.subscribe(*channels)
-                # Wait for each confirmation: a notification sent before the subscription would be lost without a trace.
-                for _ in channels:
-                    if await self._pubsub.get_message(timeout=5.0) is None:
-                        raise AwayError("it does not answer")
+            self._pubsub = self._redis.pubsub()
+            await self._pubsub.subscribe(self._channel + client)
+            # Wait for the confirmation: a notification sent before the subscription would be lost without a trace.
+            if await self._pubsub.get_message(timeout=5.0) is None:
+                raise AwayError("it does not answer")
             # Last: by now this process receives the notifications that the script causes.
-            script = files("callboard_actors.redis").joinpath(self.script)
+            script = files("callboard_actors.redis").joinpath("_step.lua")
             self._sha = await self._redis.script_load(script.read_text())
 
     async def _meet(self) -> None:
@@ -109,33 +103,44 @@ class RedisConnection:
         version = str(server["redis_version"])
         if tuple(int(part) for part in version.split(".")[:2]) < _LEAST:
             least = ".".join(map(str, _LEAST))
-            raise StorageError(self._where, f"is Redis {version}; {self.what} need {least} or later.")
+            raise StorageError(self._where, f"is Redis {version}; limits need {least} or later.")
         now, _ = await self._redis.time()
         # The uptime is rounded down to whole seconds. Plus one second, the result is never earlier than the real start,
         # so the time in which a restarted server gives nothing away is never too short.
         self._began = (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
         self._run_id = server["run_id"]
 
-    async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
-        """Run the Lua script once for each of the `calls`, all in one round trip; return the results."""
-        # Each run is atomic by itself. A call is the number of keys, the keys, and other arguments. After an
-        # `AwayError`, the runs may have happened.
+    async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
+        # Each run of the script is atomic by itself.
         with self._errors():
-            if len(calls) == 1:
-                return [await self._redis.evalsha(self._sha, *calls[0])]
+            if len(steps) == 1:
+                return [_answer_of(await self._redis.evalsha(self._sha, *self._arguments(steps[0])))]
             # No transaction: the keys of one run share a hash slot, those of several runs need not.
             async with self._redis.pipeline(transaction=False) as pipeline:
-                for call in calls:
-                    pipeline.evalsha(self._sha, *call)
-                return list(await pipeline.execute())
+                for step in steps:
+                    pipeline.evalsha(self._sha, *self._arguments(step))
+                return [_answer_of(found) for found in await pipeline.execute()]
 
-    async def _told(self) -> Any:
-        """Wait for the next notification, and return its text."""
+    def _arguments(self, step: Step) -> list[object]:
+        numbers = step.numbers
+        # The braces put all keys of a gate into one hash slot, as a script in a Redis cluster needs.
+        keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _PARTS]
+        # Lua has no `None` among its arguments: -1 stands for "no limit".
+        counts = [-1 if one is None else one for one in (numbers.concurrency, numbers.queue, numbers.calls)]
+        times = [numbers.per, numbers.lease, numbers.silence]
+        server = [self._run_id, self._began, int(step.asks_all), self._channel, step.gate]
+        ops = [part for op in step.ops for part in op.written]
+        # In the order in which `_step.lua` reads ARGV.
+        return [len(keys), *keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
+
+    async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
         while True:
             with self._errors():
                 message = await self._pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
             if message is not None:
-                return message["data"]
+                # From the right: the name of a gate may have spaces.
+                gate, stay, token = message["data"].rsplit(" ", 2)
+                yield gate, stay, int(token)
 
     async def close(self) -> None:
         """Close the connection in whatever state it is; never raises."""
@@ -155,48 +160,7 @@ class RedisConnection:
         except _NOT_NOW as error:
             raise AwayError(worded(error)) from error
         except errors.RedisError as error:
-            raise StorageError(self._where, f"cannot keep {self.what}: {error}") from error
-
-
-# Limits.
-
-# The order of KEYS in `_step.lua`.
-_PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
-
-
-class RedisLimitsTransport(RedisConnection):
-    """Connection of one process to a Redis server that keeps limits."""
-
-    what = "limits"
-    script = "_step.lua"
-
-    def _channels(self) -> Sequence[str]:
-        return [self._channel + self._client]
-
-    @property
-    def _channel(self) -> str:
-        return f"{self._prefix}:to:"
-
-    async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
-        return [_answer_of(found) for found in await self._run([self._arguments(step) for step in steps])]
-
-    def _arguments(self, step: Step) -> list[object]:
-        numbers = step.numbers
-        # The braces put all keys of a gate into one hash slot, as a script in a Redis cluster needs.
-        keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _PARTS]
-        # Lua has no `None` among its arguments: -1 stands for "no limit".
-        counts = [-1 if one is None else one for one in (numbers.concurrency, numbers.queue, numbers.calls)]
-        times = [numbers.per, numbers.lease, numbers.silence]
-        server = [self._run_id, self._began, int(step.asks_all), self._channel, step.gate]
-        ops = [part for op in step.ops for part in op.written]
-        # In the order in which `_step.lua` reads ARGV.
-        return [len(keys), *keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
-
-    async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        while True:
-            # From the right: the name of a gate may have spaces.
-            gate, stay, token = (await self._told()).rsplit(" ", 2)
-            yield gate, stay, int(token)
+            raise StorageError(self._where, f"cannot keep limits: {error}") from error
 
 
 def _answer_of(found: list[Any]) -> Answer:
