@@ -3,11 +3,13 @@
 import hmac
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+import sys
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import anyio
+import sniffio
 import uvicorn
 from anyio.abc import TaskStatus
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
@@ -33,6 +35,8 @@ from callboard_actors.mcp_service._token import Token
 
 # The application.
 
+PATH: Final = "/mcp"
+"""Default URL path of the MCP endpoint."""
 _TO_ANSWER: Final = 5.0
 """Maximum seconds for clients to receive their answers after a drain."""
 
@@ -211,16 +215,29 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" if address is None else address.is_loopback
 
 
-async def serve_http(
-    app: McpApp, host: str, port: int, *, drain: float, listening: Callable[[str, int], object]
-) -> Drained:
-    """Serve the application by uvicorn until SIGTERM or SIGINT, and return the report of the drain."""
+def bracketed(host: str) -> str:
+    """Return a host as it is written in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+async def serve_http(app: McpApp, host: str, port: int, drain: float) -> Drained:
+    """Serve the application by uvicorn until SIGTERM or SIGINT, and return the report of the drain.
+
+    Raise RuntimeError if the event loop is not asyncio.
+    """
+    if sniffio.current_async_library() != "asyncio":
+        raise RuntimeError(
+            "serve_mcp(transport='http') runs uvicorn, which needs asyncio; on trio, give mcp_app(...) to a server "
+            "that runs there, such as hypercorn"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listener:
         server = _Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
         # The server is drained after the calls.
         async with app.lifespan(), drain_on_signal(app, server, timeout=drain) as shutdown:
-            listening(*listener.getsockname()[:2])
+            at, bound = listener.getsockname()[:2]
+            where = f"http://{bracketed(at)}:{bound}{PATH}"
+            print(f"{len(app.tool_names)} served at {where}", file=sys.stderr, flush=True)  # noqa: T201
             await server.serve(sockets=[listener])
             server.has_ended.set()
     return shutdown.report

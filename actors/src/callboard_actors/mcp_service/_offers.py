@@ -26,7 +26,7 @@ from callboard import Agent, CallContext, CallsInterrupted, ToolCallWithContext,
 from callboard.extend import ToolActor, actor_behind
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._questions import Begun, NeedsAnswers, Tell, form_questions
+from callboard_actors.mcp_service._questions import NeedsAnswers, Tell, form_questions
 from callboard_actors.mcp_service._results import failed, result_of, result_type
 
 # Tools with a state per conversation: handlers of actors with a key that depends on the thread.
@@ -141,10 +141,13 @@ class NodeOffer:
             tool_entry(tool, result.schema if result and self._promises_schemas else None) for tool, result in tools
         ]
 
-    def begin(self, name: str, arguments: dict[str, Any], caller: Caller, state: Mapping[str, Any] | None) -> Begun:
+    def begin(
+        self, name: str, arguments: dict[str, Any], caller: Caller, state: Mapping[str, Any] | None
+    ) -> "NodeCall | types.CallToolResult | None":
         """Prepare a client's call of a tool, without starting it; return `None` for an unknown tool.
 
-        `state` is that of an earlier request, from which the call continues.
+        `state` is that of an earlier request, from which the call continues. A call that cannot run has an error
+        result.
         """
         if name not in self._results:
             return None
@@ -235,31 +238,27 @@ class AgentOffer:
         self.opens = agent
         """Context manager that opens the agent's actors and databases while the agent is served."""
         self.supervised = agent if self._keeps else agent.copy({"checkpointer": self._saver})
-        tool = _tool_name(agent.name)
+        # A name that the protocol allows, in place of LangGraph's default name, too.
+        tool = re.sub(r"[^A-Za-z0-9_.-]+", "_", "" if agent.name == "LangGraph" else agent.name)[:128] or "agent"
         self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
 
     def tools(self) -> list[types.Tool]:
         """Return a list with the one tool that stands for the agent."""
         return [self._tool]
 
-    def begin(self, name: str, arguments: dict[str, Any], caller: Caller, state: Mapping[str, Any] | None) -> Begun:
+    def begin(
+        self, name: str, arguments: dict[str, Any], caller: Caller, state: Mapping[str, Any] | None
+    ) -> "AgentCall | types.CallToolResult | None":
         """Prepare a run of the agent for a client's call, without starting it; return `None` for an unknown tool.
 
-        `state` is that of an earlier request, from which the run continues.
+        `state` is that of an earlier request, from which the run continues. A run that cannot begin has an error
+        result.
         """
         if name != self._tool.name:
             return None
         if mistake := _mistake_in(arguments, keeps=self._keeps) or _unnamed_thread(arguments, caller):
             return failed(mistake)
         return AgentCall(self.supervised, {**arguments, **(state or {})}, caller, keeps=self._keeps)
-
-
-def _tool_name(name: str) -> str:
-    """Return the name of the agent's tool, in a form that the protocol allows."""
-    # LangGraph's default name is replaced by "agent".
-    if name == "LangGraph":
-        return "agent"
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:128] or "agent"
 
 
 def _tool(name: str, description: str, *, keeps: bool) -> types.Tool:
@@ -307,8 +306,9 @@ class AgentCall:
                     tell({"type": "progress", "message": progress})
         if questions := state.get(_INTERRUPT):
             return NeedsAnswers(form_questions(questions))
-        await self.forget()
-        text = _answer_in(state.get("messages", ()))
+        messages = state.get("messages")
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        text = str(last.text) if isinstance(last, BaseMessage) else ""
         answer = {"answer": text, "thread_id": self._name} if self._keeps else {"answer": text}
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=answer)
 
@@ -363,8 +363,3 @@ def _said(chunk: object) -> str | None:
     if not isinstance(chunk, dict) or chunk.get("type") != "progress":
         return None
     return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])
-
-
-def _answer_in(messages: object) -> str:
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    return str(last.text) if isinstance(last, BaseMessage) else ""

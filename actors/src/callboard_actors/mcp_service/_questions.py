@@ -1,23 +1,18 @@
-"""MCP forms by which a call asks the client's user, the dialogue between the two, and progress reports."""
+"""MCP forms by which a call asks the client's user, and progress reports."""
 
-import base64
 import json
 import math
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import anyio
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Interrupt
 from mcp import types
-from pydantic import ValidationError
 
 from callboard.questions import Action, Answer, Approval, approval_in, free_answer
 from callboard_actors.mcp._questions import McpAnswer, request_in
-from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with
 
 _PRIMITIVE: Final = ("string", "number", "integer", "boolean")
 _WHAT_FOR: Final = {
@@ -69,12 +64,6 @@ class FormQuestion:
 def form_questions(questions: Sequence[Interrupt]) -> list[FormQuestion]:
     """Return a `FormQuestion` for each interrupt of a run."""
     return [FormQuestion(question, approval_in(question.value), request_in(question.value)) for question in questions]
-
-
-def with_complaint(form: types.ElicitRequest, complaint: str) -> types.ElicitRequest:
-    """Return a copy of a form whose text begins with a complaint about the user's last answer."""
-    params = form.params
-    return form.model_copy(update={"params": params.model_copy(update={"message": f"{complaint}\n\n{params.message}"})})
 
 
 def _form(message: str, schema: dict[str, Any]) -> types.ElicitRequest:
@@ -193,10 +182,11 @@ def _read_free_answer(question: Interrupt, result: types.ElicitResult) -> object
     return answer
 
 
-# Served objects.
-
 Tell = Callable[[object], None]
 """Function that gets the chunks of a call's stream; it sends each progress report to the client."""
+
+_NOT_RETURNED: Final = types.ElicitResult(action="cancel")
+"""Result that is used for each form that the client did not send back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,147 +197,25 @@ class NeedsAnswers:
     complaint: str = ""
     """Error text about the person's previous answer; empty if there is none."""
 
-
-class ServedCall(Protocol):
-    """Tool call that an MCP client has requested from the server; before its result, it may ask the user questions."""
-
-    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Run the call until it has a result, or questions to the client's user; return the result or the questions.
-
-        `answers` maps question ids to answers; it is empty at the first time. Raise the error of a failed call.
-        """
-        ...
-
-    async def forget(self) -> None:
-        """Delete everything that is stored about the call, because its questions will not be answered."""
-        ...
-
     @property
-    def state(self) -> Mapping[str, Any] | None:
-        """State from which another request continues the call; `None` if the call cannot outlive its request."""
-        ...
+    def forms(self) -> dict[str, types.ElicitRequest]:
+        """Forms for all questions, each under a unique key; their texts begin with the complaint."""
+        found: dict[str, types.ElicitRequest] = {}
+        for number, question in enumerate(self.questions):
+            for position, form in enumerate(question.forms):
+                message = f"{self.complaint}\n\n{form.params.message}" if self.complaint else form.params.message
+                params = form.params.model_copy(update={"message": message})
+                found[f"{number}.{position}"] = form.model_copy(update={"params": params})
+        return found
 
-
-Begun = ServedCall | types.CallToolResult | None
-"""Prepared call that has not started, or an error result if the call cannot run; `None` for an unknown tool."""
-
-# The dialogue.
-
-Outcome = types.CallToolResult | NeedsAnswers
-FormResults = Mapping[str, types.ElicitResult]
-"""Filled-in forms: the client's result for each form, by the key of the form."""
-
-MOST_COMPLAINTS: Final = 3
-"""Maximum number of invalid answers for which the user is asked again; then the call is given up."""
-
-_DECLINED: Final = "The call was not run to its end: the user has not answered what it asks."
-
-
-def forms(asking: NeedsAnswers) -> dict[str, types.ElicitRequest]:
-    """Return the forms for all questions of a call, each under a unique key."""
-    form_by_key = {
-        _key(number, position): form
-        for number, question in enumerate(asking.questions)
-        for position, form in enumerate(question.forms)
-    }
-    if not asking.complaint:
-        return form_by_key
-    return {key: with_complaint(form, asking.complaint) for key, form in form_by_key.items()}
-
-
-def _key(question: int, form: int) -> str:
-    return f"{question}.{form}"
-
-
-_NOT_RETURNED: Final = types.ElicitResult(action="cancel")
-"""Result that is used for each form that the client did not send back."""
-
-
-@dataclass(slots=True)
-class Dialogue:
-    """Dialogue between a call and the client's user, with the number of the user's invalid answers."""
-
-    work: ServedCall
-    complaints: int = 0
-
-    async def begin(self, tell: Tell) -> Outcome:
-        """Run the call; return its result, or questions to the client's user. A failed call has an error result."""
-        try:
-            return await self.work.go_on({}, tell)
-        except ERRORS_OF_CALLS as error:
-            return await self._give_up_for(error)
-
-    async def fill_in(self, asking: NeedsAnswers, results: FormResults, tell: Tell) -> Outcome:
-        """Continue the call with the filled-in forms; return its result, or further questions to the client's user."""
-        try:
-            answers = {
-                question.question.id: question.answer(
-                    [results.get(_key(number, form), _NOT_RETURNED) for form in range(len(question.forms))]
-                )
-                for number, question in enumerate(asking.questions)
-            }
-        except DeclinedError:
-            return await self.give_up(_DECLINED)
-        except InvalidAnswerError as error:
-            return await self._complain(NeedsAnswers(asking.questions, str(error)))
-        try:
-            return await self.work.go_on(answers, tell)
-        except ValidationError as error:  # an invalid answer: the question stays open
-            return await self._complain(NeedsAnswers(asking.questions, str(error)))
-        except ERRORS_OF_CALLS as error:
-            return await self._give_up_for(error)
-
-    async def _give_up_for(self, error: BaseException) -> types.CallToolResult:
-        await self.work.forget()
-        return failed_with(error)
-
-    async def _complain(self, asking: NeedsAnswers) -> Outcome:
-        self.complaints += 1
-        if self.complaints > MOST_COMPLAINTS:
-            return await self.give_up(f"{_DECLINED} {asking.complaint}")
-        return asking
-
-    async def give_up(self, why: str) -> types.CallToolResult:
-        """Abandon the call, and return an error result with the reason `why`."""
-        await self.work.forget()
-        return failed(why)
-
-
-# A dialogue as the `requestState` of the protocol: the client keeps it between two requests, and no server does.
-
-_SERIALIZER: Final = JsonPlusSerializer(pickle_fallback=False)
-
-
-@dataclass(frozen=True, slots=True)
-class DialogueState:
-    """State of a dialogue between two requests of a client.
-
-    `nonce` is a random name of this state, by which a repeated answer is recognised.
-    """
-
-    nonce: str
-    call: Mapping[str, Any]
-    questions: Sequence[Interrupt]
-    complaint: str
-    complaints: int
-
-    @property
-    def asking(self) -> NeedsAnswers:
-        """Questions that the client has been asked."""
-        return NeedsAnswers(form_questions(self.questions), self.complaint)
-
-
-def dump_dialogue(dialogue: Dialogue, call: Mapping[str, Any], asking: NeedsAnswers) -> str:
-    """Return a dialogue that waits for answers as text. It may be confidential, so the SDK encrypts it."""
-    questions = [question.question for question in asking.questions]
-    fields = (secrets.token_urlsafe(16), call, questions, asking.complaint, dialogue.complaints)
-    _, data = _SERIALIZER.dumps_typed(fields)
-    return base64.b64encode(data).decode()
-
-
-def load_dialogue(text: str) -> DialogueState:
-    """Return the state in a text of `dump_dialogue`. The SDK has checked that no client has made or changed it."""
-    return DialogueState(*_SERIALIZER.loads_typed(("msgpack", base64.b64decode(text))))
+    def answers(self, results: Mapping[str, types.ElicitResult]) -> dict[str, object]:
+        """Return the answer to each question by its id, from the client's results for the forms, by their keys."""
+        return {
+            question.question.id: question.answer(
+                [results.get(f"{number}.{position}", _NOT_RETURNED) for position in range(len(question.forms))]
+            )
+            for number, question in enumerate(self.questions)
+        }
 
 
 # Progress notifications.

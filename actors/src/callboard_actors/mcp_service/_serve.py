@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import anyio
-import sniffio
 
 from callboard import ActorStartError, Drained
 from callboard.commands import load_named
-from callboard_actors.mcp_service._http import McpApp, is_loopback, serve_http
+from callboard_actors.mcp_service._http import PATH, McpApp, bracketed, is_loopback, serve_http
 from callboard_actors.mcp_service._service import Served, Service
 from callboard_actors.mcp_service._stdio import StdioConnection, claimed_stdio, serve_stdio
 from callboard_actors.mcp_service._token import Token, check_token, take_token
@@ -28,7 +27,6 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 8000
 """Default address and port to listen on."""
 
-_PATH: Final = "/mcp"
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 """Host names of the loopback interface, which clients on this machine use."""
 _ANYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - for comparison only
@@ -71,7 +69,7 @@ async def serve_mcp(
         raise ValueError(f'serve_mcp(transport=...) is "stdio" or "http", got {transport!r}')
     if transport == "http":
         app = http_app(served, name=name, description=description, host=host, allowed_hosts=allowed_hosts, token=token)
-        return await over_http(app, host, port, drain)
+        return await serve_http(app, host, port, drain)
     if token is not None or allowed_hosts or (host, port) != (HOST, PORT):
         raise ValueError(
             "serve_mcp(host=..., port=..., token=..., allowed_hosts=...) are for HTTP: give transport='http', too"
@@ -98,28 +96,9 @@ def http_app(
         )
     if not is_loopback(host) and token is None:
         _log.warning("whoever reaches %s may call these tools: have clients show a token, or listen at 127.0.0.1", host)
-    own = () if host in _ANYWHERE or is_loopback(host) else (_bracketed(host),)
+    own = () if host in _ANYWHERE or is_loopback(host) else (bracketed(host),)
     names = [*_LOOPBACK, *own, *allowed_hosts]
     return mcp_app(served, name=name, description=description, allowed_hosts=names, token=token)
-
-
-async def over_http(app: McpApp, host: str, port: int, drain: float) -> Drained:
-    """Serve an application by HTTP until SIGTERM or SIGINT; raise RuntimeError if the event loop is not asyncio."""
-    if sniffio.current_async_library() != "asyncio":
-        raise RuntimeError(
-            "serve_mcp(transport='http') runs uvicorn, which needs asyncio; on trio, give mcp_app(...) to a server "
-            "that runs there, such as hypercorn"
-        )
-
-    def say_where(at: str, bound: int) -> None:
-        where = f"http://{_bracketed(at)}:{bound}{_PATH}"
-        print(f"{len(app.tool_names)} served at {where}", file=sys.stderr, flush=True)  # noqa: T201
-
-    return await serve_http(app, host, port, drain=drain, listening=say_where)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def mcp_app(
@@ -127,7 +106,7 @@ def mcp_app(
     *,
     name: str | None = None,
     description: str | None = None,
-    path: str = _PATH,
+    path: str = PATH,
     allowed_hosts: Sequence[str] = _LOOPBACK,
     token: Token | None = None,
 ) -> McpApp:
@@ -215,7 +194,7 @@ def _planned(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
         allowed_hosts=options.allow_host or [],
         token=token,
     )
-    return partial(over_http, app, host, PORT if options.port is None else options.port, options.drain)
+    return partial(serve_http, app, host, PORT if options.port is None else options.port, options.drain)
 
 
 def _check(options: Options) -> None:

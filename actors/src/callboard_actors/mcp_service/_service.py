@@ -3,7 +3,7 @@
 import inspect
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Final, cast
@@ -20,22 +20,11 @@ from pydantic import ValidationError
 
 from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp_service._callers import Caller, Context, caller_of
+from callboard_actors.mcp_service._callers import Context, caller_of
+from callboard_actors.mcp_service._dialogue import Dialogue, DialogueState, Outcome, dump_dialogue, load_dialogue
 from callboard_actors.mcp_service._offers import AgentOffer, NodeOffer
-from callboard_actors.mcp_service._questions import (
-    Dialogue,
-    DialogueState,
-    FormResults,
-    NeedsAnswers,
-    Outcome,
-    ServedCall,
-    Tell,
-    dump_dialogue,
-    forms,
-    load_dialogue,
-    progress_sender,
-)
-from callboard_actors.mcp_service._results import with_json_results
+from callboard_actors.mcp_service._questions import NeedsAnswers, Tell, progress_sender
+from callboard_actors.mcp_service._results import failed, with_json_results
 
 # Objects that must be opened first: MCP servers, and functions that yield the object to serve.
 
@@ -110,7 +99,9 @@ class Service:
         self._answered: dict[str, float] = {}
         """Time at which each answered state expires, by its nonce; the oldest is the first."""
         self._state_security = RequestStateSecurity(
-            keys=[secrets.token_bytes(32)], ttl=_ANSWER_TIME, bind_principal=_principal
+            keys=[secrets.token_bytes(32)],
+            ttl=_ANSWER_TIME,
+            bind_principal=lambda context: caller_of(context).principal,
         )
         self._asking: set[anyio.CancelScope] = set()
         self._is_closing = False
@@ -191,77 +182,68 @@ class Service:
 
     async def _answer(self, context: Context, params: types.CallToolRequestParams) -> Answer:
         """Handle a `tools/call` request: return the result of the call, or the questions for the user."""
-        # Questions are returned since 2026-07-28; older clients are asked during the call. Raise MCPError for an
-        # unknown tool.
+        # Questions are returned since 2026-07-28; older clients are asked during the call.
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         saved = self._take(params.request_state) if is_modern and params.request_state is not None else None
-        work = self._work(caller_of(context), params, None if saved is None else saved.call)
-        if isinstance(work, types.CallToolResult):
-            return work
-        dialogue = Dialogue(work, 0 if saved is None else saved.complaints)
+        call = None
+        if self._offer is not None:
+            state = None if saved is None else saved.call
+            call = self._offer.begin(params.name, params.arguments or {}, caller_of(context), state)
+        if call is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {', '.join(self.tool_names)}")
+        if isinstance(call, types.CallToolResult):
+            return call
+        dialogue = Dialogue(call, 0 if saved is None else saved.complaints)
         try:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
             async with progress_sender(context.session.report_progress) as tell:
                 if saved is None:
-                    outcome = await dialogue.begin(tell)
+                    outcome = await dialogue.go_on(tell)
                 else:
                     responses = (params.input_responses or {}).items()
                     results = {key: result for key, result in responses if isinstance(result, types.ElicitResult)}
-                    outcome = await dialogue.fill_in(saved.asking, results, tell)
+                    outcome = await dialogue.go_on(tell, saved.asking, results)
                 while isinstance(outcome, NeedsAnswers) and not is_modern:
                     outcome = await self._ask_during_call(context, dialogue, outcome, tell)
-        except BaseException:
+        finally:
             with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
-                await work.forget()
-            raise
+                await call.forget()
         if not isinstance(outcome, NeedsAnswers):
             return outcome
         if not _can_ask(context):
-            return await dialogue.give_up(_CANNOT_ASK)
+            return failed(_CANNOT_ASK)
         if self._is_closing:
-            return await dialogue.give_up(_CLOSING)
-        if work.state is None:
-            return await dialogue.give_up(_NO_CHECKPOINTER)
+            return failed(_CLOSING)
+        if call.state is None:
+            return failed(_NO_CHECKPOINTER)
         try:
-            state = dump_dialogue(dialogue, work.state, outcome)
+            state_text = dump_dialogue(dialogue, outcome)
         except TypeError as error:
-            return await dialogue.give_up(f"{_NOT_STORABLE} {error}")
-        return types.InputRequiredResult(input_requests={**forms(outcome)}, request_state=state)
-
-    def _work(
-        self, caller: Caller, params: types.CallToolRequestParams, state: Mapping[str, Any] | None
-    ) -> ServedCall | types.CallToolResult:
-        """Return the call that a client requests; return an error result if the call cannot run."""
-        # Raise MCPError for an unknown tool.
-        work = None if self._offer is None else self._offer.begin(params.name, params.arguments or {}, caller, state)
-        if work is None:
-            names = ", ".join(tool.name for tool in self._tools())
-            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
-        return work
+            return failed(f"{_NOT_STORABLE} {error}")
+        return types.InputRequiredResult(input_requests={**outcome.forms}, request_state=state_text)
 
     # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
 
     async def _ask_during_call(self, context: Context, dialogue: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
+        """Ask the user during the call, and continue the call; return an error result if the user cannot be asked."""
         if not _can_ask(context) or not context.session.can_send_request:
-            return await dialogue.give_up(_CANNOT_ASK)
-        results = await self._elicit_all(context, asking)
-        if isinstance(results, str):
-            return await dialogue.give_up(results)
-        return await dialogue.fill_in(asking, results, tell)
-
-    async def _elicit_all(self, context: Context, asking: NeedsAnswers) -> FormResults | str:
-        """Ask the user during the call; return the filled-in forms, or an error text if the user could not be asked."""
+            return failed(_CANNOT_ASK)
+        metadata = ServerMessageMetadata(related_request_id=context.request_id)
+        results: dict[str, types.ElicitResult] | None = None
         with anyio.CancelScope() as scope:
             self._asking.add(scope)
             if self._is_closing:  # `drain()` has cancelled the scopes that it found, and knows nothing of this one
                 scope.cancel()
             try:
-                return {key: await _elicit(context, form) for key, form in forms(asking).items()}
+                results = {
+                    key: await context.session.send_request(form, types.ElicitResult, metadata=metadata)
+                    for key, form in asking.forms.items()
+                }
             except (MCPError, ValidationError) as error:
-                return f"{_CANNOT_ASK} It says: {error}"
+                return failed(f"{_CANNOT_ASK} It says: {error}")
             finally:
                 self._asking.discard(scope)
-        return _CLOSING
+        return failed(_CLOSING) if results is None else await dialogue.go_on(tell, asking, results)
 
     # Protocol versions since 2026-07-28: the answer has the questions; the client repeats its request with the forms.
 
@@ -298,19 +280,9 @@ def _tool(served: object) -> object:
     )
 
 
-def _principal(context: Context) -> str | None:
-    """Return the identity of the client, to which the SDK binds the states that the client keeps."""
-    return caller_of(context).principal
-
-
 def _can_ask(context: Context) -> bool:
     """Return whether the client can show forms to its user."""
     # Elicitation without a mode means forms, which were the only mode at first.
     capabilities = context.session.client_capabilities
     elicitation = None if capabilities is None else capabilities.elicitation
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
-
-
-async def _elicit(context: Context, form: types.ElicitRequest) -> types.ElicitResult:
-    metadata = ServerMessageMetadata(related_request_id=context.request_id)
-    return await context.session.send_request(form, types.ElicitResult, metadata=metadata)
