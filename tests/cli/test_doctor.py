@@ -18,8 +18,6 @@ import callboard.testing
 from callboard._cli import _doctor
 from callboard.testing import ScriptedModel
 from callboard_actors.process._confinement import _support
-from tests.agent._postgres import running_postgres
-from tests.server._servers import NOWHERE, running_redis
 
 from ._commands import PATIENCE, Project, environment
 
@@ -190,13 +188,6 @@ def test_it_needs_no_extra() -> None:
     assert (found["asyncio"], found["uvloop"], found["trio"]) == ("ok", "broken", "ok")
 
 
-def test_a_wrong_option_is_refused_without_an_extra() -> None:
-    done = run_without(EXTRAS, "--url", "mysql://clerk:secret@host/app")
-
-    assert done.returncode == 2
-    assert "error: --url mysql://***@host/app: write redis://..." in done.stderr
-
-
 def test_a_required_package_that_is_missing_is_named() -> None:
     """Other commands fail with an ImportError, whose text does not say how to repair the installation."""
     done = run_without(["pydantic_core", "langgraph"])
@@ -204,81 +195,6 @@ def test_a_required_package_that_is_missing_is_named() -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert "No module named" in done.stdout
     assert "-> pip install" in done.stdout
-
-
-# Servers.
-
-
-@pytest.mark.parametrize("kind", ["redis", "postgres"])
-def test_a_server_that_does_not_answer_is_broken(project: Project, kind: str) -> None:
-    done = project.call("doctor", "--url", NOWHERE[kind])
-
-    assert done.exit_code == 1
-    assert re.search(r"^  broken +\w+://(\*\*\*@)?127.0.0.1:1/.* .*refused", done.stdout, re.MULTILINE)
-    assert "-> start the server, or correct the URL" in done.stdout
-    assert done.stdout.endswith("\n1 check failed.\n")
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://:secret@127.0.0.1:1/0",
-        "redis://:sec/secret@127.0.0.1:1/0",
-        "redis://:12/secret@127.0.0.1:1/0",
-        "postgresql://clerk:secret@127.0.0.1:1/app",
-        "redis://:sec?secret@127.0.0.1:1/0",
-        "redis://:sec@secret@127.0.0.1:1/0",
-        "postgresql://clerk@127.0.0.1:1/app?password=secret",
-        "postgresql://clerk@127.0.0.1:1/app?password=sec@secret",
-        "postgresql://clerk:sec/secret@127.0.0.1:1/app",
-        "mysql://clerk:secret@host/app",
-        "clerk:secret@host",
-    ],
-)
-def test_a_password_is_never_shown(project: Project, url: str) -> None:
-    """Also not that of a URL that nobody understands: the errors of some libraries quote it."""
-    done = project.call("doctor", "--url", url)
-
-    assert done.exit_code in (1, 2)
-    assert "***" in done.output
-    assert "sec" not in done.output.replace("secret of", "").replace("seccomp", "").replace("SECRET", "")
-
-
-@pytest.mark.parametrize("url", ["mysql://host/app", "localhost:6379", "redis:/host", ""])
-def test_a_url_of_no_known_server_is_refused(project: Project, url: str) -> None:
-    done = project.call("doctor", "--url", url)
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"Error: --url {url}: write redis://..., ")
-
-
-@pytest.mark.parametrize(("package", "extra"), [("redis", "redis"), ("psycopg", "postgres")])
-def test_a_server_without_its_client_library_names_the_extra(
-    project: Project, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    found = checks(project, "--url", NOWHERE[extra], code=1)
-
-    (server,) = (one for (group, _), one in found.items() if group == "servers")
-    assert package in server["value"]
-    assert server["remedy"] == f"pip install 'callboard-actors[{extra}]'"
-
-
-def test_a_url_cannot_forge_a_row_of_the_table(project: Project) -> None:
-    told = project.call("doctor", "--url", "redis://127.0.0.1:1/a\n  broken  trio \x1b[2J").stdout
-
-    assert "redis://127.0.0.1:1/a broken trio \\u001b[2J" in told
-
-
-@pytest.mark.exhaustive
-def test_servers_that_answer_tell_their_versions(project: Project) -> None:
-    with running_redis("--requirepass", "secret") as redis, running_postgres() as postgres:
-        right, wrong = (f"unix://:{password}@{redis.socket}" for password in ("secret", "guess"))
-        told = project.call("doctor", "--url", right, "--url", wrong, "--url", postgres.new_database()).stdout
-
-    assert re.search(r"^  ok +unix://\*\*\*@.* Redis [\d.]+$", told, re.MULTILINE)
-    assert re.search(r"^  broken +unix://\*\*\*@.* invalid username-password pair", told, re.MULTILINE)
-    assert re.search(r"^  ok +postgresql://.* PostgreSQL \d+", told, re.MULTILINE)
 
 
 # Confinement.

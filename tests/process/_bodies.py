@@ -202,12 +202,11 @@ def open_files() -> list[str]:
 
 
 USER: ContextVar[str] = ContextVar("user")
-UNSET: ContextVar[str] = ContextVar("unset")
 
 
-def user() -> tuple[str, str]:
-    found = USER.get("nobody"), UNSET.get("nobody")
-    UNSET.set("somebody")
+def user() -> str:
+    found = USER.get("nobody")
+    USER.set("somebody")
     return found
 
 

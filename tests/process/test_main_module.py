@@ -56,13 +56,6 @@ class Desk(Actor):
         return self.points
 
 
-who: ContextVar[str] = ContextVar("who")
-
-
-def whose() -> str:
-    return who.get()
-
-
 def point(x: int) -> Point:
     return Point(x, Color.RED)
 
@@ -315,11 +308,6 @@ for _ in range(500):
         break
     await anyio.sleep(0.01)
 assert not children(), children()
-""",
-    "a variable": """
-who.set("me")
-async with Processes(workers=1, carries=["__main__:who"]) as pool:
-    assert await pool.run(whose) == "me"
 """,
     "what is below the guard": """
 async with Processes(workers=1) as pool:

@@ -59,36 +59,9 @@ async def test_the_trace_and_what_structlog_has_bound_go_along() -> None:
         assert await pool.run(bodies.trace) == "0"
 
 
-async def test_context_variables_of_users_go_along_where_they_are_named() -> None:
-    """Unset variables stay unset in the worker, and changes by one call do not reach the next one."""
-    name = f"{bodies.__name__}:USER"
-    async with opened(carries=[name, f"{bodies.__name__}:UNSET"]) as pool:
-        token = bodies.USER.set("ann")
-        try:
-            assert await pool.run(bodies.user) == ("ann", "nobody")
-            assert await pool.run(bodies.user) == ("ann", "nobody")
-            bodies.USER.set(lambda: "no text")  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match=f"its context variable {name} .* cannot be pickled"):
-                await pool.run(bodies.user)
-        finally:
-            bodies.USER.reset(token)
-        assert await pool.run(bodies.user) == ("nobody", "nobody")
-
-
-@pytest.mark.parametrize(
-    ("carries", "message"),
-    [
-        ("a:b", "carries='a:b' is one string"),
-        (["json"], "carries='json' names no variable; write it as 'package.module:variable'"),
-        (["no_such_module:x"], "carries='no_such_module:x' cannot be found: No module"),
-        (["json:nothing"], "carries='json:nothing' cannot be found: module 'json' has no"),
-        (["json:dumps"], "carries='json:dumps' is no ContextVar"),
-    ],
-)
-def test_what_is_no_context_variable_is_refused_at_once(carries: Any, message: str) -> None:
-    """The error is raised when the pool is built, not by the first call."""
-    with pytest.raises((TypeError, ValueError), match=message):
-        Processes(carries=carries)
+async def test_a_context_variable_that_a_call_sets_is_unset_in_the_next_one() -> None:
+    async with opened(workers=1) as pool:
+        assert [await pool.run(bodies.user) for _ in range(2)] == ["nobody", "nobody"]
 
 
 async def test_a_worker_that_never_stops_talking_keeps_nobody_from_working(tmp_path: Any) -> None:

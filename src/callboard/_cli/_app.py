@@ -98,9 +98,9 @@ def init(options: InitOptions) -> None:
 @app.command()
 @takes(DoctorOptions)
 def doctor(options: DoctorOptions) -> None:
-    """Check this installation: versions, extras, variables, confinement, event loops and servers.
+    """Check this installation: versions, extras, confinement and event loops.
 
-    Runs a small agent on each event loop; nothing is sent over the network, except to servers given with `--url`.
+    Runs a small agent on each event loop; nothing is sent over the network.
     Each problem is shown with its remedy. The command works without any extra.
 
     A check is *ok*, *absent* (optional, and not installed or not supported here), *warning* or *broken*.
@@ -108,8 +108,6 @@ def doctor(options: DoctorOptions) -> None:
     **Examples**
 
     `callboard doctor`
-
-    `callboard doctor --url redis://localhost --url postgresql://user:password@host/name`
 
     `callboard doctor --json`
 
@@ -119,7 +117,7 @@ def doctor(options: DoctorOptions) -> None:
     """
     from callboard._cli._doctor import run_doctor
 
-    _finish(lambda: run_doctor(options.url or (), as_json=options.as_json))
+    _finish(lambda: run_doctor(as_json=options.as_json))
 
 
 @app.command()

@@ -220,13 +220,6 @@ class TraceOptions:
 class DoctorOptions:
     """Options of `callboard doctor`."""
 
-    url: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="Also check this Redis or PostgreSQL server. May be repeated. Passwords are not printed.",
-        ),
-    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False
 
 

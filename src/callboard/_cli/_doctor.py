@@ -1,4 +1,4 @@
-"""Command `callboard doctor`: checks versions, extras, confinement, backends and servers, and prints remedies."""
+"""Command `callboard doctor`: checks versions, extras, confinement and backends, and prints remedies."""
 
 # Other packages are imported inside functions: the command has to report a package that is missing or broken.
 
@@ -6,13 +6,12 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, metadata, requires, version
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import parse_qs, unquote, urlsplit
 
-from callboard._cli._shown_text import CommandError, count, duration, error_text, one_line
+from callboard._cli._shown_text import count, duration, error_text, one_line
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -37,19 +36,13 @@ class Check:
     remedy: str = ""
 
 
-def run_doctor(urls: Sequence[str], *, as_json: bool) -> int:
-    """Run all checks, print the results, return the exit code; raise `CommandError` for a URL of an unknown scheme."""
-    for url in urls:
-        if _scheme(url) not in CHECK_SERVER:
-            raise CommandError(
-                f"--url {one_line(_shown(url), _LONGEST)}: write {', '.join(f'{one}://...' for one in CHECK_SERVER)}"
-            )
+def run_doctor(*, as_json: bool) -> int:
+    """Run all checks, print the results, and return the exit code."""
     groups: dict[str, Callable[[], Iterable[Check]]] = {
         "versions": _versions,
         "extras": _extras,
         "confinement": _confinement,
         "backends": _backends,
-        "servers": lambda: map(_server, urls),
     }
     found = {name: _results(name, checks) for name, checks in groups.items()}
     broken = sum(check.state == "broken" for checks in found.values() for check in checks)
@@ -66,13 +59,8 @@ def run_doctor(urls: Sequence[str], *, as_json: bool) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run the command without typer, in an installation without the extra `cli`; return the exit code."""
     parser = argparse.ArgumentParser(prog="callboard doctor", description="Check this installation of callboard.")
-    parser.add_argument("--url", action="append", default=[], help="also check this Redis or PostgreSQL server")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    given = parser.parse_args(arguments)
-    try:
-        return run_doctor(given.url, as_json=given.json)
-    except CommandError as error:
-        parser.error(str(error))
+    return run_doctor(as_json=parser.parse_args(arguments).json)
 
 
 def _results(group: str, checks: Callable[[], Iterable[Check]]) -> list[Check]:
@@ -89,7 +77,7 @@ def _print_table(group: str, checks: Sequence[Check]) -> None:
     if not checks:
         return
     print(group)
-    # Escaped and on one line: texts of servers cannot control the terminal, nor forge a row.
+    # Escaped and on one line: texts of other packages cannot control the terminal, nor forge a row.
     names = [one_line(check.name, _LONGEST) for check in checks]
     width = max(map(len, names))
     for name, check in zip(names, checks, strict=True):
@@ -233,66 +221,3 @@ def _run_agent(backend: str, options: dict[str, Any]) -> float:
     if contents != ["ping?", "", "pong", "Done."]:
         raise RuntimeError(f"the messages of the agent are {contents}")
     return time.perf_counter() - start
-
-
-# Servers.
-
-
-def _server(url: str) -> Check:
-    """Connect to the server at a URL; return its version or the reason of the failure, without the password."""
-    shown = _shown(url)
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # may raise ValueError
-        if "@" in parts.path:
-            raise ValueError
-    except ValueError:  # its text may contain a part of the password
-        return Check(shown, "broken", "no valid URL", "percent-encode special characters of the password")
-    try:
-        return Check(shown, "ok", CHECK_SERVER[_scheme(url)](url))
-    except ImportError as error:
-        remedy = _install(f"callboard-actors[{'postgres' if _scheme(url).startswith('postgres') else 'redis'}]")
-        return Check(shown, "broken", error_text(error), remedy)
-    except Exception as error:
-        told = error_text(error)
-        for secret in filter(None, (parts.password, *parse_qs(parts.query).get("password", ()))):
-            told = told.replace(secret, "***").replace(unquote(secret), "***")
-        return Check(shown, "broken", told, "start the server, or correct the URL")
-
-
-def _shown(url: str) -> str:
-    """Return a URL without user name, password and query."""
-    # Not `callboard.threads.masked`, which imports packages that may be missing.
-    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
-    before, at, where = rest.rpartition("@")
-    if "@" in before:  # in a password, or in a query: the address cannot be told from them
-        where = "..."
-    return f"{scheme}{separator}{'***@' if at else ''}{where.partition('?')[0]}"
-
-
-def _scheme(url: str) -> str:
-    return url.partition("://")[0].lower() if "://" in url else ""
-
-
-def _redis_version(url: str) -> str:
-    import redis
-
-    with redis.Redis.from_url(url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT) as client:
-        found: Any = client.info("server")
-        return f"Redis {found['redis_version']}"
-
-
-def _postgres_version(url: str) -> str:
-    import psycopg
-
-    with psycopg.connect(url, connect_timeout=int(_TIMEOUT)) as connection:
-        return f"PostgreSQL {connection.info.parameter_status('server_version')}"
-
-
-CHECK_SERVER: Mapping[str, Callable[[str], str]] = {
-    "redis": _redis_version,
-    "rediss": _redis_version,
-    "unix": _redis_version,
-    "postgresql": _postgres_version,
-    "postgres": _postgres_version,
-}

@@ -5,7 +5,7 @@ import io
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -66,20 +66,18 @@ def _pickled(value: object) -> bytes:
 
 def packed(
     body: Body,
-    variables: Mapping[str, Any],
     dumps: Callable[[object], bytes] = _pickled,
     where: str = _THERE,
     function: str = _FUNCTION,
 ) -> bytes:
-    """Pickle a call with its context variables; if this fails, raise a `TypeError` that names the unpicklable part."""
+    """Pickle a call; if this fails, raise a `TypeError` that names the unpicklable part."""
     try:
-        return dumps((body.fn, body.args, dict(body.kwargs), variables))
+        return dumps((body.fn, body.args, dict(body.kwargs)))
     except Exception as error:
         # Parts are pickled one by one only after a failure, to name the part.
         parts: list[tuple[object, str]] = [(body.fn, function)]
         parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(body.args, 1)]
         parts += [(value, f"argument {name} ({_shown(value)})") for name, value in body.kwargs.items()]
-        parts += [(value, f"context variable {name} ({_shown(value)})") for name, value in variables.items()]
         for value, what in parts:
             try:
                 dumps(value)

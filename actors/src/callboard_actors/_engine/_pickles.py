@@ -1,4 +1,4 @@
-"""Pickling of calls and results; names by which workers find functions; context variables sent with calls.
+"""Pickling of calls and results; names by which workers find functions.
 
 Names of the main module are found in whichever process reads a pickle. The name of a decorated function leads to the
 decorator's result. The function is found in an attribute of the result: LangChain's `@tool` keeps it as `func` or
@@ -8,8 +8,6 @@ decorator's result. The function is found in an attribute of the result: LangCha
 import io
 import pickle
 import re
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from types import FunctionType
 from typing import Any
 
@@ -85,44 +83,4 @@ def named(module: str, qualname: str) -> Any:
             found = getattr(found, name)
     except AttributeError as error:
         raise AttributeError(missing(qualname) if module in NAMES else str(error)) from error
-    return found
-
-
-# Context variables of users that are sent with calls: `carries=["package.module:variable"]`.
-
-
-class Variables:
-    """Context variables that a pool sends to its workers, each named as `"package.module:variable"`."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        if isinstance(names, str):
-            raise TypeError(f"carries={names!r} is one string; give a list of names of variables")
-        self._variables = {name: _variable(name) for name in names}
-
-    def values(self) -> dict[str, Any]:
-        """Return the current values of the variables that are set in this context."""
-        found = {name: variable.get(_UNSET) for name, variable in self._variables.items()}
-        return {name: value for name, value in found.items() if value is not _UNSET}
-
-
-_UNSET = object()
-"""Marker for context variables that are not set, because `None` may be the value of one that is set."""
-
-
-def set_all(values: Mapping[str, Any]) -> None:
-    """Set context variables by their names; called in a worker, in the context of the call."""
-    for name, value in values.items():
-        _variable(name).set(value)
-
-
-def _variable(name: str) -> ContextVar[Any]:
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise ValueError(f"carries={name!r} names no variable; write it as 'package.module:variable'")
-    try:
-        found = getattr(module_named(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"carries={name!r} cannot be found: {error}") from error
-    if not isinstance(found, ContextVar):
-        raise TypeError(f"carries={name!r} is no ContextVar, but of type {type(found).__qualname__}")
     return found

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, cast
 
 from callboard_actors._engine._frames import Kind, lost
-from callboard_actors._engine._pickles import dumps, loads, set_all
+from callboard_actors._engine._pickles import dumps, loads
 
 _TRACEBACK_BOUND = 16 * 1024
 """Largest length of a traceback in a note, in characters."""
@@ -37,8 +37,7 @@ def replies(*, is_plain: bool) -> Replies:
 def called(pickled: memoryview | bytes, encode: Replies) -> Reply | Coroutine[Any, Any, Reply]:
     """Unpickle a call and run its function; return the encoded reply, or a coroutine that returns it."""
     try:
-        fn, args, kwargs, variables = loads(pickled)
-        set_all(variables)
+        fn, args, kwargs = loads(pickled)
         value = fn(*args, **kwargs)
     except Exception as error:
         return encode.raised(_without_own_frame(error))

@@ -15,7 +15,6 @@ from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, i
 from callboard_actors._engine._frames import Kind, call_of
 from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._main_module import why_no_pool
-from callboard_actors._engine._pickles import Variables
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._plain_codec import opened_reply
@@ -58,8 +57,6 @@ class Processes(OpenedEngine[Crew]):
         max_result: bytes of an encoded result at most.
         max_output: bytes of a call's stdout and stderr, counted from the end, that are kept for errors.
         start_timeout: seconds for the start of the workers, including `preload`.
-        carries: your context variables that are sent with each call, as `"package.module:variable"`; values are
-            pickled.
         confine: permissions of workers that run untrusted code. They answer in JSON, and serve one call each by
             default.
 
@@ -82,7 +79,6 @@ class Processes(OpenedEngine[Crew]):
         max_result: int = 64 * 1024 * 1024,
         max_output: int = 64 * 1024,
         start_timeout: float = 30.0,
-        carries: Sequence[str] = (),
         confine: Confine | None = None,
     ) -> None:
         if isinstance(preload, str):
@@ -101,7 +97,6 @@ class Processes(OpenedEngine[Crew]):
             start_timeout=start_timeout,
             confine=confine,
         )
-        self._variables = Variables(carries)
         # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
         self._wanted: dict[str, None] = {}
         super().__init__(
@@ -158,7 +153,7 @@ class Processes(OpenedEngine[Crew]):
 
         On cancellation, the function call has the grace of `body` or of the pool, whichever is shorter.
         """
-        data = packed(body, self._variables.values())
+        data = packed(body)
         with self._bodies.running(body, grace=self._terms.grace) as noted:
             for left in reversed(range(_ATTEMPTS)):
                 crew = self._here(noted.title, noted.call_id)
@@ -187,7 +182,7 @@ class Processes(OpenedEngine[Crew]):
         self._bodies.check_open(title)
         crew = self._here(title)
         worker = await crew.hire(title)
-        seat = SeatProxy(title, worker, crew.end, self._terms, self._variables)
+        seat = SeatProxy(title, worker, crew.end, self._terms)
         # A task of the pool, not of this block: open calls must be failed even if the block is cancelled.
         crew.look_after(seat.keep)
         try:

@@ -27,7 +27,6 @@ from callboard_actors._engine._frames import (
     from_json,
 )
 from callboard_actors._engine._kernel import shared_number
-from callboard_actors._engine._pickles import Variables
 from callboard_actors._util._own_task import finish
 from callboard_actors.process._plain_codec import opened_reply
 from callboard_actors.process._seat_calls import Connection, OpenCalls, hand_on
@@ -327,13 +326,11 @@ class SeatProxy:
         worker: WorkerProxy,
         end: Callable[[WorkerProxy, float | None], Awaitable[None]],
         terms: PoolOptions,
-        variables: Variables,
     ) -> None:
         self._title = title
         self._worker = worker
         self._end = end
         self._terms = terms
-        self._variables = variables
         self._numbers = itertools.count(1)
         self._calls = OpenCalls()
         self._connection = Connection(worker.send, worker.reader(terms.max_result))
@@ -355,7 +352,7 @@ class SeatProxy:
         """Run an async function in the worker, concurrently with other calls; see `callboard.extend.Seat`."""
         if self._reason is not None or self._worker.asked_to_end:
             raise self._death(body, begun=False)
-        data = call_of(inject_context(), packed(body, self._variables.values()))
+        data = call_of(inject_context(), packed(body))
         # No await from here to the `try`: a call that is registered is also ended.
         number = next(self._numbers)
         one = self._calls.send(self._connection, number, frame(Kind.CALL, number, data))

@@ -96,7 +96,7 @@ def pickle_body(body: Body) -> PickledBody:
         args = tuple(place if argument is body.subject else argument for argument in body.args)
         return PickledBody((own, subject), dumps((own.digest, args, dict(body.kwargs))))
     except Exception:
-        _codec.packed(body, {}, dumps, "on Ray", "function")  # raises an error that names the part
+        _codec.packed(body, dumps, "on Ray", "function")  # raises an error that names the part
         raise
 
 
