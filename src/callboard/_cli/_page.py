@@ -17,7 +17,7 @@ from callboard._cli._grid import Column, call_labels, shown_arguments
 from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
 from callboard._cli._shown_text import as_json, named, printable
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS
-from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
+from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
 
 T = TypeVar("T")
 
@@ -52,7 +52,9 @@ def page_json(recording: Recording, live: LiveState | None = None) -> str:
     """Return a recording as JSON data for the HTML page; if `live` is "running", open calls last until the present."""
     parts = recording.parts
     if live == "running":
-        parts = (*parts[:-1], _until_now(parts[-1]))
+        last = parts[-1]
+        since = 0.0 if last.started is None else (datetime.now(UTC) - last.started).total_seconds()
+        parts = (*parts[:-1], replace(last, end=max(last.end, since)))
     data = {
         "live": live,
         "failed": sum(call.failed for call in recording.calls()),
@@ -61,11 +63,6 @@ def page_json(recording: Recording, live: LiveState | None = None) -> str:
         "parts": [_part(part, is_live=live is not None) for part in parts],
     }
     return json.dumps(data, allow_nan=False, separators=(",", ":"))
-
-
-def _until_now(part: Part) -> Part:
-    since = 0.0 if part.started is None else (datetime.now(UTC) - part.started).total_seconds()
-    return replace(part, end=max(part.end, since))
 
 
 def _html(title: str, data: str, scripts: Sequence[str], sources: str = "") -> str:
@@ -153,7 +150,12 @@ def _call(call: RecordedCall, part: Part, label: str) -> dict[str, Any]:
         "waits": [_stretch(one.start, one.end, end, one.error) for one in call.waits],
         "attempts": [{"number": one.number, **_stretch(one.start, one.end, end, one.error)} for one in call.attempts],
         "asks": [
-            {"handler": f"{named(one.actor)}.{named(one.handler)}", "ahead": one.ahead, **_times_of_ask(one, end)}
+            {
+                "handler": f"{named(one.actor)}.{named(one.handler)}",
+                "ahead": one.ahead,
+                "waited": None if one.taken is None else _time(one.taken - one.start),
+                **_stretch(one.start, one.end, end, one.error),
+            }
             for one in call.asks
         ],
         "notes": [
@@ -168,11 +170,6 @@ def _call(call: RecordedCall, part: Part, label: str) -> dict[str, Any]:
 def _stretch(start: float, end: float | None, latest: float, error: str | None) -> dict[str, Any]:
     stop = latest if end is None else end
     return {"start": _time(start), "end": _time(max(start, stop)), "open": end is None, "error": _shown(error)}
-
-
-def _times_of_ask(ask: RecordedAsk, latest: float) -> dict[str, Any]:
-    stretch = _stretch(ask.start, ask.end, latest, ask.error)
-    return stretch | {"waited": None if ask.taken is None else _time(ask.taken - ask.start)}
 
 
 def _time(value: float) -> float:

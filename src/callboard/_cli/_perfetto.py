@@ -44,19 +44,13 @@ def perfetto(recording: Recording) -> str:
     """Return a recording as JSON in Chrome's trace event format, which Perfetto and Chrome can open."""
     events: list[Event] = []
     process = 0
-    for part, offset in _with_offsets(recording):
+    first = next((part.started for part in recording.parts if part.started), None)
+    for part in recording.parts:
+        offset = (part.started - first).total_seconds() if part.started and first else 0.0
         for run in runs_of(part):
             process += 1
             events += _Process(process, part, offset, several=len(recording.parts) > 1).events(run)
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False)
-
-
-def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
-    """Yield each part of a recording with its offset: its start in seconds after the start of the first part."""
-    # The offset is 0 if a start is unknown.
-    first = next((part.started for part in recording.parts if part.started), None)
-    for part in recording.parts:
-        yield part, (part.started - first).total_seconds() if part.started and first else 0.0
 
 
 @dataclass(frozen=True, slots=True)

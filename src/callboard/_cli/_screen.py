@@ -1,7 +1,8 @@
 """Output of a run on the terminal: the streamed text of the model, and the states and results of calls."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from textwrap import wrap
 from typing import Any
 
@@ -23,32 +24,21 @@ _ROWS = 12
 """Largest number of open calls that have a row each; for more calls, a table shows counts by tool."""
 
 
-class _Reply:
-    """Calls of one model reply, with their labels. Labels are cached for the last requested width only."""
-
-    def __init__(self, calls: Sequence[ToolCall]) -> None:
-        self._calls = [(call["name"], shown_arguments(call["args"])) for call in calls]
-        self._labels: dict[int, Sequence[str]] = {}
-
-    def label(self, place: int, width: int) -> str:
-        """Return the label of the call at the index `place` in this reply, at most `width` terminal cells wide."""
-        if width not in self._labels:
-            self._labels = {width: call_labels(self._calls, width)}
-        return self._labels[width][place]
-
-
 class Calls:
     """Labels and counts of the calls of a run; the counts come from an observer."""
 
     def __init__(self, tools: Iterable[str]) -> None:
         self.counts = CallCounts(tools)
-        self._asked: dict[str | None, tuple[_Reply, int]] = {}
+        self._asked: dict[str | None, tuple[Callable[[int], Sequence[str]], int]] = {}
+        """Function from a width to the labels of all calls of a reply, and the place of a call, by the id of the call.
+        """
 
     def asked_for(self, calls: Sequence[ToolCall]) -> None:
         """Store the calls of one reply of the model, to make labels for the calls later."""
         # A graph of LangGraph sends no events, so only its messages contain the names of its calls.
-        reply = _Reply(calls)
-        self._asked.update((call["id"], (reply, place)) for place, call in enumerate(calls))
+        shown = [(call["name"], shown_arguments(call["args"])) for call in calls]
+        labels = lru_cache(maxsize=1)(partial(call_labels, shown))
+        self._asked.update((call["id"], (labels, place)) for place, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
         """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
@@ -58,8 +48,8 @@ class Calls:
         """Return a label of a call, which differs from the labels of the other calls of the same reply."""
         if call_id not in self._asked:
             return call_label(tool, None, width)
-        reply, place = self._asked[call_id]
-        return reply.label(place, width)
+        labels, place = self._asked[call_id]
+        return labels(width)[place]
 
     def table(self, now: float, width: int) -> RenderableType:
         """Return the open calls as rows, or as counts by tool if there are many; `now` is a time of the event loop."""

@@ -23,7 +23,8 @@ def printable(text: str) -> str:
     # direction override could show it reversed.
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escaped(char) if _acts(char) else char for char in text)
+    # A JSON escape: inside JSON text the value stays the same.
+    return "".join(json.dumps(char)[1:-1] if _acts(char) else char for char in text)
 
 
 def named(text: str) -> str:
@@ -34,10 +35,6 @@ def named(text: str) -> str:
 
 def _acts(char: str) -> bool:
     return char not in "\n\t" and char not in _JOINERS and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escaped(char: str) -> str:
-    return json.dumps(char)[1:-1]  # a JSON escape: inside JSON text the value stays the same
 
 
 def one_line(text: str, length: int) -> str:

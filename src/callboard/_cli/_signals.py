@@ -68,17 +68,13 @@ def interruptible_input() -> Generator[None]:
     elif threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield  # not the main thread, which alone gets signals; or the process's only timer is in use
     else:
-        handler = signal.signal(signal.SIGALRM, _do_nothing)
+        handler = signal.signal(signal.SIGALRM, lambda *_: None)
         signal.setitimer(signal.ITIMER_REAL, _LOOK_UP, _LOOK_UP)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, handler)
-
-
-def _do_nothing(number: int, _: object) -> None:
-    """Do nothing. Handler of a timer signal that interrupts a wait, so that Python runs pending signal handlers."""
 
 
 def _end_now(number: int) -> NoReturn:

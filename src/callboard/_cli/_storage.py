@@ -19,8 +19,10 @@ def open_database(where: str, *, must_exist: bool) -> Generator[Threads]:
     """Open the database at a path or URL for the `with` block; storage errors in the block become `CommandError`."""
     try:
         with _threads(where) as threads:
-            if must_exist:  # checked before anything connects: SQLite would create the file
-                _check_exists(where)
+            # Checked before anything connects: SQLite would create the file.
+            if must_exist and (path := _file_of(where)) is not None and not Path(path).exists():
+                file = masked(path)
+                raise CommandError(f"there is no database {file!r}; callboard run ... --db {file} makes one")
             yield threads
     except StorageError as error:
         raise CommandError(" ".join(printable(str(error)).split())) from error
@@ -31,13 +33,6 @@ def _threads(where: str) -> Threads:
         return Threads(where if "://" in where else f"sqlite:///{where}")
     except (ImportError, ValueError) as error:
         raise CommandError(f"--db {masked(where)}: {error}") from error
-
-
-def _check_exists(where: str) -> None:
-    path = _file_of(where)
-    if path is not None and not Path(path).exists():
-        file = masked(path)
-        raise CommandError(f"there is no database {file!r}; callboard run ... --db {file} makes one")
 
 
 _SQLITE = "sqlite:///"

@@ -92,7 +92,11 @@ class Waterfall:
         """Print calls by run and batch, in the order of their starts."""
         # With a `limit`, failed calls are selected first, then the slowest calls.
         everything = [(call, part) for part in self._recording.parts for call in part.calls]
-        shown = everything if limit is None else nsmallest(limit, everything, key=_least_telling)
+        shown = (
+            everything
+            if limit is None
+            else nsmallest(limit, everything, key=lambda pair: (not pair[0].failed, -_took(*pair)))
+        )
         wanted = {id(call) for call, _ in shown}
         for part in self._recording.parts:
             self._line(about_part(part), "bold")
@@ -220,10 +224,6 @@ def _not_in(label: str, call: RecordedCall, part: Part) -> str:
     args = _arguments(call, part)
     whole = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
     return "" if whole == label or not args else whole.removeprefix(named(call.tool))
-
-
-def _least_telling(pair: tuple[RecordedCall, Part]) -> tuple[bool, float]:
-    return (not pair[0].failed, -_took(*pair))
 
 
 def _took(call: RecordedCall, part: Part) -> float:

@@ -101,7 +101,12 @@ class Outputs:
         store = self._store_for(runtime)
         if store is not None and await self._stored(store, thread, output_id, text):
             return output_id
-        return output_id if self._remember((thread, output_id), text) else None
+        try:
+            with self._lock:
+                self._memory[thread, output_id] = text
+        except ValueError:  # larger than the whole memory limit
+            return None
+        return output_id
 
     async def find(self, output_id: str, runtime: Runtime) -> str | None:
         """Return the text with an id; `None` if this conversation has no such text. Errors of the store are raised."""
@@ -122,7 +127,9 @@ class Outputs:
         try:
             # As the `put` of the store itself: an output expires with the store's other values.
             ttl = (store.ttl_config or {}).get("default_ttl")
-            op = PutOp((*_NAMESPACE, thread), output_id, _packed(text), index=False, ttl=ttl)
+            # PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates.
+            value = {"json": json.dumps(text)} if _NOT_FOR_STORES.search(text) else {"text": text}
+            op = PutOp((*_NAMESPACE, thread), output_id, value, index=False, ttl=ttl)
             # A slow store must not turn a finished result into a timeout.
             with fail_after(min(_PATIENCE, remaining() / 2)):
                 await self._access.batch(store, [op])
@@ -134,14 +141,6 @@ class Outputs:
     def _store_for(self, runtime: Runtime) -> BaseStore | None:
         return runtime.store if self._store is None else self._store
 
-    def _remember(self, key: tuple[str, str], text: str) -> bool:
-        try:
-            with self._lock:
-                self._memory[key] = text
-        except ValueError:  # larger than the whole memory limit
-            return False
-        return True
-
 
 def _thread(config: RunnableConfig) -> str:
     """Return the label of a conversation thread in store namespaces."""
@@ -150,14 +149,6 @@ def _thread(config: RunnableConfig) -> str:
     if thread_id is None:
         return "no thread"
     return f"thread {thread_id}".replace("%", "%25").replace(".", "%2E")
-
-
-def _packed(text: str) -> dict[str, str]:
-    """Return a text in a form that every store accepts."""
-    # PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates.
-    if _NOT_FOR_STORES.search(text):
-        return {"json": json.dumps(text)}
-    return {"text": text}
 
 
 # Text blocks
@@ -199,16 +190,12 @@ def shown(texts: list[str], head: int, tail: int, line: str) -> list[str]:
     for text in texts:
         part = text[: max(0, head - start)]
         if not said and head <= start + len(text):
-            part, said = _with_line(part, line), True
+            part, said = f"{part}{line}" if not part or part.endswith("\n") else f"{part}\n{line}", True
         if rest := text[max(0, tail - start) :]:
             part = f"{part}\n{rest}" if part.endswith(line) else part + rest
         parts.append(part)
         start += len(text) + 1  # the positions count the line break that joins two texts
     return parts
-
-
-def _with_line(text: str, line: str) -> str:
-    return f"{text}{line}" if not text or text.endswith("\n") else f"{text}\n{line}"
 
 
 # Budgets and places to cut
@@ -360,7 +347,8 @@ class OutputBudget(Middleware):
         _check_budget(characters, tokens, count_tokens)
         if keep not in get_args(Keep):
             raise ValueError(f"OutputBudget(keep=...) is 'head' or 'both', got {keep!r}")
-        _check_store(store)
+        if not (store is None or isinstance(cast("object", store), BaseStore)):
+            raise TypeError(f"OutputBudget(store=...) takes a LangGraph store, such as InMemoryStore(); got {store!r}")
         check_count("OutputBudget(memory=...)", memory, least=0)
         self._measure = Measure(characters, tokens, count_tokens)
         self._keep = keep
@@ -410,7 +398,10 @@ class OutputBudget(Middleware):
         parts = shown(texts, head, tail, self._line(len(text), head, tail, output_id))
         update: dict[str, object] = {"content": with_texts(message.content, parts)}
         if output_id is not None:
-            update["additional_kwargs"] = _with_id(message.additional_kwargs, output_id)
+            extra = message.additional_kwargs
+            about = extra.get("callboard")
+            known = about if isinstance(about, dict) else {}
+            update["additional_kwargs"] = {**extra, "callboard": {**known, "output_id": output_id}}
         return message.model_copy(update=update)
 
     async def _ends(self, text: str) -> tuple[int, int]:
@@ -485,12 +476,6 @@ def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awai
     )
 
 
-def _with_id(extra: dict[str, Any], output_id: str) -> dict[str, Any]:
-    """Return a message's additional data with the id of the stored text, `{"callboard": {"output_id": ...}}`, added."""
-    about = extra.get("callboard")
-    return {**extra, "callboard": {**(about if isinstance(about, dict) else {}), "output_id": output_id}}
-
-
 def _check_budget(characters: int | None, tokens: int | None, count: object) -> None:
     if characters is not None and tokens is not None:
         raise ValueError(f"OutputBudget takes characters or tokens, got {characters!r} and {tokens!r}")
@@ -504,8 +489,3 @@ def _check_budget(characters: int | None, tokens: int | None, count: object) -> 
         raise ValueError("OutputBudget(count_tokens=...) is for a budget in tokens: OutputBudget(tokens=5000, ...)")
     if not callable(count) or inspect.iscoroutinefunction(count):
         raise TypeError(f"OutputBudget(count_tokens=...) takes a plain function of a text, got {count!r}")
-
-
-def _check_store(store: object) -> None:
-    if store is not None and not isinstance(store, BaseStore):
-        raise TypeError(f"OutputBudget(store=...) takes a LangGraph store, such as InMemoryStore(); got {store!r}")

@@ -24,7 +24,7 @@ from callboard._records._policies import CallPolicy, Limit
 from callboard._records._reports import Statistics
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallRejectedError
-from callboard.tools._chain import Chain, chain_of, middleware_in
+from callboard.tools._chain import chain_of, middleware_in
 from callboard.tools._errors import (
     ErrorHandling,
     ErrorPolicy,
@@ -90,16 +90,13 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         self._middleware = middleware_in("Supervise(middleware=...)", middleware)
         warn_of_model_cache("Supervise", self._middleware)
         self.tools = tools_of(self._middleware)
-        supervision = Supervision(
+        self._supervision = Supervision(
             "Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace
         )
-        _refuse_engines(supervision)
-        self._setup = _Setup(
-            supervision,
-            chain_of(self._middleware, None),
-            ErrorPolicy(handle_tool_errors),
-            ToolFacts(plan_for),
-        )
+        _refuse_engines(self._supervision)
+        self._chain = chain_of(self._middleware, None)
+        self._errors = ErrorPolicy(handle_tool_errors)
+        self._plans = ToolFacts(plan_for)
         self._missing: Missing = missing
         self._checked: set[frozenset[str]] = set()
         if after_hooks:
@@ -113,7 +110,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
     def statistics(self) -> Statistics:
         """Return the numbers of running and waiting calls, and of threads that outlived their calls."""
-        return self._setup.supervision.statistics()
+        return self._supervision.statistics()
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Item]]
@@ -122,13 +119,11 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
             attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
-            tool = self._setup.sync_tool(request)
+            tool = self._sync_tool(request)
             return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
 
         with entered_from("async"):
-            return await self._supervise(
-                request, _Way(body, lambda request: self._setup.sync_tool(request) is not None)
-            )
+            return await self._supervise(request, _Way(body, lambda request: self._sync_tool(request) is not None))
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Item]) -> Item:
         """Supervise a tool call of an agent in sync code; the tool and the inner middleware run in a worker thread."""
@@ -140,10 +135,19 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         with entered_from("sync"):
             return run_from_sync(partial(self._supervise, request, _Way(body, lambda _: True)))
 
+    def _sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
+        """Return the tool of a request if it is sync, and so needs a thread; otherwise `None`."""
+        tool = request.tool
+        return tool if tool is not None and self._plans.of(tool).takes_thread else None
+
+    def _terms(self, request: ToolCallRequest) -> CallOptions:
+        """Return the tool call of a request, with its policy and limits."""
+        return self._supervision.terms(request.tool_call, context=partial(context_of, request))
+
     async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
         self._check_names(request)
-        call = _AgentCall(self._setup, request, way, self._around(request), self._left_out(request))
-        await Batch([call], on_error="cancel", live=self._setup.supervision.batches).run()
+        call = _AgentCall(self, request, way, self._around(request))
+        await Batch([call], on_error="cancel", live=self._supervision.batches).run()
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> BatchContext:
@@ -165,11 +169,11 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             # Checked once per set of names: the check walks all middleware.
             return
         if self._missing == "error":
-            self._setup.supervision.check_tools(names)
-        self._setup.supervision.adopt(tools)
-        _refuse_engines(self._setup.supervision)
+            self._supervision.check_tools(names)
+        self._supervision.adopt(tools)
+        _refuse_engines(self._supervision)
         check_tools(self._middleware, {tool.name: tool for tool in tools})
-        check_policies(self._middleware, self._setup.supervision.policies_of(names))
+        check_policies(self._middleware, self._supervision.policies_of(names))
         self._checked.add(names)
 
 
@@ -210,25 +214,6 @@ def _digest(place: int | None, call: ToolCall) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Setup:
-    """Objects that a `Supervise` makes once and uses for all its calls."""
-
-    supervision: Supervision
-    chain: Chain | None
-    errors: ErrorPolicy
-    plans: ToolFacts[Plan]
-
-    def terms(self, request: ToolCallRequest) -> CallOptions:
-        """Return the tool call of a request, with its policy and limits."""
-        return self.supervision.terms(request.tool_call, context=partial(context_of, request))
-
-    def sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
-        """Return the tool of a request if it is sync, and so needs a thread; otherwise `None`."""
-        tool = request.tool
-        return tool if tool is not None and self.plans.of(tool).takes_thread else None
-
-
-@dataclass(frozen=True, slots=True)
 class _Way:
     """Pair of functions: `body` runs a request's tool; `takes_thread` returns whether `body` needs a worker thread."""
 
@@ -239,23 +224,19 @@ class _Way:
 class _AgentCall(SupervisedCall[Item]):
     """Supervised tool call of an agent: runs middleware and attempts, and converts errors to messages."""
 
-    __slots__ = ("_left_out", "_request", "_setup", "_way")
+    __slots__ = ("_request", "_supervise", "_way")
 
-    def __init__(
-        self, setup: _Setup, request: ToolCallRequest, way: _Way, around: BatchContext, left_out: str | None
-    ) -> None:
-        super().__init__(*setup.terms(request), around)
-        self._left_out = left_out
-        self._setup = setup
+    def __init__(self, supervise: Supervise, request: ToolCallRequest, way: _Way, around: BatchContext) -> None:
+        super().__init__(*supervise._terms(request), around)
+        self._supervise = supervise
         self._request = request
         self._way = way
 
     async def run(self) -> Item:
-        setup = self._setup
-        return await run_judged(self, self._answer, setup.errors.after_middleware, self._reworked)
+        return await run_judged(self, self._answer, self._supervise._errors.after_middleware, self._reworked)
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
-        chain = self._setup.chain
+        chain = self._supervise._chain
         return message if chain is None else await chain.rework(message, self._request, failed)
 
     async def _answer(self) -> Item:
@@ -265,19 +246,19 @@ class _AgentCall(SupervisedCall[Item]):
         if answer is not None:
             note("answered")
             return answer
-        if self._left_out is not None:
-            raise CallRejectedError(self.name, self.id, self._left_out)
-        chain = self._setup.chain
+        if (reason := self._supervise._left_out(self._request)) is not None:
+            raise CallRejectedError(self.name, self.id, reason)
+        chain = self._supervise._chain
         if chain is None:
             return await self._make_attempt(self._request)
         bounded = None if self.policy.timeout is None else self.within_timeout
         return cast("Item", await chain(self._request, self._make_attempt, bounded))
 
     async def _make_attempt(self, request: ToolCallRequest) -> Item:
-        supervision, way = self._setup.supervision, self._way
-        threads = supervision.threads if way.takes_thread(request) else None
+        way = self._way
+        threads = self._supervise._supervision.threads if way.takes_thread(request) else None
         # Middleware may have replaced the request, and with it the tool; then the new tool's policy and limits hold.
-        terms = None if request is self._request else self._setup.terms(request)
+        terms = None if request is self._request else self._supervise._terms(request)
         try:
             output, self.handled_error = await self.attempt(threads, way.body, request, terms=terms), None
         except NoKeyError as error:
@@ -293,9 +274,9 @@ class _AgentCall(SupervisedCall[Item]):
         call, tool = request.tool_call, request.tool
         try:
             if tool is not None:
-                _arguments_of(self._setup.plans.of(tool), request)
+                _arguments_of(self._supervise._plans.of(tool), request)
         except ToolInvocationError as invalid:
-            content = self._setup.errors.invalid_arguments(invalid)
+            content = self._supervise._errors.invalid_arguments(invalid)
             if content is None:
                 raise
             return error_message(content, call, invalid), invalid

@@ -103,9 +103,9 @@ def _use_fakes() -> None:
     _replace(Setup, "plan", _faked_plan)
     if find_spec("langchain") is None:
         return
-    from callboard.middleware._supervise import Supervise, _Setup, _Way
+    from callboard.middleware._supervise import Supervise, _Way
 
-    supervise, sync_tool = Supervise._supervise, _Setup.sync_tool
+    supervise, sync_tool = Supervise._supervise, Supervise._sync_tool
 
     async def with_fakes(middleware: Supervise, request: Any, way: _Way) -> Any:
         async def body(attempt: Attempt, request: Any) -> Any:
@@ -114,7 +114,7 @@ def _use_fakes() -> None:
         return await supervise(middleware, request, replace(way, body=body))
 
     _replace(Supervise, "_supervise", with_fakes)
-    _replace(_Setup, "sync_tool", lambda setup, request: None if _is_fake(request.tool) else sync_tool(setup, request))
+    _replace(Supervise, "_sync_tool", lambda own, request: None if _is_fake(request.tool) else sync_tool(own, request))
 
 
 def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:

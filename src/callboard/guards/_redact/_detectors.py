@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import quote, quote_plus
 
 Span = tuple[int, int]
@@ -38,7 +38,7 @@ class Detector:
     keys: str | re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
-        if not _is_name(self.name):
+        if not isinstance(cast("object", self.name), str) or re.fullmatch(KIND, self.name) is None:
             raise ValueError(f"Detector(name=...) is a word such as 'employee_id', got {self.name!r}")
         if not isinstance(self.find, re.Pattern) and not callable(self.find):
             object.__setattr__(self, "find", _compiled("find", self.find))
@@ -61,10 +61,6 @@ class Detector:
             first, last = max(0, start), min(end, len(text))
             if first < last:
                 yield first, last
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(KIND, value) is not None
 
 
 def _compiled(argument: str, expression: object) -> re.Pattern[str]:

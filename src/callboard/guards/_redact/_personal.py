@@ -20,17 +20,20 @@ _SEPARATOR = re.compile("[ -]")
 
 
 def _ibans(text: str) -> Iterator[Span]:
+    # From an extra; `detectors_of()` has checked that it is installed.
+    from schwifty import IBAN
+
     for head in _HEAD.finditer(text):
         rest = _rest(head[0][:2].upper())
         found = rest.match(text, head.end()) if rest else None
-        if found is not None and _is_valid(head[0] + found[0]):
+        # A valid IBAN has the structure of its country, and the right check digits.
+        if found is not None and IBAN(_SEPARATOR.sub("", head[0] + found[0]), allow_invalid=True).is_valid:
             yield head.start(), found.end()
 
 
 @cache
 def _rest(country: str) -> re.Pattern[str] | None:
     """Return a pattern for a country's IBANs without their first four characters; `None` if the country has none."""
-    # From an extra; `detectors_of()` has checked that it is installed.
     from schwifty import IBAN
     from schwifty.exceptions import SchwiftyException
 
@@ -39,13 +42,6 @@ def _rest(country: str) -> re.Pattern[str] | None:
     except SchwiftyException:
         return None
     return re.compile(rf"(?:[ -]?[A-Za-z0-9]){{{length - 4}}}(?![A-Za-z0-9])")
-
-
-def _is_valid(written: str) -> bool:
-    """Return whether a text is a valid IBAN, by its structure and its check digits."""
-    from schwifty import IBAN
-
-    return IBAN(_SEPARATOR.sub("", written), allow_invalid=True).is_valid
 
 
 IBANS = Detector("iban", _ibans)
@@ -151,7 +147,8 @@ def _cards(text: str) -> Iterator[Span]:
 
 
 def _is_card(found: str) -> bool:
-    digits = _digits(found)
+    digits = _NO_DIGIT.sub("", found)
+    digits = digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
     return _CARD.fullmatch(digits) is not None and _luhn(digits)
 
 
@@ -159,11 +156,6 @@ def _luhn(digits: str) -> bool:
     """Return whether the check digit of a card number is right (ISO/IEC 7812-1, annex B)."""
     numbers = [int(digit) for digit in digits]
     return (sum(numbers[::-2]) + sum(_DOUBLED[number] for number in numbers[-2::-2])) % 10 == 0
-
-
-def _digits(text: str) -> str:
-    digits = _NO_DIGIT.sub("", text)
-    return digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
 
 
 _IP = (

@@ -449,7 +449,9 @@ class Redact(Middleware):
         # secrets, as its context.
         try:
             output = await run_if_long(self._threads, output, partial(redaction.of, output))
-            _clear_handled(redaction)
+            # Observers receive the exception behind a call's error message.
+            if (call := running_call()) is not None and isinstance(call.handled_error, Exception):
+                call.handled_error = redaction.cleared(call.handled_error)
             failure = failure and redaction.cleared(failure)
             _bind_to_thread(redaction.has_tokens)
             # Last, because only now the redaction has the values of all tokens.
@@ -537,13 +539,6 @@ class Redact(Middleware):
 
     def _redaction(self, thread_id: str, known: Mapping[str, str] | None = None) -> Redaction:
         return Redaction(self._detectors, self._key, thread_id, known)
-
-
-def _clear_handled(redaction: Redaction) -> None:
-    """Replace secrets in the exception behind a call's error message, because observers receive the exception."""
-    call = running_call()
-    if call is not None and isinstance(call.handled_error, Exception):
-        call.handled_error = redaction.cleared(call.handled_error)
 
 
 def _bind_to_thread(has_tokens: bool) -> None:

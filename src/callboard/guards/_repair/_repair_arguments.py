@@ -135,11 +135,8 @@ def _common(one: str, other: str) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-class _Unreadable:
-    """Type of `UNREADABLE`, the result for a text that is not JSON. `None` is the result for JSON's `null`."""
-
-
-UNREADABLE = _Unreadable()
+UNREADABLE = object()
+"""Result for a text that is not JSON. `None` is the result for JSON's `null`."""
 
 
 def read(text: str) -> Any:
@@ -300,15 +297,13 @@ def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
         # Cut before the first key that the schema does not allow.
         path = fault[: next((at for at, step in enumerate(steps) if not step), len(steps)) - 1]
         # A value that breaks one alternative may be valid in another: all faults within them are one group.
-        unions = (at for at, step in enumerate(steps[: len(path) + 1]) if sum(map(_is_no_null, step)) > 1)
+        unions = (
+            at for at, step in enumerate(steps[: len(path) + 1]) if sum(one.get("type") != "null" for one in step) > 1
+        )
         group = groups.setdefault(path[: next(unions, len(path))], [])
         if path not in group:
             group.append(path)
     return [group for key, group in groups.items() if not any(key[:length] in groups for length in range(len(key)))]
-
-
-def _is_no_null(schema: Schema) -> bool:
-    return schema.get("type") != "null"
 
 
 def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator[_Correction]:
@@ -439,14 +434,12 @@ def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], 
     record = {**(before if isinstance(before, Mapping) else {}), "repaired": _facts(repairs)}
     update: dict[str, Any] = {"additional_kwargs": {**output.additional_kwargs, "callboard": record}}
     if tells:
-        update["content"] = _with_text(output.content, _sentence(repairs))
+        content, text = output.content, _sentence(repairs)
+        if isinstance(content, str):
+            update["content"] = f"{content}\n\n{text}" if content else text
+        else:
+            update["content"] = [*content, {"type": "text", "text": text}]
     return output.model_copy(update=update)
-
-
-def _with_text(content: str | list[Any], text: str) -> str | list[Any]:
-    if isinstance(content, str):
-        return f"{content}\n\n{text}" if content else text
-    return [*content, {"type": "text", "text": text}]
 
 
 _DONE: Mapping[Kind, str] = {

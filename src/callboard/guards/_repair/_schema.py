@@ -202,14 +202,14 @@ def _places(error: Any) -> Iterator[Path]:
     for one in error.context:
         alternatives[one.schema_path[0]].append(one)
     # Ignore alternatives of another type: a broken object is not a failed attempt to write `null`.
-    suited = [errors for errors in alternatives.values() if not any(map(_is_of_another_kind, errors))]
+    suited = [
+        errors
+        for errors in alternatives.values()
+        if not any(one.validator in _OF_KIND and not one.path for one in errors)
+    ]
     for errors in suited or alternatives.values():
         for one in errors:
             yield from _places(one)
-
-
-def _is_of_another_kind(error: Any) -> bool:
-    return error.validator in _OF_KIND and not error.path
 
 
 def _anything(*_: object) -> None:

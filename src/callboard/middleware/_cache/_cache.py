@@ -287,10 +287,13 @@ class Cache(Middleware):
         note("cache_shared")
         if isinstance(turn, ToolMessage):
             return await self._for_call(turn, request)
+        error = raised_again(turn)
+        if isinstance(error, CallError) and error is not turn:
+            error.call_id = request.tool_call["id"]
         try:
-            raise _for_call_too(turn, request)
+            raise error
         finally:
-            del turn  # breaks a reference cycle: the error's traceback may refer to this frame
+            del turn, error  # breaks a reference cycle: the error's traceback may refer to this frame
 
     async def _lead(self, flight: _Flight, request: ToolCallRequest, call_next: CallNext) -> Output:
         # The initial value counts if the call is cancelled, which `except Exception` does not catch: the next waiting
@@ -312,7 +315,8 @@ class Cache(Middleware):
             return output
         except Exception as error:
             # A copy for the followers, taken now: outer frames will add notes and traceback entries to this error.
-            turn = Turn.LEAD if _is_own_affair(error) else raised_again(error)
+            is_own_affair = is_control_flow(error) or (isinstance(error, CallError) and error.ended in _OWN_AFFAIRS)
+            turn = Turn.LEAD if is_own_affair else raised_again(error)
             raise
         finally:
             # Nothing below waits, so that a cancelled leader still lands its flight. A flight that is never landed
@@ -421,7 +425,12 @@ class Cache(Middleware):
             told = {
                 # LangChain writes the name of the agent into the reply.
                 "agent": ensure_config().get("metadata", {}).get("lc_agent_name"),
-                "tools": [tool if isinstance(tool, dict) else self._as_sent(tool) for tool in request.tools],
+                "tools": [
+                    tool
+                    if isinstance(tool, dict)
+                    else [self._schemas.of(tool), tool.description, getattr(tool, "extras", None)]
+                    for tool in request.tools
+                ],
                 "tool_choice": request.tool_choice,
                 "settings": request.model_settings,
             }
@@ -430,11 +439,10 @@ class Cache(Middleware):
             return None
         form = request.response_format
         schema = None if form is None else _Equal((type(form), getattr(form, "__dict__", form)))
-        return _Key("", None, (_identity_of(request.model), schema, value))
-
-    def _as_sent(self, tool: BaseTool) -> object:
-        """Return the data of a tool that a model receives: schema, description and extras."""
-        return [self._schemas.of(tool), tool.description, getattr(tool, "extras", None)]
+        # Models with equal options are equal; a model without a text form equals only itself.
+        text = dumps(request.model)
+        model = ByIdentity(request.model) if '"not_implemented"' in text else text
+        return _Key("", None, (model, schema, value))
 
     async def _canonical(self, args: Mapping[str, object]) -> str | None:
         if is_long(args):
@@ -509,17 +517,6 @@ def _in_steps(args: Mapping[str, object]) -> str:
     return "".join(_ENCODER.iterencode(args))
 
 
-def _is_own_affair(error: Exception) -> bool:
-    return is_control_flow(error) or (isinstance(error, CallError) and error.ended in _OWN_AFFAIRS)
-
-
-def _for_call_too(error: Exception, request: ToolCallRequest) -> Exception:
-    again = raised_again(error)
-    if isinstance(again, CallError) and again is not error:
-        again.call_id = request.tool_call["id"]
-    return again
-
-
 # Model requests
 
 _UNSENT = {"id", "usage_metadata", "response_metadata", "artifact"}
@@ -528,12 +525,6 @@ _COUNTS = frozenset(("token_usage", "usage", "usage_metadata"))
 """Names under which providers count tokens in `response_metadata`."""
 _CALL_IDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))
 """Names of fields with the id of a call, in messages and in the content blocks of providers."""
-
-
-def _identity_of(model: Any) -> Hashable:
-    """Return a key that is equal for models with equal options; a model without a text form equals only itself."""
-    text = dumps(model)
-    return ByIdentity(model) if '"not_implemented"' in text else text
 
 
 def _with_messages(messages: Iterable[BaseMessage | None], told: Mapping[str, object]) -> str:
