@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 import anyio
 import langgraph.prebuilt
 from anyio.abc import SocketStream
+from httpx2 import AsyncClient, Limits
 from langchain_core.tools import StructuredTool
 
 import callboard
 from callboard import Limit
-from callboard._cli._demo import answer_for, http_client
+from callboard._cli._demo import answer_for
 
 from ._contestants import RUNTIME, asking, direct, queries
 from ._measure import WALL, Budget, Contestant, Table, interleaved, timed
@@ -132,7 +133,8 @@ class Httpx2:
 
     def __init__(self, *, connections: int) -> None:
         self._places = anyio.CapacityLimiter(connections)
-        self._client = http_client(connections=connections)
+        limits = Limits(max_connections=connections, max_keepalive_connections=connections)
+        self._client = AsyncClient(limits=limits, timeout=None, trust_env=False)
 
     async def get(self, url: str) -> tuple[int, bytes]:
         async with self._places:

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from typer.testing import CliRunner
 
+from callboard_actors._util._loopback import is_loopback
 from callboard_actors.mcp_service import _serve, serve_mcp
 from callboard_actors.mcp_service._command import app
-from callboard_actors.mcp_service._http import is_loopback
 from callboard_actors.mcp_service._serve import FAILED, WRONG, http_app
 from callboard_actors.mcp_service._token import TOKEN, take_token
 

@@ -133,16 +133,6 @@ def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
         yield path
 
 
-def query_database(path: Path, city: str) -> dict[str, int]:
-    """Return the number of a city's orders as `count`, and their total amount in cents as `total`."""
-    # A new connection each time: a SQLite connection belongs to its thread, and worker threads come and go.
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-        count, total = connection.execute(
-            "SELECT count(*), coalesce(sum(amount), 0) FROM orders WHERE city = ?", (city,)
-        ).fetchone()
-    return {"count": count, "total": total}
-
-
 # Calls to make, the tools, and the policies of their calls.
 
 _ONE_HANGS_IN = 25
@@ -176,14 +166,6 @@ def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
     return work
 
 
-def http_client(*, connections: int = 64) -> AsyncClient:
-    """Return an HTTP client for requests to the demo's service. The client has no timeout of its own."""
-    # No timeout in the client: the timeout of the call cancels the request. No proxies: the service is on loopback.
-    # httpx2, because httpx takes ten times as long per request.
-    limits = Limits(max_connections=connections, max_keepalive_connections=connections)
-    return AsyncClient(limits=limits, timeout=None, trust_env=False)
-
-
 def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
     """Return a tools node with the tools of the demo, each with a timeout and a queue."""
 
@@ -198,7 +180,12 @@ def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
 
     def query(city: str) -> dict[str, int]:
         """Count the orders of a city in the database, and add up their amounts, in cents."""
-        return query_database(database, city)
+        # A new connection each time: a SQLite connection belongs to its thread, and worker threads come and go.
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            count, total = connection.execute(
+                "SELECT count(*), coalesce(sum(amount), 0) FROM orders WHERE city = ?", (city,)
+            ).fetchone()
+        return {"count": count, "total": total}
 
     return ToolNode([fetch, query, archive], policies=_POLICIES, handle_tool_errors=True)
 
@@ -214,6 +201,7 @@ def _read_answers(messages: list[BaseMessage]) -> str:
 _PATIENCE = 1.0
 """Seconds to wait until the service has noticed that connections were closed."""
 _FETCHES = 300
+_CONNECTIONS = 64
 
 
 class Session:
@@ -245,7 +233,10 @@ class Session:
             raise failure
 
     async def _play(self, service: Service, database: Path, fetches: int) -> None:
-        async with http_client() as client:
+        # No timeout in the client: the timeout of the call cancels the request. No proxies: the service is on loopback.
+        # httpx2, because httpx takes ten times as long per request.
+        limits = Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
+        async with AsyncClient(limits=limits, timeout=None, trust_env=False) as client:
             node = make_node(service.url, client, database)
             model = ScriptedModel([calls(*make_work(fetches)), _read_answers])
             try:

@@ -315,7 +315,11 @@ class Connection(Actor):
         )
         try:
             # Entering the client may block for ever; `_end_when_late()` then fails the actor.
-            self._client = await self.enter(await self._new_client())
+            plan = self._plan
+            transport = await plan.way(self.key, self._link)
+            callbacks = self._questions.callbacks
+            client = Client(transport, mode=plan.mode, message_handler=self._notified, **callbacks)
+            self._client = await self.enter(client)
             self._outputs.judge_for(self._client.session)
             self._link.unfit.version = self._client.protocol_version
             await self._list()
@@ -327,15 +331,6 @@ class Connection(Actor):
         self._session = 0 if self._is_modern and self._plan.is_http else next(_sessions)
         for watcher in (self._end_when_lost, self._list_when_changed, self._listen):
             self._watchers.start_soon(watcher)
-
-    async def _new_client(self) -> Client:
-        plan = self._plan
-        return Client(
-            await plan.way(self.key, self._link),
-            mode=plan.mode,
-            message_handler=self._notified,
-            **self._questions.callbacks,
-        )
 
     def _not_started(self, error: Exception) -> ActorStartError:
         cause: BaseException = error

@@ -21,11 +21,6 @@ from mcp.shared.dispatcher import coerce_request_id
 _UNAUTHORIZED = (401, 403)
 
 
-def auth_of_requests(auth: httpx2.Auth | None) -> httpx2.Auth | None:
-    """Return the authentication for HTTP requests to a server, in a form that allows several requests at a time."""
-    return _SideBySide(auth) if isinstance(auth, OAuthClientProvider) else auth
-
-
 class _SideBySide(httpx2.Auth):
     """Wrapper of the SDK's OAuth client that allows several requests at a time.
 
@@ -119,7 +114,7 @@ async def http_transport(
         transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), max_message),
         headers={"accept-encoding": "identity", **headers},  # a compressed answer may expand beyond all limits
         timeout=httpx2.Timeout(None, connect=_CONNECT),
-        auth=auth_of_requests(auth),
+        auth=_SideBySide(auth) if isinstance(auth, OAuthClientProvider) else auth,
     )
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=max_message) as streams:
         yield streams

@@ -350,7 +350,7 @@ class McpServer(Openable):
                 raise ValueError(f"McpServer({name}=True): the MCP server {self.name!r} has no {name}; leave it out")
 
     def _warn_of_names(self) -> None:
-        if refused := _tools.refused_names(tool.name for tool in self.tools):
+        if refused := [tool.name for tool in self.tools if _tools.TAKEN_BY_ALL.fullmatch(tool.name) is None]:
             _log.warning(
                 "the MCP server %r has tools with names that some models refuse, and all other tools with them: %r; "
                 "McpServer(deny=[...]) leaves them out",

@@ -123,8 +123,8 @@ def _summary(content: Sequence[Block]) -> str:
 _P = TypeVar("_P", bound=types.PaginatedResult)
 _T = TypeVar("_T")
 
-_TAKEN_BY_ALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Pattern of tool names that every model provider accepts."""
+TAKEN_BY_ALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Pattern of tool names that every model provider accepts. One that does not refuses the whole request."""
 _PAGES = 100
 """Maximum number of pages of a server's list."""
 
@@ -195,11 +195,6 @@ def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, st
     return f"the MCP server {server!r} has no tool {name!r}, only {names[:40]}{hint}"
 
 
-def refused_names(names: Iterable[str]) -> list[str]:
-    """Return the tool names that some model providers refuse; these providers then refuse the whole request."""
-    return [name for name in names if _TAKEN_BY_ALL.fullmatch(name) is None]
-
-
 # Conversion.
 
 Call = Callable[[str, dict[str, Any]], Awaitable[tuple[types.CallToolResult, str]]]
@@ -231,18 +226,12 @@ def as_langchain_tool(tool: types.Tool, *, prefix: str, call: Call) -> BaseTool:
     return ServersTool(
         name=name,
         description=tool.description or tool.title or tool.name,
-        args_schema=_schema(tool),
+        args_schema={"properties": {}, **tool.input_schema},  # LangChain reads `properties`, which a server may omit
         coroutine=ask,
         response_format="content_and_artifact",
         metadata=metadata_of(tool),
         handle_tool_error=content_of_error,
     )
-
-
-def _schema(tool: types.Tool) -> dict[str, Any]:
-    """Return the argument schema of a server's tool, for models."""
-    # It has `properties`, which LangChain reads, and which a server may omit.
-    return {"properties": {}, **tool.input_schema}
 
 
 # Resources and prompts.

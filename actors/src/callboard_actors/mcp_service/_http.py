@@ -28,7 +28,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from callboard import Drained, drain_on_signal
-from callboard.extend import literal
 from callboard_actors.mcp_service._callers import SharedToken
 from callboard_actors.mcp_service._service import PATIENCE, Service
 from callboard_actors.mcp_service._token import Token
@@ -207,12 +206,6 @@ def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
 # The server process, with uvicorn.
 
 _log = logging.getLogger("callboard")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host (a name or an address) can be reached only from this machine."""
-    address = literal(host)
-    return host == "localhost" if address is None else address.is_loopback
 
 
 def bracketed(host: str) -> str:

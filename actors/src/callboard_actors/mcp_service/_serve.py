@@ -15,7 +15,8 @@ import anyio
 
 from callboard import ActorStartError, Drained
 from callboard.commands import load_named
-from callboard_actors.mcp_service._http import PATH, McpApp, bracketed, is_loopback, serve_http
+from callboard_actors._util._loopback import is_loopback
+from callboard_actors.mcp_service._http import PATH, McpApp, bracketed, serve_http
 from callboard_actors.mcp_service._service import Served, Service
 from callboard_actors.mcp_service._stdio import StdioConnection, claimed_stdio, serve_stdio
 from callboard_actors.mcp_service._token import Token, check_token, take_token

@@ -1,6 +1,6 @@
 """Calls of a dedicated worker process: a connection with a send queue, and the calls that wait for their replies.
 
-Of each call, `OpenCalls` receives events and one reply, or knows why there is no reply.
+Of each call, `SeatCalls` receives events and one reply, or knows why there is no reply.
 """
 
 from collections import deque
@@ -75,56 +75,6 @@ class OpenCall:
             await self._news.wait()
 
 
-class OpenCalls:
-    """Unanswered calls on a connection, by their numbers."""
-
-    def __init__(self) -> None:
-        self._calls: dict[int, OpenCall] = {}
-
-    def __len__(self) -> int:
-        """Return the number of calls that have no reply yet."""
-        return len(self._calls)
-
-    def send(self, connection: "Connection", number: int, data: bytes) -> OpenCall:
-        """Register a call, queue its frame on the connection, and return the open call."""
-        # A number is never reused, so a late frame cannot reach another call.
-        self._calls[number] = one = OpenCall()
-        connection.send(data, one)
-        return one
-
-    def take_in(self, header: Header, said: bytes | bytearray) -> None:
-        """Process a frame that the worker sent for one of these calls; raise `GarbageError` if it is not allowed."""
-        one = self._calls.get(header.number)
-        if one is None:
-            # A cancelled call stays in the table until its reply, so this is no late frame but a protocol error.
-            raise GarbageError("it is for no call")
-        one.take_in(header, said)
-        if one.is_over:
-            del self._calls[header.number]
-
-    def lose(self, reason: str) -> None:
-        """End all unanswered calls, because the connection has ended; `reason` is the text for their errors."""
-        calls, self._calls = self._calls, {}
-        for one in calls.values():
-            one.lose(reason)
-
-    async def end(self, connection: "Connection", number: int, seconds: float) -> bool:
-        """Cancel a call and wait at most `seconds` for its end, shielded from cancellation; return whether it ended."""
-        one = self._calls.get(number)
-        if one is None:
-            return True
-        if not one.is_sent:
-            # Still queued: the worker will never see it, so there is nothing to wait for.
-            one.is_withdrawn = True
-            del self._calls[number]
-            return True
-        # In the same queue as calls: the worker never reads a cancellation before its call.
-        connection.send(frame(Kind.CANCEL, number))
-        with anyio.move_on_after(seconds, shield=True):
-            await one.until_ended()
-        return one.is_over
-
-
 def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
     """Decode an event of a call and pass it to `deliver`; raise `GarbageError` if the event is invalid."""
     told = from_json(said)
@@ -140,8 +90,8 @@ _LONGEST_WRITE = 256 * 1024
 """Number of bytes after which no further frame is joined to a write."""
 
 
-class Connection:
-    """Connection to a dedicated worker process, with a send queue.
+class SeatCalls:
+    """Unanswered calls of a dedicated worker process by their numbers, and the queue of frames to the process.
 
     Args:
         write: function that sends bytes to the process; it raises `OSError` if the process has ended.
@@ -151,27 +101,64 @@ class Connection:
     def __init__(self, write: Callable[[bytes], Awaitable[None]], reader: FrameReader) -> None:
         self._write_bytes = write
         self._reader = reader
+        self._calls: dict[int, OpenCall] = {}
         self._queue = deque[tuple[bytes, OpenCall | None]]()
         self._more = anyio.Event()
 
-    def send(self, data: bytes, call: OpenCall | None = None) -> None:
-        """Queue a frame and return at once; `call` is the call that the frame starts, if any."""
-        self._queue.append((data, call))
-        self._more.set()
+    def send(self, number: int, data: bytes) -> OpenCall:
+        """Register a call, queue its frame, and return the open call at once."""
+        # A number is never reused, so a late frame cannot reach another call.
+        self._calls[number] = one = OpenCall()
+        self._put(data, one)
+        return one
 
-    async def run(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> str | None:
+    def lose(self, reason: str) -> None:
+        """End all unanswered calls, because the connection has ended; `reason` is the text for their errors."""
+        calls, self._calls = self._calls, {}
+        for one in calls.values():
+            one.lose(reason)
+
+    async def end(self, number: int, seconds: float) -> bool:
+        """Cancel a call and wait at most `seconds` for its end, shielded from cancellation; return whether it ended."""
+        one = self._calls.get(number)
+        if one is None:
+            return True
+        if not one.is_sent:
+            # Still queued: the worker will never see it, so there is nothing to wait for.
+            one.is_withdrawn = True
+            del self._calls[number]
+            return True
+        # In the same queue as calls: the worker never reads a cancellation before its call.
+        self._put(frame(Kind.CANCEL, number))
+        with anyio.move_on_after(seconds, shield=True):
+            await one.until_ended()
+        return one.is_over
+
+    async def run(self) -> str | None:
         """Read and write frames until the process closes its socket; return what it has sent that is no valid frame."""
         mistake: str | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._write)
-            mistake = await self._read(on_frame)
+            mistake = await self._read()
             group.cancel_scope.cancel()
         return mistake
 
-    async def _read(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> str | None:
+    def _put(self, data: bytes, call: OpenCall | None = None) -> None:
+        self._queue.append((data, call))
+        self._more.set()
+
+    async def _read(self) -> str | None:
         try:
             while True:
-                on_frame(*await self._reader.next())
+                header, said = await self._reader.next()
+                one = self._calls.get(header.number)
+                if one is None:
+                    # A cancelled call stays in the table until its reply, so this is no late frame but a protocol
+                    # error.
+                    raise GarbageError("it is for no call")
+                one.take_in(header, said)
+                if one.is_over:
+                    del self._calls[header.number]
         # One wrong frame ends the connection: the bytes after it cannot be trusted to be frames.
         except GarbageError as error:
             return f"its worker process sent what is no reply: {error}"

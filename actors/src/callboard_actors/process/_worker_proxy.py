@@ -29,7 +29,7 @@ from callboard_actors._engine._frames import (
 from callboard_actors._engine._kernel import shared_number
 from callboard_actors._util._own_task import finish
 from callboard_actors.process._plain_codec import opened_reply
-from callboard_actors.process._seat_calls import Connection, OpenCalls, hand_on
+from callboard_actors.process._seat_calls import SeatCalls, hand_on
 from callboard_actors.process._settings import PoolOptions, Settings
 from callboard_actors.process._socket_reader import incoming
 
@@ -332,8 +332,7 @@ class SeatProxy:
         self._end = end
         self._terms = terms
         self._numbers = itertools.count(1)
-        self._calls = OpenCalls()
-        self._connection = Connection(worker.send, worker.reader(terms.max_result))
+        self._calls = SeatCalls(worker.send, worker.reader(terms.max_result))
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
         self._broken: str | None = None
         # Why the worker ended. Set by `_settle` at the very end, so it also says that no call can be made.
@@ -355,7 +354,7 @@ class SeatProxy:
         data = call_of(inject_context(), packed(body))
         # No await from here to the `try`: a call that is registered is also ended.
         number = next(self._numbers)
-        one = self._calls.send(self._connection, number, frame(Kind.CALL, number, data))
+        one = self._calls.send(number, frame(Kind.CALL, number, data))
         try:
             if body.on_begin is not None:
                 body.on_begin()  # in the `try`: after its error, the call must not stay registered
@@ -382,7 +381,7 @@ class SeatProxy:
     async def _cancel(self, number: int, body: Body) -> None:
         """Cancel a call in the worker and wait for its end; end the worker if the call exceeds its grace."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
-        if not await self._calls.end(self._connection, number, grace):
+        if not await self._calls.end(number, grace):
             reason = f"{body.title!r} had been cancelled there and did not end within its grace"
             await self._break(reason, by_itself=False)
 
@@ -418,7 +417,7 @@ class SeatProxy:
         self.over.set()
 
     async def _listen(self) -> None:
-        mistake = await self._connection.run(self._calls.take_in)
+        mistake = await self._calls.run()
         if mistake is not None:
             await self._break(mistake)
             return

@@ -1,6 +1,5 @@
 """Connection of this process to Ray. All engines share it; the last engine closes it if an engine opened it."""
 
-import ipaddress
 import logging
 import os
 import re
@@ -13,6 +12,7 @@ from typing import Any
 import ray
 
 from callboard import ActorStartError
+from callboard_actors._util._loopback import is_loopback
 from callboard_actors.ray._options import RayOptions
 
 _PLACE = re.compile(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)")
@@ -64,7 +64,13 @@ def _begin(address: str | None) -> None:
         hint = "; is the token here the one of the cluster?" if place and isinstance(error, ConnectionError) else ""
         raise ActorStartError("RayEngine", f"{where}: {type(error).__name__}: {error}{hint}") from error
     if address is not None and place is None:
-        _check_token_of_connection()
+        # The address that Ray has found by itself for "auto".
+        found: str = ray.get_runtime_context().gcs_address
+        try:
+            _check_token(found.rpartition(":")[0], found)
+        except ActorStartError:
+            ray.shutdown()
+            raise
 
 
 # Token authentication. Without it, everybody who reaches the ports of a cluster can run code there.
@@ -72,7 +78,7 @@ def _begin(address: str | None) -> None:
 
 def _check_token(host: str, address: str) -> None:
     """Raise `ActorStartError` if Ray would connect to another machine without a token."""
-    if _is_loopback(host):
+    if is_loopback(host):
         return
     mode = os.environ.get("RAY_AUTH_MODE", "").lower()
     has_token = (
@@ -92,26 +98,6 @@ def _check_token(host: str, address: str) -> None:
         "`ray get-auth-token --generate` makes it",
         never=True,
     )
-
-
-def _check_token_of_connection() -> None:
-    """Check the address that Ray has found by itself for "auto"; close the connection if a token is missing."""
-    address: str = ray.get_runtime_context().gcs_address
-    try:
-        _check_token(address.rpartition(":")[0], address)
-    except ActorStartError:
-        ray.shutdown()
-        raise
-
-
-def _is_loopback(host: str) -> bool:
-    name = host.strip("[]")
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def disconnect() -> None:
