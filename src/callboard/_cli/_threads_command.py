@@ -1,6 +1,6 @@
 """Commands `callboard threads` and `callboard show`, which print the conversations in a database."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -42,7 +42,9 @@ def list_threads(options: ThreadsOptions) -> int:
     length = max(20, text_width(console) - 60)
     for one in conversations:
         last = one_line(_last_text(one.messages), length)
-        table.add_row(*map(Text, (named(one.thread_id), str(one.turns), _time(one.when), _left_open(one), last)))
+        left_open = f"before {_listed(one.next)}" if one.next else ""
+        left_open = count(len(one.questions), "question") if one.questions else left_open
+        table.add_row(*map(Text, (named(one.thread_id), str(one.turns), _time(one.when), left_open, last)))
     console.print(table)
     return 0
 
@@ -182,26 +184,17 @@ def _speaker(message: BaseMessage) -> str:
     return "result" if isinstance(message, ToolMessage) else named(message.type)
 
 
-def _left_open(one: StoredThread) -> str:
-    if one.questions:
-        return count(len(one.questions), "question")
-    return f"before {_listed(one.next)}" if one.next else ""
-
-
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(named, names))
 
 
 def _last_text(messages: Sequence[BaseMessage]) -> str:
-    return next(_texts(messages), "")
-
-
-def _texts(messages: Sequence[BaseMessage]) -> Iterator[str]:
     for message in reversed(messages):
         if text := message.text.strip():
-            yield text
-        elif isinstance(message, AIMessage) and (calls := message.tool_calls):
-            yield ", ".join(call_label(call["name"], call["args"], _LABEL) for call in calls)
+            return text
+        if isinstance(message, AIMessage) and (calls := message.tool_calls):
+            return ", ".join(call_label(call["name"], call["args"], _LABEL) for call in calls)
+    return ""
 
 
 def _time(when: str) -> str:

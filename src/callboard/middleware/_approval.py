@@ -296,7 +296,10 @@ class RequireApproval(Middleware):
             _check_function("RequireApproval(when=...)", when)
         if description is not None and not isinstance(description, str):
             _check_function("RequireApproval(description=...)", description)
-        rule = _Rule(_config_of(allow), when)
+        if isinstance(allow, str) or not set(allow) <= set(ANSWERS):
+            raise ValueError(f"RequireApproval(allow=...) is a collection of {list(ANSWERS)}, got {allow!r}")
+        config = _checked("RequireApproval(allow=...)", {field: answer in allow for answer, field in FIELDS.items()})
+        rule = _Rule(config, when)
         self._rule = rule if tools is None else None
         self._rules = _rules_of(tools, rule)
         self._description = description
@@ -320,7 +323,10 @@ class RequireApproval(Middleware):
             return await call_next(request)
         # First drop what the model wrote for injected arguments: `when`, the question, the digest and the tool must
         # all see the same arguments.
-        request = _without_forged(request, tool)
+        call = request.tool_call
+        args = written_args(call, injected_args(tool))
+        if len(args) != len(call["args"]):
+            request = request.override(tool_call={**call, "args": args})
         # A pending answer that is bound to a digest is always examined, even if `when` now returns false.
         if not (rule.applies_to(request) or bound_answer_waits(get_config())):
             return await call_next(request)
@@ -352,13 +358,6 @@ class RequireApproval(Middleware):
         return self._description or f"Tool execution requires approval\n\nTool: {tool.name}\nArgs: {args}"
 
 
-def _without_forged(request: ToolCallRequest, tool: BaseTool) -> ToolCallRequest:
-    """Return a request without the values that the model wrote for injected arguments."""
-    call = request.tool_call
-    args = written_args(call, injected_args(tool))
-    return request if len(args) == len(call["args"]) else request.override(tool_call={**call, "args": args})
-
-
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """Rule for a tool's calls: the allowed answers, and predicates that are all true for a call that needs approval."""
@@ -369,12 +368,6 @@ class _Rule:
 
     def applies_to(self, request: ToolCallRequest) -> bool:
         return all(when(request) for when in (self.when, self.also_when) if when is not None)
-
-
-def _config_of(allow: Collection[str]) -> HumanInterruptConfig:
-    if isinstance(allow, str) or not set(allow) <= set(ANSWERS):
-        raise ValueError(f"RequireApproval(allow=...) is a collection of {list(ANSWERS)}, got {allow!r}")
-    return _checked("RequireApproval(allow=...)", {field: answer in allow for answer, field in FIELDS.items()})
 
 
 def _checked(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:

@@ -21,7 +21,7 @@ from callboard.middleware._retry import ASKS_TOO_LATE, Failures, When
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names
-from callboard.tools._results import CallNext, Output, is_output, with_entries
+from callboard.tools._results import CallNext, Output, is_output, with_entries, with_facts
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import ModelFallbackMiddleware
@@ -149,9 +149,7 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
         # A `Command` may carry messages of other calls; only the message of this call is renamed.
         if not isinstance(given, ToolMessage) or given.tool_call_id != call["id"]:
             return given
-        about = {**given.additional_kwargs.get("callboard", {}), "fallback": by}
-        more = {**given.additional_kwargs, "callboard": about}
-        return given.model_copy(update={"name": call["name"], "additional_kwargs": more})
+        return given.model_copy(update={"name": call["name"], "additional_kwargs": with_facts(given, fallback=by)})
 
     return with_entries(output, entry)
 

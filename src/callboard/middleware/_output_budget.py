@@ -34,7 +34,7 @@ from callboard._util._extras import require
 from callboard._util._suggestions import suggests_options
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
-from callboard.tools._results import CallNext, Output, entries_in, with_entries
+from callboard.tools._results import CallNext, Output, entries_in, with_entries, with_facts
 
 # Stored texts
 
@@ -398,10 +398,7 @@ class OutputBudget(Middleware):
         parts = shown(texts, head, tail, self._line(len(text), head, tail, output_id))
         update: dict[str, object] = {"content": with_texts(message.content, parts)}
         if output_id is not None:
-            extra = message.additional_kwargs
-            about = extra.get("callboard")
-            known = about if isinstance(about, dict) else {}
-            update["additional_kwargs"] = {**extra, "callboard": {**known, "output_id": output_id}}
+            update["additional_kwargs"] = with_facts(message, output_id=output_id)
         return message.model_copy(update=update)
 
     async def _ends(self, text: str) -> tuple[int, int]:

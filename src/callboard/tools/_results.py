@@ -392,3 +392,10 @@ def _sends_to_parent(command: Command[Any]) -> bool:
         and isinstance(command.goto, list)
         and all(isinstance(send, Send) for send in command.goto)
     )
+
+
+def with_facts(message: ToolMessage, **facts: object) -> dict[str, Any]:
+    """Return a message's additional data with facts about its call added: `{"callboard": {...}}`."""
+    about = message.additional_kwargs.get("callboard")
+    known = about if isinstance(about, Mapping) else {}
+    return {**message.additional_kwargs, "callboard": {**known, **facts}}

@@ -569,15 +569,12 @@ class Crew:
             await self._over.wait()
         except BaseException:
             # Even when cancelled, return only after all processes have ended.
-            self._hurry()
+            # `_end_all_when_dismissed` may not have set its deadline yet: it reads this field when it does.
+            self._patience = _HURRIED
+            self._ending.deadline = min(self._ending.deadline, anyio.current_time() + self._terms.grace + _HURRIED)
             with anyio.CancelScope(shield=True):
                 await self._over.wait()
             raise
-
-    def _hurry(self) -> None:
-        # `_end_all_when_dismissed` may not have set its deadline yet: it reads this field when it does.
-        self._patience = _HURRIED
-        self._ending.deadline = min(self._ending.deadline, anyio.current_time() + self._terms.grace + _HURRIED)
 
     async def _end_all_when_dismissed(self) -> None:
         await self._dismissed.wait()

@@ -32,7 +32,7 @@ from callboard.tools._errors import is_control_flow
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._plan import ToolFacts
-from callboard.tools._results import CallNext, Output
+from callboard.tools._results import CallNext, Output, with_facts
 
 # Frequent mistakes of models in a single value or name, and their possible corrections
 
@@ -430,9 +430,7 @@ def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], 
         return [cast("ToolMessage", _reported(item, call_id, repairs, tells=tells)) for item in output]
     if not isinstance(output, ToolMessage) or output.tool_call_id != call_id:
         return output
-    before = output.additional_kwargs.get("callboard")
-    record = {**(before if isinstance(before, Mapping) else {}), "repaired": _facts(repairs)}
-    update: dict[str, Any] = {"additional_kwargs": {**output.additional_kwargs, "callboard": record}}
+    update: dict[str, Any] = {"additional_kwargs": with_facts(output, repaired=_facts(repairs))}
     if tells:
         content, text = output.content, _sentence(repairs)
         if isinstance(content, str):

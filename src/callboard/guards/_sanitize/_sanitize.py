@@ -299,7 +299,7 @@ class Sanitize(Middleware):
         self._max_size = max_size
         self._results = results
         self._missing: Missing = missing
-        self._facts = ToolFacts(self._found_out)
+        self._facts = ToolFacts(self._facts_of)
         self._threads = WorkerThreads("Sanitize")
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
@@ -360,7 +360,7 @@ class Sanitize(Middleware):
             return _Facts(self._rules_of(name, None), frozenset())
         return self._facts.of(tool)
 
-    def _found_out(self, tool: BaseTool) -> "_Facts":
+    def _facts_of(self, tool: BaseTool) -> "_Facts":
         _check_rules(tool, self._for_tool.get(tool.name, {}))
         injected = injected_args(tool)
         return _Facts(self._rules_of(tool.name, tool), injected.names | injected.forbidden)
