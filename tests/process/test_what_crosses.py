@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from callboard.extend import dispatch_event
 from callboard_actors._engine._frames import MAX_TOLD, Kind
-from callboard_actors.process import Processes, WorkerDiedError
+from callboard_actors.process import WorkerDiedError
 
 from . import _bodies as bodies
 from . import _hostile as hostile
