@@ -52,8 +52,15 @@ def inject_context() -> Carried:
     if timed is not None:
         found["grace"] = timed.grace
     # Optional packages are looked up in `sys.modules`: if the application has not imported them, they have no context.
-    if "opentelemetry.context" in sys.modules and (trace := _trace()):
-        found["trace"] = trace
+    if "opentelemetry.context" in sys.modules:
+        from opentelemetry.context import get_current
+        from opentelemetry.propagate import inject
+
+        trace: dict[str, str] = {}
+        if get_current():
+            inject(trace)
+        if trace:
+            found["trace"] = trace
     if (structlog := sys.modules.get("structlog.contextvars")) is not None:
         bound = structlog.get_contextvars()
         found["bound"] = {name: value for name, value in bound.items() if isinstance(value, _PLAIN)}
@@ -76,16 +83,6 @@ def _levels() -> dict[str, int]:
         _known_levels = {**levels, "": logging.root.level}
         worked_out[-1] = True
     return _known_levels
-
-
-def _trace() -> dict[str, str]:
-    from opentelemetry.context import get_current
-    from opentelemetry.propagate import inject
-
-    trace: dict[str, str] = {}
-    if get_current():
-        inject(trace)
-    return trace
 
 
 @contextmanager

@@ -470,22 +470,17 @@ def _check_placement(cls: type, name: str, value: object) -> None:
         raise TypeError(f"{title} cannot be a handler, because its name is Python's own; give it another one")
 
 
-def _check_own(cls: type[Actor]) -> None:
-    """Raise TypeError if `start`, `stop`, `snapshot`, `restore` or `enter` is a handler or a generator."""
+def _check_class(cls: type[Actor]) -> None:
+    name = cls.__name__
     for own in _OWN:
         if own in cls._handlers:
-            raise TypeError(f"{cls.__name__}.{own} is called by the actor itself; it cannot be a handler")
+            raise TypeError(f"{name}.{own} is called by the actor itself; it cannot be a handler")
         fn = getattr(cls, own)
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise TypeError(
-                f"{cls.__name__}.{own} is a generator, which would never run; what is opened and closed in one is "
-                "entered in `start`: await self.enter(manager)"
+                f"{name}.{own} is a generator, which would never run; what is opened and closed in one is entered in "
+                "`start`: await self.enter(manager)"
             )
-
-
-def _check_class(cls: type[Actor]) -> None:
-    name = cls.__name__
-    _check_own(cls)
     fatal: object = cls.fatal
     if not isinstance(fatal, tuple):
         raise TypeError(f"{name}.fatal is a tuple of exceptions, such as (ConnectionError,); got {fatal!r}")

@@ -182,7 +182,12 @@ class Cell:
         """Put a message into the mailbox and wake the actor; raise an error if the actor refuses the message."""
         if (refusal := self._refusal(message)) is not None:
             raise refusal
-        _refuse_standstill(message, self, self.home if self.life is None else self.life.loop)
+        home = self.home if self.life is None else self.life.loop
+        if home is not None and home is not message.loop and stands_still(home):  # a deadlock
+            raise RuntimeError(
+                f"{message.title} would never begin: the event loop of {self.name} waits for the sync code that asks. "
+                "Await it there (ainvoke), or run the sync code in a thread (anyio.to_thread.run_sync)"
+            )
         if self.draining is not None and not any(one.target.draining is self.draining for one in message.ancestors()):
             raise self.refused_by_drain(message)
         # Cheap test first: most handlers have neither a group nor reentrancy.
@@ -470,15 +475,6 @@ def _needs(message: Message) -> Needs:
     others, why = cell.room()
     # One alternative for each running actor: it is enough that one of them has nothing in hand.
     return Needs(tuple(one.in_hand() for one in others), why) if others else NOTHING
-
-
-def _refuse_standstill(message: Message, cell: Cell, home: EventLoop | None) -> None:
-    """Raise `RuntimeError` if the caller is sync code that blocks the called actor's event loop (a deadlock)."""
-    if home is not None and home is not message.loop and stands_still(home):
-        raise RuntimeError(
-            f"{message.title} would never begin: the event loop of {cell.name} waits for the sync code that asks. "
-            "Await it there (ainvoke), or run the sync code in a thread (anyio.to_thread.run_sync)"
-        )
 
 
 def _cell_of(message: Message) -> Cell:

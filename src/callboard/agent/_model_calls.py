@@ -28,7 +28,7 @@ from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.agent._model import run_function, with_handler
 from callboard.conversations._flow import MODEL
 from callboard.exceptions import CallError
-from callboard.tools._supervision import Supervision, run_judged
+from callboard.tools._supervision import Supervision, run_judged, untouched
 
 Request = ModelRequest[Any]
 Response = ModelResponse[Any]
@@ -125,16 +125,8 @@ class _ModelCall(SupervisedCall[Response]):
         self._body = body if self.policy.idle_timeout is None else partial(_reporting_tokens, body)
 
     async def run(self) -> Response:
-        response = await run_judged(self, partial(self.attempt, self._threads, self._body), _no_message, _unchanged)
+        response = await run_judged(self, partial(self.attempt, self._threads, self._body), lambda _: None, untouched)
         return cast("Response", response)
-
-
-def _no_message(_: Exception) -> None:
-    """Return `None`, so that the error of a request is raised, and not converted to a message."""
-
-
-async def _unchanged(message: Any, _: object) -> Any:
-    return message
 
 
 async def _reporting_tokens(body: Body, attempt: Attempt) -> Response:

@@ -100,8 +100,12 @@ class Run:
 
     async def go(self, config: RunnableConfig) -> dict[str, Any]:
         """Run until the agent is done or waits for a person; return the values of the state for the caller."""
-        self._begin(config)
+        self.context.begin(config)
         thread, is_heard = self.thread, self.tell.is_heard
+        if is_heard:
+            self._tell_place(thread.arrival())
+            self.tell.values(thread.state)
+            self._tell_place(thread)
         while nodes := thread.coming:
             if not self._may_begin(nodes):
                 self._stopped()
@@ -129,13 +133,6 @@ class Run:
         if is_heard:
             await cancel_shielded_checkpoint()  # the reader gets the last chunk before the end of the run is reported
         return self._ended()
-
-    def _begin(self, config: RunnableConfig) -> None:
-        self.context.begin(config)
-        if self.tell.is_heard:
-            self._tell_place(self.thread.arrival())
-            self.tell.values(self.thread.state)
-            self._tell_place(self.thread)
 
     def _ended(self) -> dict[str, Any]:
         if self.context.reporter is not None:

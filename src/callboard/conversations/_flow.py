@@ -337,11 +337,6 @@ def drawing(
     if flow.response:
         builder.add_node(RESPONSE, _STANDINS[RESPONSE], input_schema=schema)
     builder.set_entry_point(flow.entry)
-    _draw_edges(builder, flow)
-    return builder
-
-
-def _draw_edges(builder: Builder, flow: ReactFlow) -> None:
     if flow.before:
         builder.add_edge(BEFORE, AGENT)
     end = RESPONSE if flow.response else END
@@ -349,7 +344,7 @@ def _draw_edges(builder: Builder, flow: ReactFlow) -> None:
         path = [AGENT, *([AFTER] if flow.after else []), *([RESPONSE] if flow.response else [])]
         for start, following in pairwise(path):
             builder.add_edge(start, following)
-        return
+        return builder
     if flow.after:
         builder.add_edge(AGENT, AFTER)
         builder.add_conditional_edges(AFTER, _ROUTE, path_map=[flow.entry, TOOLS, end])
@@ -359,6 +354,7 @@ def _draw_edges(builder: Builder, flow: ReactFlow) -> None:
         builder.add_conditional_edges(TOOLS, _ROUTE, path_map=[flow.entry, END])
     else:
         builder.add_edge(TOOLS, flow.entry)
+    return builder
 
 
 def _with_model_input(schema: type[Any]) -> type[Any]:

@@ -51,7 +51,6 @@ from callboard.conversations._storage import (
     holder_in,
     holders_of,
     input_in,
-    is_damaged,
     is_incomplete,
     last_id,
     made_whole,
@@ -476,8 +475,12 @@ class SavedThread(RecordedThread):
             return
         self._is_lost = True  # no entry of this run is in the journal
         self._give_up_hold()
-        if self._base is not None and is_damaged(found, self._base.id, self._commits):
-            raise StorageError(self.saver.described_at(self._base.id), f"does not keep what is written there. {MEND}")
+        base = self._base
+        # Less than was written, or nothing, although the checkpoint is the same: the database is damaged.
+        if base is not None and (
+            found is None or (found.checkpoint["id"] == base.id and commits_in(found) < self._commits)
+        ):
+            raise StorageError(self.saver.described_at(base.id), f"does not keep what is written there. {MEND}")
         raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
     async def keep_holding(self) -> None:

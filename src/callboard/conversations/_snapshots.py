@@ -101,7 +101,9 @@ async def history_of(
         for snapshot in reversed(places):
             where = snapshot.config["configurable"]["checkpoint_id"]
             # A checkpoint at the end of a turn has the id of the last entry before it: one position, not two.
-            if where == seen or (before is not None and where >= before) or not _fits(snapshot, filter):
+            metadata: Mapping[str, Any] = snapshot.metadata or {}
+            fits = all(metadata.get(key) == value for key, value in (filter or {}).items())
+            if where == seen or (before is not None and where >= before) or not fits:
                 continue
             if left is not None:
                 if left <= 0:
@@ -129,11 +131,6 @@ def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> li
         else:
             places[-1] = snapshot_of(thread, by_call=by_call, past=True)
     return places
-
-
-def _fits(snapshot: StateSnapshot, wanted: Mapping[str, Any] | None) -> bool:
-    metadata: Mapping[str, Any] = snapshot.metadata or {}
-    return not wanted or all(metadata.get(key) == value for key, value in wanted.items())
 
 
 async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:

@@ -460,12 +460,6 @@ def commits_in(found: CheckpointTuple) -> int:
     return sum(channel == CHANNEL for _, channel, _ in found.pending_writes or ())
 
 
-def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
-    """Return whether a checkpoint, or one of its `commits` writes of journal entries, is missing in the database."""
-    # `found` is the thread's latest stored checkpoint. `commits` is the number of writes on `checkpoint_id`.
-    return found is None or (found.checkpoint["id"] == checkpoint_id and commits_in(found) < commits)
-
-
 def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
     ids = [entry.id for entry in entries if isinstance(entry, Move)]
     return ids[-1] if ids else found.checkpoint["id"]

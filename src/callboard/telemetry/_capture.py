@@ -31,7 +31,7 @@ class Capture:
         if wanted is None:
             wanted = os.environ.get(CAPTURE_VARIABLE, "").strip().lower() in CAPTURING
         self.wanted = wanted
-        self._redactor = _redactor(redact) if wanted else _withheld
+        self._redactor = _redactor(redact) if wanted else lambda _: "<not captured>"
         self._max_length = max_length
 
     def value(self, value: object) -> Any:
@@ -71,7 +71,7 @@ def _redactor(redact: Redactor | bool) -> Redactor:
     if callable(redact):
         return redact
     if not redact:
-        return _unchanged
+        return lambda value: value
     from callboard.guards import Redact
 
     try:
@@ -87,14 +87,6 @@ def sendable(text: str) -> str:
 
 def _not_captured(error: Exception) -> str:
     return f"<not captured: {type(error).__qualname__}>"
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _withheld(_: object) -> str:
-    return "<not captured>"
 
 
 def type_mark(value: object) -> str:

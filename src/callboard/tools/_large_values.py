@@ -136,21 +136,14 @@ def as_content(value: object) -> str | list[Any] | None:
         return value
     if not isinstance(value, (list, tuple)) or not all(map(_is_message_content_block, value)):
         return None
-    return [*map(_own, value)]
+    return [{**block} if isinstance(block, dict) else block for block in value]
 
 
 def to_text(content: list[Any]) -> str | list[Any]:
     """Return a message's content, as text if a model may not be able to read it."""
-    return content if all(map(_is_block, content)) else write_in_pieces(content)
-
-
-def _own(block: str | dict[Any, Any]) -> str | dict[Any, Any]:
-    return {**block} if isinstance(block, dict) else block
-
-
-def _is_block(value: object) -> bool:
-    """Return whether a value is a content block of a message, by LangGraph's rule in `msg_content_output`."""
-    return isinstance(value, dict) and _is_message_content_block(value)
+    # Content blocks by LangGraph's rule in `msg_content_output`.
+    are_blocks = all(isinstance(part, dict) and _is_message_content_block(part) for part in content)
+    return content if are_blocks else write_in_pieces(content)
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)

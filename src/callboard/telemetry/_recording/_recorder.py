@@ -48,7 +48,15 @@ class Records:
         phase = event.phase
         line: Line = {"t": time, "event": phase, "call": event.number}
         if phase == "begun":
-            self._add_beginning(line, event)
+            line |= {"batch": event.batch, "tool": event.tool}
+            if event.call_id is not None:
+                line["id"] = event.call_id
+            if event.run is not None and event.run.number:
+                line["run"] = event.run.number
+            if event.resumes is not None:  # a mark of `_links`: the span of the call, a space, the span of the run
+                line["resumes"] = event.resumes.split(" ")[0]
+            if self._capture.wanted and event.call is not None:
+                line["args"] = self._capture.value(event.call.get("args"))
         elif phase == "noted":
             line["what"] = event.what
             if event.facts:
@@ -66,17 +74,6 @@ class Records:
         if event.error is not None and phase in ("gave_up", "attempt_ended", "ended"):
             line["error"] = error_type(event.error)
         return line
-
-    def _add_beginning(self, line: Line, event: CallEvent) -> None:
-        line |= {"batch": event.batch, "tool": event.tool}
-        if event.call_id is not None:
-            line["id"] = event.call_id
-        if event.run is not None and event.run.number:
-            line["run"] = event.run.number
-        if event.resumes is not None:  # a mark of `_links`: the span of the call, a space, the span of the run
-            line["resumes"] = event.resumes.split(" ")[0]
-        if self._capture.wanted and event.call is not None:
-            line["args"] = self._capture.value(event.call.get("args"))
 
     def of_run(self, event: RunEvent, time: float) -> Line:
         """Return the recorded line for an event of an agent run; `time` is in seconds since the recording's header."""
