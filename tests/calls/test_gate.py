@@ -9,7 +9,7 @@ import pytest
 
 from callboard import CallContext, Limit, Rate
 from callboard._calls import _limits
-from callboard._calls._limits import Gate, Limiter, Loan, LoanTurn, NoKeyError, NoPlaceError, SharedPermit
+from callboard._calls._limits import Gate, Limiter, Loan, LoanTurn, NoPlaceError, SharedPermit
 from callboard.extend import PermitRequest
 
 
@@ -253,18 +253,6 @@ def test_an_attempt_that_gives_up_returns_the_loan_that_it_was_granted() -> None
 
 def call_of(host: str) -> Any:
     return {"name": "fetch", "args": {"host": host}, "id": "1"}
-
-
-@pytest.mark.every_variant
-@pytest.mark.parametrize(("option", "shared"), [("key", None), ("key", Store()), ("tenant", Store())])
-def test_a_key_function_that_fails_is_named(loop: Any, option: str, shared: Any) -> None:
-    options: Any = {option: lambda call: call["args"]["page"]}
-    limiter = _limits.limiter_of(Limit(concurrency=1, shared=shared, **options), "fetch", "the queue of 'fetch'")
-    with pytest.raises(NoKeyError) as caught:
-        limiter.gate(call_of("a"), loop)
-    error = caught.value.__cause__
-    assert isinstance(error, KeyError)
-    assert error.__notes__[0].startswith(f"Raised by Limit({option}=...) of 'fetch', asked for the key of")
 
 
 def test_idle_gates_are_dropped_when_there_are_many_and_those_in_use_are_kept(loop: Any) -> None:

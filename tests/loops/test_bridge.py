@@ -269,20 +269,6 @@ async def test_a_cancelled_caller_waits_for_the_clean_up_on_the_other_side() -> 
     assert seen == ["cleaned up"]
 
 
-@pytest.mark.real_clock
-async def test_a_caller_that_is_cancelled_already_does_not_wait_for_ever() -> None:
-    """Promise 1: a caller in a cancelled scope returns, even if the function on the other loop has not begun."""
-
-    async def main() -> None:
-        await asyncio.sleep(100)
-
-    with anyio.fail_after(10):
-        for _ in range(20):
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                await run_on_asyncio(main)
-
-
 @pytest.mark.backends("trio")
 @pytest.mark.real_clock
 async def test_a_caller_that_is_cancelled_already_begins_nothing_on_the_other_side() -> None:

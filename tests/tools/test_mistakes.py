@@ -383,11 +383,13 @@ def by_user_of_config(call: Any, context: CallContext) -> Any:
     return context.config["configurable"]["user"]
 
 
-@pytest.mark.parametrize("key", [by_user, by_user_of_config])
-@pytest.mark.parametrize("shared", [False, True])
-async def test_a_key_of_a_limit_that_fails_names_limit_tool_and_call(key: Any, shared: bool) -> None:
+@pytest.mark.every_variant
+@pytest.mark.parametrize("function", [by_user, by_user_of_config])
+@pytest.mark.parametrize(("option", "shared"), [("key", False), ("key", True), ("tenant", True)])
+async def test_a_key_of_a_limit_that_fails_names_limit_tool_and_call(option: str, function: Any, shared: bool) -> None:
     """A bare `KeyError` would say neither where it comes from nor what to do. It is no message for the model."""
-    limit = Limit(concurrency=1, key=key, shared=Store(1) if shared else None)
+    options: Any = {option: function, "shared": Store(1) if shared else None}
+    limit = Limit(concurrency=1, **options)
     search = Recorder().tool("search")
     for node, of in (
         (ToolNode([search], limit=limit, name="desk"), "node 'desk'"),
@@ -396,7 +398,7 @@ async def test_a_key_of_a_limit_that_fails_names_limit_tool_and_call(key: Any, s
         with anyio.fail_after(WAIT), pytest.raises(KeyError, match="user") as caught:
             await node.ainvoke([tool_call("search", "c7")])
         note = caught.value.__notes__[0]
-        assert note.startswith(f"Raised by Limit(key=...) of {of}, asked for the key of the tool call 'search'")
+        assert note.startswith(f"Raised by Limit({option}=...) of {of}, asked for the key of the tool call 'search'")
         assert "(call 'c7')" in note
         assert "Return a key for every call" in note
 
