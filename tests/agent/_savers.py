@@ -240,7 +240,7 @@ def complaint(messages: Sequence[BaseMessage]) -> str | None:
         if owed:
             return f"no answer to {owed} before message {place}"
         if isinstance(message, AIMessage):
-            owed = [call["id"] for call in message.tool_calls]
+            owed = [call["id"] for call in (*message.tool_calls, *message.invalid_tool_calls)]
     ids = [message.id for message in messages]
     if len(set(ids)) < len(ids):
         return f"messages are doubled: {ids}"

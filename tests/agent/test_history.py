@@ -1,5 +1,6 @@
 """Histories that providers accept: the answer to each call comes directly after the message with the call."""
 
+import re
 from copy import deepcopy
 from typing import Any
 from uuid import UUID
@@ -16,21 +17,28 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.messages.tool import invalid_tool_call
 from langchain_core.tools import tool
 from langgraph.channels import BinaryOperatorAggregate
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Overwrite, interrupt
 
-from callboard import AgentState
+from callboard import AgentState, create_agent, create_react_agent
 from callboard.conversations._channels import Schema, State
 from callboard.conversations._flow import ReactFlow, drawing
-from callboard.conversations._history import repaired
-from callboard.testing import calls, tool_call
+from callboard.conversations._history import repair
+from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.tools._unanswered import asked_in
+from tests.helpers import make
 
 from ._savers import AT, complaint, say, scripted, shape
 
 pytestmark = pytest.mark.real_clock
+
+
+async def work() -> str:
+    return "done"
 
 
 async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile() -> None:
@@ -59,16 +67,27 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
     assert shape(result) == ["human:go", "ai:", "human:by the way", "tool:yes", "ai:done"], "as added"
 
 
+def broken(call_id: str | None) -> Any:
+    return invalid_tool_call(name="work", args='{"n": ', id=call_id, error="no JSON")
+
+
 IDS = st.sampled_from(["a", "b", "c"])
 MESSAGES = st.one_of(
     st.builds(lambda: HumanMessage("hi")),
     st.builds(lambda: SystemMessage("be kind")),
     st.builds(
-        lambda ids: AIMessage("", tool_calls=[tool_call("work", one) for one in ids]),
+        lambda ids, valid: AIMessage(
+            "", tool_calls=[tool_call("work", one) for one in ids[:valid]], invalid_tool_calls=map(broken, ids[valid:])
+        ),
         st.lists(IDS, max_size=3, unique=True),
+        st.integers(0, 3),
     ),
     st.builds(lambda one: ToolMessage("done", tool_call_id=one), IDS),
 )
+
+
+def repaired(messages: list[BaseMessage]) -> list[BaseMessage]:
+    return repair(messages).request
 
 
 def numbered(messages: list[BaseMessage]) -> list[BaseMessage]:
@@ -84,23 +103,23 @@ def answers_asked_for(messages: list[BaseMessage]) -> list[BaseMessage]:
                 continue
             owed.remove(message.tool_call_id)
         elif isinstance(message, AIMessage):
-            owed += [call["id"] for call in message.tool_calls]
+            owed += [call["id"] for call in asked_in(message)]
         left.append(message)
     return left
 
 
 @given(st.lists(MESSAGES, max_size=12))
 def test_any_conversation_becomes_one_that_a_provider_takes(messages: list[BaseMessage]) -> None:
-    before = numbered(answers_asked_for(messages))
+    """No answer to a call is lost, all other messages keep their order, and a valid conversation is unchanged."""
+    before = numbered(messages)
     after = repaired(before)
 
     added = [message for message in after if message.id is None]
     asking = [message for message in after if not isinstance(message, ToolMessage)]
     assert complaint(numbered(ordered(after))) is None
-    assert {message.id for message in after} - {None} == {message.id for message in before}
-    assert len(after) == len(before) + len(added)
+    assert {message.id for message in after} - {None} == {message.id for message in answers_asked_for(before)}
     assert asking == [message for message in before if not isinstance(message, ToolMessage)]
-    assert all("has no result" in message.text for message in added)
+    assert all(re.search("has no result|did not run", message.text) for message in added)
     assert repaired(after) == after
     if complaint(before) is None:
         assert after == before
@@ -115,15 +134,49 @@ def ordered(messages: list[BaseMessage]) -> list[BaseMessage]:
             keys.append((exchange, order[message.tool_call_id]))
             continue
         exchange += 1
-        order = {call["id"]: n for n, call in enumerate(message.tool_calls)} if isinstance(message, AIMessage) else {}
+        order = {call["id"]: n for n, call in enumerate(asked_in(message))}
         keys.append((exchange, -1))
     return [message for _, message in sorted(zip(keys, messages, strict=True), key=lambda pair: pair[0])]
 
 
-def test_answers_that_answer_nothing_stay_where_they_are() -> None:
-    """A person may have added such answers, and the provider's error explains what is wrong."""
+def test_a_result_that_comes_late_takes_the_place_of_its_error_message() -> None:
+    """A provider refuses two answers, and the error message says that the outcome is unknown."""
+    asked = AIMessage("", tool_calls=[tool_call("work", "a")])
+    result, question = ToolMessage("paid", tool_call_id="a"), HumanMessage("and?")
+
+    assert repaired([*repaired([asked, question]), result]) == [asked, result, question]
+
+
+def test_a_thread_keeps_answers_that_no_model_reads() -> None:
+    """A result of a call that a tool has sent has no message with the call, and belongs to the state."""
     stray = [HumanMessage("hi"), ToolMessage("?", tool_call_id="a"), AIMessage("hello")]
-    assert repaired(stray) == stray
+
+    assert repair(stray) == (stray, [stray[0], stray[2]])
+
+
+@pytest.mark.parametrize("build", [create_react_agent, create_agent])
+@pytest.mark.parametrize("valid", [[], [tool_call("work", "b")]], ids=["alone", "beside a valid call"])
+async def test_a_call_without_valid_json_gets_an_answer_and_the_model_goes_on(build: Any, valid: list[Any]) -> None:
+    """OpenAI refuses each later request of the thread, and a reply with such a call alone ended the turn in silence."""
+    requests: list[list[BaseMessage]] = []
+
+    def reply(messages: list[BaseMessage]) -> str:
+        requests.append(messages)
+        return "done"
+
+    broken_reply = AIMessage(
+        [{"type": "tool_use", "id": None, "name": "work", "input": {}}],
+        tool_calls=deepcopy(valid),
+        invalid_tool_calls=[broken(None)],
+    )
+    agent = build(ScriptedModel([broken_reply, reply]), [make(work)])
+    result = await agent.ainvoke(say("go"))
+
+    call_id = result["messages"][1].invalid_tool_calls[0]["id"]
+    assert call_id == result["messages"][1].content[0]["id"]
+    assert result["messages"][-1].text == "done"
+    assert complaint(requests[0]) is None
+    assert [message.text[:25] for message in requests[0][2:]] == [*("done" for _ in valid), "Error: this call did not "]
 
 
 # A conversation merges messages as LangGraph's `add_messages` does, also on paths that do not call it.

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ import pytest
 import sniffio
 from langchain.agents.middleware import AgentMiddleware, hook_config
 
-from callboard import create_agent
+from callboard import create_agent, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._savers import say
@@ -179,3 +180,34 @@ def documented(number: int) -> list[str]:
     section = text.partition(SECTION)[2].partition("\n## ")[0]
     tables = [part.splitlines() for part in section.split("\n\n") if part.startswith("| hook |")]
     return tables[number][2:]
+
+
+USER: ContextVar[str] = ContextVar("user")
+
+
+async def who() -> str:
+    """Return the user of the run."""
+    return USER.get()
+
+
+@pytest.mark.parametrize("place", [*HOOKS[:4], "after_agent", "pre_model_hook", "post_model_hook", "prompt", "model"])
+async def test_a_context_variable_that_a_hook_sets_reaches_no_tool_and_no_caller(place: str) -> None:
+    """A worker that runs agents one after the other would act as the user of an earlier run."""
+    model = ScriptedModel([calls("who"), "done"])
+
+    def become_other(*_: Any) -> None:
+        USER.set("other")
+
+    async def hook(state: Any, *_: Any) -> Any:
+        become_other()
+        return {"prompt": state["messages"], "model": model}.get(place, {})
+
+    if place in HOOKS:
+        agent = create_agent(model, [who], middleware=[middleware("1", become_other, ("async",), hooks=(place,))])
+    else:
+        options: Any = {"model": model, place: hook}
+        agent = create_react_agent(tools=[who], **options)
+    USER.set("caller")
+    result = await agent.ainvoke(say("go"))
+
+    assert (result["messages"][2].text, USER.get()) == ("caller", "caller")

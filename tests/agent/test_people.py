@@ -216,3 +216,15 @@ async def test_a_refused_call_does_not_run(saver: Any, replaces: bool) -> None:
     assert recorder.count("started") == 0
     assert [shape(one)[-1] for one in (result, more)] == ["ai:refused", "ai:what else?"]
     assert len(model.requests) == 2
+
+
+async def test_the_model_reads_an_answer_that_a_person_gives_to_the_only_call(saver: Any) -> None:
+    """The run ended without the model, while an answer to one of two calls was read."""
+    recorder, model = Recorder(), ScriptedModel([calls("work"), "understood"])
+    agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
+    call = (await agent.ainvoke(QUESTION, AT))["messages"][-1].tool_calls[0]
+    await agent.aupdate_state(AT, {"messages": [ToolMessage("no", tool_call_id=call["id"])]})
+    result = await agent.ainvoke(None, AT)
+
+    assert shape(result)[2:] == ["tool:no", "ai:understood"]
+    assert recorder.count("started") == 0

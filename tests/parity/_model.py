@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -30,7 +30,10 @@ class ReplayModel(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kw: Any
     ) -> ChatResult:
         tools = [tool["function"]["name"] if "function" in tool else tool for tool in kw.get("tools", [])]
-        self.log.append(("model", [(message.type, message.content, message.name) for message in messages], tools))
+        # An intended difference: callboard leaves out answers without a call, which providers refuse.
+        ids = {call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls}
+        read = [one for one in messages if not isinstance(one, ToolMessage) or one.tool_call_id in ids]
+        self.log.append(("model", [(message.type, message.content, message.name) for message in read], tools))
         reply = self.replies[min(len(self.turns), len(self.replies) - 1)]
         self.turns.append(1)
         return ChatResult(generations=[ChatGeneration(message=reply.model_copy(deep=True))])

@@ -36,7 +36,7 @@ from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, Run
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of
 from callboard.conversations._flow import END, MODEL, TOOLS
-from callboard.conversations._history import complete_calls, keepable, repaired
+from callboard.conversations._history import complete_calls, keepable, repair
 from callboard.conversations._stored_types import checked_types
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpacked
@@ -46,7 +46,7 @@ from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
 from callboard.tools._middleware_hooks import asked_at_once, langchain_base
 from callboard.tools._node import NodeAccess, ToolNode
-from callboard.tools._unanswered import answered_ids, calls_in, id_of, last_reply
+from callboard.tools._unanswered import answered_ids, asked_in, calls_in, has_only_malformed, id_of, last_reply
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
@@ -82,7 +82,12 @@ class BuiltFlow:
         """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
         if (branch := self.branches.get(node)) is None:
             return self.edges.get(node, END)
-        found = branch(state.read(state.channels))
+        values = state.read(state.channels)
+        if node == self.reply_node and has_only_malformed(last := (values[MESSAGES] or [None])[-1]):
+            # LangChain ends the turn. It asks the model again after answered calls, and `prepare` answers these.
+            reply = last.model_copy(update={"tool_calls": asked_in(last)})
+            values[MESSAGES] = repair([*values[MESSAGES][:-1], reply]).request
+        found = branch(values)
         # A list has a send for each open call: the same calls as `open_calls`.
         target = found if isinstance(found, str) else TOOLS
         if target not in self.targets.get(node, (target,)):
@@ -122,15 +127,16 @@ class BuiltBodies(NodeBodies):
         """Conversation after its last repair, or after the last check that found nothing to repair."""
 
     async def prepare(self, node: str) -> None:
-        """Add an error message for each call without a result, before the model reads the conversation."""
+        """Repair the calls and answers of the conversation before the model reads it."""
         # Hooks before the model see the call as it is: they may send it to the tools.
         if node != MODEL:
             return
         thread = self.context.thread
         messages = thread.state.get(MESSAGES) or []
-        self._whole = whole = repaired(messages, self._whole)
-        if whole != messages:
-            await thread.amend([thread.state.replacing(MESSAGES, whole)], None, "repair")
+        repaired = repair(messages, self._whole)
+        self._whole = repaired.request
+        if repaired.conversation != messages:
+            await thread.amend([thread.state.replacing(MESSAGES, repaired.conversation)], None, "repair")
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; if the node is the model, report its request and reply to observers."""
@@ -143,6 +149,8 @@ class BuiltBodies(NodeBodies):
 
     async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
         """Run LangChain's model node and return its output, changed to a form that can be stored."""
+        if not is_sent:
+            given = {**given, MESSAGES: self._whole}
         output = await super().output(MODEL, given, config, is_sent=is_sent)
         for messages in self._messages_in(output):
             for message in messages:

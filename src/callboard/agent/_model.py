@@ -171,15 +171,18 @@ class ChosenModel:
         choose = self._choose
         ask = partial(choose, state, runtime_of(config))
         is_async = inspect.iscoroutinefunction(choose)
-        chosen: object = await run_on_asyncio(ask if is_async else partial(_asked_in_thread, ask))
+        chosen: object = await _run_in_own_task(ask if is_async else partial(_asked_in_thread, ask), _CHOICE)
         if not isinstance(chosen, Runnable):
             raise TypeError(f"model={choose!r} has to return a chat model for the state, got {chosen!r}")
         return cast("Model", chosen)
 
 
+_CHOICE = "the function that chooses a model"
+
+
 async def _asked_in_thread(choose: Callable[[], Any]) -> Any:
     # In a thread, because a slow sync function must not block the event loop.
-    model = await run_function(choose, "the function that chooses a model")
+    model = await run_function(choose, _CHOICE)
     return await model if inspect.isawaitable(model) else model
 
 
@@ -249,28 +252,33 @@ def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, na
     # LangGraph would run the sync function on the event loop.
     if (is_sync_entry() and has_sync_half(leaf)) or _blocks(leaf):
         return run_function(partial(leaf.invoke, given, config), name)
-    return run_on_asyncio(partial(leaf.ainvoke, given, config))
+    return _run_in_own_task(partial(leaf.ainvoke, given, config), name)
 
 
 def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Awaitable[T]:
     """Send a request to a model and return its reply; in a sync run, a worker thread sends it."""
     if is_sync_entry():
         return run_user_code(model, given, with_handler(config, _StopsAtToken()), "the model")
-    send = partial(model.ainvoke, given, config)
-    return _send_in_own_task(send) if is_on_asyncio() else run_on_asyncio(send)
+    return _run_in_own_task(partial(model.ainvoke, given, config), "the request to the model")
 
 
-async def _send_in_own_task(send: Callable[[], Awaitable[T]]) -> T:
-    """Send a request in an asyncio task of its own, which has time for clean-up if the run is cancelled."""
+def _run_in_own_task(fn: Callable[[], Awaitable[T]], name: str) -> Awaitable[T]:
+    """Run an async function of the user on asyncio, in a task with a copy of the run's context variables."""
+    # In the task of the run, a context variable that the function sets would reach later tools and the caller.
+    return _run_in_child(fn, name) if is_on_asyncio() else run_on_asyncio(fn)
+
+
+async def _run_in_child(fn: Callable[[], Awaitable[T]], name: str) -> T:
+    """Run an async function in an asyncio task that has time for clean-up if the run is cancelled."""
     # An anyio scope cancels the task of the run at every turn of the event loop. LangChain would pass on each of these
     # cancellations to the model's client, and no shield would hold in which the client closes its connection.
-    replies: list[T] = []
+    results: list[T] = []
     errors: list[Exception] = []
 
     async def child(scope: Scope) -> None:
         with scope:
             try:
-                replies.append(await send())
+                results.append(await fn())
             except Exception as error:  # raised in the run below; a child of a nursery must not raise
                 errors.append(error)
 
@@ -278,9 +286,9 @@ async def _send_in_own_task(send: Callable[[], Awaitable[T]]) -> T:
         nursery.start(child, DEFAULT_GRACE)
     if errors:
         raise errors.pop()
-    if not replies:
-        raise CallboardError("the request to the model was cancelled by other code")
-    return replies.pop()
+    if not results:
+        raise CallboardError(f"{name} was cancelled by other code")
+    return results.pop()
 
 
 async def run_function(fn: Callable[[], T], name: str) -> T:

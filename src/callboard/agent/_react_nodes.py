@@ -12,7 +12,8 @@ from callboard.agent._model import ChosenModel, FixedModel
 from callboard.agent._run_context import NodeBodies, RunContext
 from callboard.conversations._channels import MESSAGES
 from callboard.conversations._flow import AGENT, RESPONSE, ReactFlow, for_model, value_in
-from callboard.conversations._history import complete_calls, keepable, repaired
+from callboard.conversations._history import complete_calls, keepable, repair
+from callboard.tools._unanswered import asked_in
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
@@ -38,15 +39,17 @@ class ReactNodes(NodeBodies):
         """`True` if the conversation of the thread itself is in an order that providers accept."""
 
     async def prepare(self, node: str) -> None:
-        """Add an error message for each call without an answer, before the model reads the conversation."""
+        """Repair the calls and answers of the conversation before the model reads it."""
         if node != AGENT:
             return
         thread = self.context.thread
         messages = thread.state.get(MESSAGES) or []
-        self._whole = whole = repaired(messages, self._whole)
-        self._is_in_order = whole == messages
-        if len(whole) != len(messages):
-            await thread.amend([thread.state.replacing("messages", whole)], None, "repair")
+        repaired = repair(messages, self._whole)
+        self._whole = repaired.request
+        self._is_in_order = repaired.request == messages
+        # A different order is for the model alone: the thread keeps its messages as they were added.
+        if not self._is_in_order and {*map(id, repaired.conversation)} != {*map(id, messages)}:
+            await thread.amend([thread.state.replacing("messages", repaired.conversation)], None, "repair")
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         if node == AGENT:
@@ -78,6 +81,7 @@ class ReactNodes(NodeBodies):
 
     async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         model, reporter, form = self._parts.model, self.context.reporter, self._parts.response_format
+        state = for_model(state, before=False)
         ask = partial(model.respond, state, config, form)
         asked = ask() if reporter is None else reporter.ask(model.known, state, ask, response_format=form)
         return {"structured_response": await asked}
@@ -88,7 +92,7 @@ class ReactNodes(NodeBodies):
         given = self.context.thread.state.get("llm_input_messages") if self._parts.flow.before else None
         if given is None and self._is_in_order:
             return state
-        whole = self._whole if given is None else repaired(given)
+        whole = self._whole if given is None else repair(given).request
         if isinstance(state, dict):
             return {**state, "messages": whole}
         state.messages = whole
@@ -96,4 +100,4 @@ class ReactNodes(NodeBodies):
 
     def _lacks(self, reply: AIMessage, remaining: int) -> bool:
         all_direct = all(call["name"] in self._parts.flow.direct for call in reply.tool_calls)
-        return (remaining < 1 and all_direct) or bool(reply.tool_calls)
+        return (remaining < 1 and all_direct) or bool(asked_in(reply))

@@ -21,11 +21,19 @@ from typing_extensions import TypedDict
 from callboard._langgraph._node_scope import graph_runnable
 from callboard._util._suggestions import did_you_mean
 from callboard.conversations._channels import MESSAGES, Flow, State
-from callboard.conversations._history import is_repair, repaired
+from callboard.conversations._history import is_repair, repair
 from callboard.tools._bounds import is_unkept
 from callboard.tools._call_record import keys_of
 from callboard.tools._results import Requested, parse_input
-from callboard.tools._unanswered import answered_ids, calls_in, each_without_answer, last_reply, unanswered
+from callboard.tools._unanswered import (
+    answered_ids,
+    calls_in,
+    each_without_answer,
+    has_only_malformed,
+    id_of,
+    last_reply,
+    unanswered,
+)
 
 StructuredResponse = dict[str, Any] | BaseModel
 
@@ -141,8 +149,15 @@ class ReactFlow:
         if self.tools and calls and self.open_calls(messages):
             return TOOLS
         last = messages[-1] if messages else None
-        if self.tools and isinstance(last, ToolMessage) and (self.after or is_unkept(last)):
-            return self.entry  # the hook answered the calls, or no call was storable
+        if self.tools and isinstance(last, ToolMessage):
+            if self.after or is_unkept(last):
+                return self.entry  # the hook answered the calls, or no call was storable
+            reply = last_reply(messages)
+            if reply is not None and any(id_of(call) == last.tool_call_id for call in calls_in(messages[reply])):
+                # An answer from outside, such as by `update_state`.
+                return END if self._answered_directly(messages) else self.entry
+        if self.tools and has_only_malformed(last):
+            return self.entry
         return RESPONSE if self.response else END
 
     def _answered_directly(self, messages: Sequence[BaseMessage]) -> bool:
@@ -284,7 +299,7 @@ def for_model(payload: Any, *, before: bool) -> Any:
     if messages is None:
         expected = " or ".join(map(repr, keys))
         raise ValueError(f"Expected input to call_model to have {expected} key, but got {payload}")
-    whole = repaired(convert_to_messages(messages))
+    whole = repair(convert_to_messages(messages)).request
     if isinstance(payload, Mapping):
         return {**payload, "messages": whole}
     payload.messages = whole

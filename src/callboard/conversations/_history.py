@@ -2,11 +2,12 @@
 
 LangGraph refuses a conversation with unanswered calls, and its thread is lost. Here such calls get an error message.
 Providers refuse answers in another position, which LangGraph passes on. Here they are moved to their calls.
+Providers also refuse an answer without its call, and a second answer to a call. Here both are left out of requests.
 """
 
 from collections.abc import Collection, Sequence
 from operator import is_
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
@@ -19,19 +20,41 @@ UNANSWERED = (
     "unknown. Find out before calling the tool again."
 )
 
+MALFORMED = (
+    "Error: this call did not run, because its arguments are not a complete JSON object. Call the tool again with "
+    "valid arguments. If they were cut off, make several calls with shorter ones."
+)
 
-def repaired(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ()) -> list[BaseMessage]:
-    """Return the conversation with the answers of every call directly after the message that contains the call."""
-    # Messages in between, such as a remark of the user, come after the answers. `whole` is a conversation that needs no
-    # repair: if `messages` begins with it, only the rest is checked.
+
+class Repair(NamedTuple):
+    """Repaired conversation: as the thread keeps it, and as a model reads it."""
+
+    conversation: list[BaseMessage]
+    """All messages, with an answer to each call directly after the message that contains the call."""
+    request: list[BaseMessage]
+    """The same without answers that have no call, such as results of calls that a tool has sent, or a second answer."""
+
+
+def repair(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ()) -> Repair:
+    """Return the repaired conversation; messages in between, such as a remark of the user, come after the answers."""
+    # `whole` is a conversation that needs no repair: if `messages` begins with it, only the rest is checked.
     begins = all(map(is_, messages, whole)) and len(messages) >= len(whole)
     if is_whole(messages[len(whole) :] if begins else messages):
-        return [*messages]
-    return [message for exchange in exchanges_in(messages) for message in _made_whole(exchange)]
+        return Repair([*messages], [*messages])
+    # A result that came after its call was repaired takes the place of the error message.
+    conversation: list[BaseMessage] = []
+    request: list[BaseMessage] = []
+    for exchange in exchanges_in([message for message in messages if not is_repair(message)]):
+        complete = _made_whole(exchange)
+        conversation += complete
+        if not isinstance(exchange.message, ToolMessage):
+            request += complete
+    return Repair(conversation, request)
 
 
 def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
-    missing = [_unanswered(call) for call in exchange.open_calls()]
+    runnable = calls_in(exchange.message)
+    missing = [_error(UNANSWERED if call in runnable else MALFORMED, call) for call in exchange.open_calls()]
     if exchange.is_in_order and not missing:
         return (exchange.message, *exchange.answers)
     return (exchange.message, *exchange.in_call_order([*exchange.answers, *missing]))
@@ -40,9 +63,23 @@ def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
 def complete_calls(reply: BaseMessage) -> None:
     """Set an id and a name of type `str` on each call of a model's reply, in place."""
     # Some providers give no id, and results are matched by id. A name of another type is the name of no tool.
-    for call in calls_in(reply):
-        call["id"] = f"call_{uuid4().hex}" if call["id"] is None else id_of(call)
+    if not isinstance(reply, AIMessage):
+        return
+    content: Sequence[Any] = reply.content if isinstance(reply.content, list) else ()
+    blocks: list[Any] = [block for block in content if isinstance(block, dict) and block.get("type") in _CALL_BLOCKS]
+    calls: list[Any] = [*reply.tool_calls, *reply.invalid_tool_calls]
+    for call in calls:
+        # Some providers repeat the calls in content blocks, and match results by the ids of the blocks.
+        block = next((one for one in blocks if (one.get("id"), one.get("name")) == (call["id"], call["name"])), None)
+        call["id"] = f"call_{uuid4().hex}" if call["id"] is None else str(call["id"])
         call["name"] = str(call["name"])
+        if block is not None:
+            blocks.remove(block)
+            block["id"] = call["id"]
+
+
+_CALL_BLOCKS = frozenset({"tool_use", "tool_call", "invalid_tool_call"})
+"""Types of content blocks that repeat a call of their message."""
 
 
 def keepable(reply: BaseMessage, answered: Collection[str] = (), *, is_stored: bool) -> list[BaseMessage]:
@@ -74,5 +111,5 @@ def is_repair(message: BaseMessage) -> bool:
     return message.content == UNANSWERED
 
 
-def _unanswered(call: ToolCall) -> ToolMessage:
-    return ToolMessage(content=UNANSWERED, name=call["name"], tool_call_id=id_of(call), status="error")
+def _error(text: str, call: ToolCall) -> ToolMessage:
+    return ToolMessage(content=text, name=call["name"], tool_call_id=id_of(call), status="error")

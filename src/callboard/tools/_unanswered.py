@@ -4,9 +4,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeGuard
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages.tool import tool_call
 
 
 def last_reply(messages: Sequence[Any]) -> int | None:
@@ -100,11 +101,19 @@ def answered_ids(messages: Iterable[Any]) -> set[str]:
 
 
 def is_whole(messages: Sequence[BaseMessage]) -> bool:
-    """Return whether each reply of a conversation is followed directly by the answers to all its calls."""
+    """Return whether each reply is followed directly by the answers to all its calls, and no answer has another place.
+
+    Args:
+        messages: messages of a conversation; the first one is not between a reply and its answers.
+    """
+    end_of_answers = 0
     for behind, message in enumerate(messages, 1):
-        if not isinstance(message, AIMessage) or not (calls := message.tool_calls):
+        if isinstance(message, ToolMessage) and behind > end_of_answers:
+            return False
+        if not (calls := asked_in(message)):
             continue
-        given = [one.tool_call_id for one in messages[behind : behind + len(calls)] if isinstance(one, ToolMessage)]
+        end_of_answers = behind + len(calls)
+        given = [one.tool_call_id for one in messages[behind:end_of_answers] if isinstance(one, ToolMessage)]
         # Usually in call order. Providers accept any order, and only then the ids are counted.
         if given != [*map(_ID, calls)] and Counter(given) != Counter(map(id_of, calls)):
             return False
@@ -131,16 +140,16 @@ class Exchange:
         left: dict[str, deque[ToolMessage]] = {}
         for answer in self.answers:
             left.setdefault(answer.tool_call_id, deque()).append(answer)
-        of = ((call, left.get(id_of(call))) for call in calls_in(self.message))
+        of = ((call, left.get(id_of(call))) for call in asked_in(self.message))
         return [(call, answers.popleft() if answers else None) for call, answers in of]
 
     def open_calls(self) -> list[ToolCall]:
         """Return the calls of the message that have no answer."""
-        return without_answer(calls_in(self.message), self.answers)
+        return without_answer(asked_in(self.message), self.answers)
 
     def in_call_order(self, answers: Sequence[ToolMessage]) -> list[ToolMessage]:
         """Return the given answers, sorted in the order of the message's calls."""
-        place = {id_of(call): number for number, call in enumerate(calls_in(self.message))}
+        place = {id_of(call): number for number, call in enumerate(asked_in(self.message))}
         return sorted(answers, key=lambda answer: place[answer.tool_call_id])
 
 
@@ -156,7 +165,7 @@ def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
             exchange.is_in_order &= exchange is exchanges[-1]
         else:
             exchanges.append(Exchange(message))
-            for call in calls_in(message):
+            for call in asked_in(message):
                 asking.setdefault(id_of(call), []).append(exchanges[-1])
     return exchanges
 
@@ -164,6 +173,19 @@ def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
 def calls_in(message: object) -> Sequence[ToolCall]:
     """Return the tool calls in a message; an empty sequence if it is no AIMessage."""
     return message.tool_calls if isinstance(message, AIMessage) else ()
+
+
+def asked_in(message: object) -> Sequence[ToolCall]:
+    """Return all calls in a message, with its malformed ones, which never run; these are returned without arguments."""
+    if not isinstance(message, AIMessage) or not message.invalid_tool_calls:
+        return calls_in(message)
+    malformed = (tool_call(name=call["name"] or "", args={}, id=call["id"]) for call in message.invalid_tool_calls)
+    return [*message.tool_calls, *malformed]
+
+
+def has_only_malformed(message: object) -> TypeGuard[AIMessage]:
+    """Return whether a message has calls, all of them with arguments that are no JSON object, so that none can run."""
+    return bool(asked_in(message)) and not calls_in(message)
 
 
 def id_of(call: ToolCall) -> str:
