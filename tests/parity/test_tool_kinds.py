@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, Tool, tool
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
 from pydantic.v1 import BaseModel as BaseModelV1
 
 from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, asks, call, tabled, wants
@@ -238,7 +238,16 @@ class Serialized(BaseModel):
         return f"<{x}>"
 
 
-SCHEMAS = (Aliased, Strict, Open, Empty, Serialized)
+class Filled(BaseModel):
+    x: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def rename(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"x": values.get("theX", values.get("x"))}
+
+
+SCHEMAS = (Aliased, Strict, Open, Empty, Serialized, Filled)
 
 
 def shown(schema: type[BaseModel]) -> Make:

@@ -1,11 +1,15 @@
-"""Invalid arguments: the message for the model names only arguments that the model controls."""
+"""Invalid arguments: the message for the model names only arguments that the model controls.
+
+Intended differences, tested in `tests/promises/test_9_model_not_trusted.py`: LangGraph's text is empty if a validator
+of the whole model objects, or if only an injected value is invalid.
+"""
 
 from typing import Annotated, Any, Literal
 
 from langchain_core.tools import InjectedToolArg, InjectedToolCallId, StructuredTool
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.store.memory import InMemoryStore
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator
 
 from ._harness import Case, alike, asks, call, tabled, wants
 
@@ -29,12 +33,6 @@ class Order(BaseModel):
             raise ValueError("at most two tags")
         return value
 
-    @model_validator(mode="after")
-    def tea_stays(self) -> "Order":
-        if self.item == "tea" and self.to.number == 13:
-            raise ValueError("no tea for 13")
-        return self
-
 
 def order(item: str, to: Any, tags: Any = ()) -> str:
     return f"{item} to {to!r} {list(tags)}"
@@ -54,7 +52,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "a wrong nested field": {"item": "tea", "to": {"street": 1, "number": -1}},
     "a wrong list item": {"item": "tea", "to": HOME, "tags": [1, "x"]},
     "a validator that objects": {"item": "tea", "to": HOME, "tags": [1, 2, 3]},
-    "a model validator that objects": {"item": "tea", "to": {"street": "Main", "number": 13}},
     "an extra field": {"item": "tea", "to": HOME, "colour": "red"},
     "a null": {"item": None, "to": None},
 }
@@ -105,9 +102,6 @@ WRONG: dict[str, Any] = {
         for args in ({}, {"x": "a"}, {"x": 1, "y": -1}, {"x": "a", "y": "b"}, {"x": 1, "y": 2})
     },
     "forged injected arguments": working(injected, {"x": "a", "y": 1, "foo": "forged", "store": "forged"}),
-    "injected state of the wrong type, which is not the model's fault": working(
-        of_wrong_state, {"x": 1}, foo="no number"
-    ),
     "injected state of the wrong type beside a wrong argument": working(of_wrong_state, {"x": "a"}, foo="no number"),
     "a missing custom injected argument, which is named": working(with_secret, {"x": 1}),
     "a validation error inside of the body": working(fails_inside, {"x": -1}),

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field, create_model, model_validator
 
 from callboard import (
     CallPolicy,
@@ -218,6 +218,63 @@ async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[st
     told = message.content.replace(str(args), "")  # the message quotes the model's own values
     for hidden in (SECRET, "token", "runtime", "store", "InMemoryStore", "ToolRuntime"):
         assert hidden not in told
+
+
+async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() -> None:
+    @tool
+    async def strict(query: str, token: Annotated[int, InjectedState("token")]) -> str:
+        """Is strict."""
+        return "done"
+
+    node = ToolNode([strict], handle_tool_errors=True)
+    output = await node.ainvoke(state_of(calls(("strict", {"query": "tea"}))))
+    (message,) = output["messages"]
+    assert message.status == "error"
+    assert SECRET not in message.content
+    assert "the application" in message.content, "or the model would try other arguments for ever"
+
+
+@pytest.mark.parametrize("field", [Field(alias="secret"), Field(validation_alias=AliasChoices("secret", "key"))])
+@pytest.mark.parametrize("config", [{}, {"populate_by_name": True}], ids=["by alias", "by name"])
+async def test_a_forged_alias_of_an_injected_argument_is_left_out(field: Any, config: Any) -> None:
+    token: Any = (Annotated[str, InjectedState("token")], field)
+    schema = create_model("Renamed", __config__=config, query=(str, ...), token=token)
+
+    async def use(query: str, token: str) -> str:
+        return f"{query} {token}"
+
+    used = StructuredTool.from_function(coroutine=use, description="Use a token.", args_schema=schema)
+    message = calls(("use", {"query": "tea", "secret": FORGED, "key": FORGED, "token": FORGED}))
+    (answer,) = (await ToolNode([used]).ainvoke(state_of(message)))["messages"]
+
+    assert answer.content == f"tea {SECRET}"
+
+
+class Period(BaseModel, extra="forbid"):
+    start: int
+    end: int
+
+    @model_validator(mode="after")
+    def begins_first(self) -> Self:
+        if self.start > self.end:
+            raise ValueError("start must not be after end")
+        return self
+
+
+@pytest.mark.parametrize(("end", "says"), [(1, "start must not be after end"), (9, "booked")])
+async def test_a_schema_does_not_see_what_is_injected_beside_it(end: int, says: str) -> None:
+    """A schema without extra arguments refused every call, and errors of its validators had no text."""
+
+    @tool(args_schema=Period)
+    async def book(start: int, end: int, runtime: ToolRuntime, token: Annotated[str, InjectedState("token")]) -> str:
+        """Book a period."""
+        return f"booked {token == SECRET} {runtime.tool_call_id}"
+
+    message = calls(("book", {"start": 5, "end": end}))
+    (answer,) = (await ToolNode([book]).ainvoke(state_of(message)))["messages"]
+
+    assert says in answer.content
+    assert ("booked True call_1" == answer.content) is (end == 9)
 
 
 def test_the_model_is_not_told_of_injected_arguments() -> None:

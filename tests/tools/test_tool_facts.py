@@ -10,9 +10,9 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.prebuilt import InjectedState
 from pydantic import BaseModel
 
-from callboard import Actor, ToolNode, child, handler
+from callboard import Actor, ToolNode, ToolRuntime, child, handler
 from callboard.extend import actor_behind
-from callboard.testing import Recorder, tool_call
+from callboard.testing import Recorder, calls, tool_call
 from callboard.tools import _plan
 from callboard.tools._plan import injected_args
 
@@ -128,3 +128,44 @@ async def test_a_schema_with_its_own_validation_keeps_it() -> None:
     with anyio.fail_after(20):
         result = await ToolNode([tool]).ainvoke([tool_call("count", number=2)])
     assert result["messages"][0].content == "4"
+
+
+class Query(BaseModel):
+    query: str
+
+
+def test_a_name_that_only_type_checkers_import_hides_no_injected_parameter() -> None:
+    """With a schema, no other annotation of the function is needed."""
+
+    def price(query: str, runtime: ToolRuntime, currency: Any = None, /) -> str:
+        return f"{query} {runtime.tool_call_id} {currency}"
+
+    def pay(query: str, account: Any = None) -> str:
+        return query
+
+    price.__annotations__["currency"] = "OnlyForTypeCheckers"
+    pay.__annotations__["account"] = "Annotated[OnlyForTypeCheckers, InjectedToolArg]"
+    tools = [StructuredTool.from_function(fn, description="d", args_schema=Query) for fn in (price, pay)]
+    (answer,) = ToolNode(tools[:1]).invoke([tool_call("price", "1", query="tea")])["messages"]
+
+    assert answer.content == "tea 1 None"
+    with pytest.raises(NameError):
+        ToolNode(tools[1:])
+
+
+def test_a_field_that_the_state_lacks_is_none_or_named() -> None:
+    def greet(name: Annotated[str | None, InjectedState("name")]) -> str:
+        """Greet a person."""
+        return f"hello {name}"
+
+    def pay(account: Annotated[str, InjectedState("account")]) -> str:
+        """Pay."""
+        return account
+
+    def run(tool: Any) -> str:
+        message = calls((tool.__name__, {}))
+        return str(ToolNode([tool]).invoke({"messages": [message]})["messages"][0].content)
+
+    assert run(greet) == "hello None"
+    with pytest.raises(KeyError, match="The tool 'pay' gets 'account' from the field 'account' of the state"):
+        run(pay)

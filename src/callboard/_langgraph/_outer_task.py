@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
@@ -198,11 +198,31 @@ def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
 
 def injected_args_of(schema: Any, fn: Any) -> Any:
     """Return the injected arguments of a tool with this schema and function, in LangGraph's form."""
+    hinted = SimpleNamespace(__annotations__=hints_of(fn))
+    return _get_all_injected_args(cast("BaseTool", SimpleNamespace(get_input_schema=lambda: schema, func=hinted)))
+
+
+def hints_of(fn: Any) -> dict[str, Any]:
+    """Return the annotations of a tool's function that can be resolved; raise NameError for one of an injected value.
+
+    An annotation cannot be resolved if it has a name that only type checkers import, or a local class.
+    """
     while isinstance(fn, partial):
         fn = fn.func
-    function = fn if inspect.isroutine(fn) else None  # other callables have no annotations that could be read
-    tool = SimpleNamespace(get_input_schema=lambda: schema, func=function)
-    return _get_all_injected_args(cast("BaseTool", tool))
+    if not inspect.isroutine(fn):
+        return {}  # other callables have no annotations that could be read
+    try:
+        return get_type_hints(fn, include_extras=True)
+    except NameError:
+        hints: dict[str, Any] = {}
+    for name, annotation in fn.__annotations__.items():
+        alone: Any = SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= get_type_hints(alone, globalns=inspect.unwrap(fn).__globals__, include_extras=True)
+        except NameError:
+            if any(marker in str(annotation) for marker in ("Injected", "ToolRuntime")):
+                raise  # without its marker, the model could write this argument
+    return hints
 
 
 def injected_args_by_name(tools: Mapping[str, BaseTool]) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class Question:
         if tool is None:
             known = sorted({self.tool.name, *self.others})
             raise ValueError(f"The call cannot be changed to one of {name!r}, only to one of {known}")
-        if filled := sorted(injected_args(tool).forbidden & args.keys()):
+        if filled := sorted(injected_args(tool).unwritable & args.keys()):
             raise ValueError(f"{tool.name!r} is given {', '.join(filled)} by the agent; an edit cannot change that")
         _check_arguments(tool, args)
         call = cast("ToolCall", {**self.request.tool_call, "name": name, "args": args})

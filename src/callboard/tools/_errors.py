@@ -123,16 +123,25 @@ def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: fr
     if is_invalid_resume(error):
         raise error
     # The text goes to the model: injected state and stores are confidential, and the model could not correct them.
-    details = [detail for detail in error.errors() if detail["loc"] and detail["loc"][0] not in injected]
-    about = [_without(detail, injected) for detail in details]
+    details = [detail for detail in error.errors() if not detail["loc"] or detail["loc"][0] not in injected]
+    about = [_without(detail, injected) for detail in details] or [_INVALID_INJECTED]
     raise ToolInvocationError(call["name"], error, call["args"], about) from error
 
 
+_INVALID_INJECTED: Any = {
+    "type": "injected",
+    "loc": ("the application",),
+    "msg": "A value that it adds to this call is invalid. No other arguments help: do not repeat the call.",
+    "input": None,
+}
+
+
 def _without(detail: Any, injected: frozenset[str]) -> Any:
-    given = detail.get("input")
-    if not isinstance(given, dict):
-        return detail
-    return {**detail, "input": {key: value for key, value in given.items() if key not in injected}}
+    # An error of a validator for the whole model has no place, and LangGraph's text would begin with a colon.
+    loc, given = detail["loc"] or ("the arguments together",), detail.get("input")
+    if isinstance(given, dict):
+        given = {key: value for key, value in given.items() if key not in injected}
+    return {**detail, "loc": loc, "input": given}
 
 
 def _handled_types(handling: Any) -> tuple[type[Exception], ...]:

@@ -6,6 +6,7 @@ decide what the caller sees.
 """
 
 from functools import partial
+from itertools import takewhile
 from typing import Any, NoReturn, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
@@ -251,6 +252,19 @@ def _enter_context(
 
 def arguments_of(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the validated arguments of a call; raise the validation error of the tool's schema."""
+    if not plan.unvalidated and not plan.positional:
+        return _validated(plan, call)
+    written = call["args"]
+    added = {name: written[name] for name in plan.unvalidated if name in written}
+    rest = {name: value for name, value in written.items() if name not in added}
+    args, kwargs = _validated(plan, {**call, "args": rest})
+    kwargs = {**kwargs, **added}
+    # One that is missing has a default, and so have those after it.
+    given = [*takewhile(kwargs.__contains__, plan.positional)]
+    return (*args, *map(kwargs.pop, given)), kwargs
+
+
+def _validated(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
     call_id = call["id"]
     if plan.model is None or (plan.model.call_id and call_id is None):
         return plan.tool._to_args_and_kwargs(call["args"].copy(), call_id)
@@ -259,11 +273,9 @@ def arguments_of(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str,
         written = {**written, **dict.fromkeys(model.call_id, call_id)}
     values = model.validate(written)
     arguments: dict[str, Any] = {}
-    for name in written:
-        if name in model.names:
-            arguments[name] = getattr(values, name)
-    for name in model.optional:
-        if name not in arguments:
+    # A validator may have set a field that the model did not write.
+    for name in (*written, *values.model_fields_set, *model.optional):
+        if name in model.names and name not in arguments:
             arguments[name] = getattr(values, name)
     for name in plan.direct:
         if name in written:

@@ -168,7 +168,7 @@ def has_valid_arguments(request: ToolCallRequest) -> bool:
     try:
         arguments_of(plan, request.tool_call)
     except ValidationError as error:
-        supplied = plan.injected.names | plan.injected.forbidden
+        supplied = plan.injected.names | plan.injected.unwritable
         # Injected arguments are still absent here; only errors about other arguments are the model's.
         return all(detail["loc"] and detail["loc"][0] in supplied for detail in error.errors())
     except Exception:  # raised by a validator of the tool; the call itself will fail with it

@@ -67,7 +67,7 @@ def argument_names(tool: BaseTool) -> frozenset[str] | None:
     if model is None or model.model_config.get("extra") == "allow":
         return None
     injected = injected_args(tool)
-    return frozenset(spellings(tool)) - injected.names - injected.forbidden
+    return frozenset(spellings(tool)) - injected.names - injected.unwritable
 
 
 def spellings(tool: BaseTool) -> Mapping[str, str]:

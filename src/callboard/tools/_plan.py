@@ -10,8 +10,9 @@ langchain-core inspects signatures and type hints at every call; that takes more
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import FunctionType
-from typing import Any, Generic, Literal, TypeVar
+from inspect import Parameter
+from types import FunctionType, NoneType
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 from weakref import WeakKeyDictionary, ref
 
 from langchain_core.messages import ToolCall
@@ -23,9 +24,10 @@ from langchain_core.tools.base import (
     get_all_basemodel_annotations,
 )
 from langchain_core.utils._signature import _signature_parameters
-from pydantic import BaseModel, RootModel
+from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
+from pydantic.fields import FieldInfo
 
-from callboard._langgraph._outer_task import injected_args_of
+from callboard._langgraph._outer_task import hints_of, injected_args_of
 from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._loops._entry_mode import Door, is_missing
 
@@ -40,11 +42,17 @@ class InjectedArgs:
     """Name of the state field that each parameter gets; `None` if the parameter gets the whole state."""
     optional: frozenset[str]
     """Parameters with a default, which get no argument if the state lacks their field."""
+    nullable: frozenset[str]
+    """Parameters whose type allows `None`, which they get if they have no default and the state lacks their field."""
     store: str | None
     runtime: str | None
     forbidden: frozenset[str]
     """All parameters that the model must not write: those that callboard injects, and all that LangChain marks as
     injected."""
+    keys: Mapping[str, str]
+    """Aliases under which the schema reads injected values, by parameter, if it does not read them by name."""
+    unwritable: frozenset[str]
+    """The names in `forbidden`, and all aliases of these parameters in the schema."""
     none: bool = dataclasses.field(init=False)
     """`True` if nothing is injected."""
 
@@ -54,8 +62,9 @@ class InjectedArgs:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the parameters whose values `inject` sets."""
-        return frozenset({*self.state, *(name for name in (self.store, self.runtime) if name)})
+        """Names of the parameters whose values `inject` sets, and their aliases."""
+        names = {*self.state, *(name for name in (self.store, self.runtime) if name)}
+        return frozenset({*names, *(self.unwritable - self.forbidden)})
 
 
 def injected_args(tool: BaseTool) -> InjectedArgs:
@@ -87,8 +96,36 @@ _injected: WeakKeyDictionary[Any, WeakKeyDictionary[Any, InjectedArgs]] = WeakKe
 def _read_injected_args(schema: Any, fn: Any) -> InjectedArgs:
     found = injected_args_of(schema, fn)
     forbidden = {*found.all_injected_keys, *found.state, *(name for name in (found.store, found.runtime) if name)}
+    fields = getattr(schema, "model_fields", {})
+    hints = {**hints_of(fn), **get_all_basemodel_annotations(schema)} if found.state else {}
+    aliases = {name: others for name in forbidden & {*fields} if (others := _aliases_of(fields[name]))}
+    config = getattr(schema, "model_config", {})
+    reads_names = config.get("populate_by_name") or config.get("validate_by_name")
     optional = frozenset(found._optional_state_args)
-    return InjectedArgs(found.state, optional, found.store, found.runtime, frozenset(forbidden))
+    return InjectedArgs(
+        found.state,
+        optional,
+        frozenset(name for name in found.state.keys() - optional if _allows_none(hints[name])),
+        found.store,
+        found.runtime,
+        frozenset(forbidden),
+        keys={} if reads_names else {name: others[0] for name, others in aliases.items()},
+        unwritable=frozenset(forbidden.union(*aliases.values())),
+    )
+
+
+def _aliases_of(field: FieldInfo) -> list[str]:
+    """Return the names, other than its own, under which a pydantic model reads a field."""
+    choices = field.validation_alias
+    aliases = choices.choices if isinstance(choices, AliasChoices) else [choices, field.alias]
+    # A path begins in an argument of this name, in which the model could write the value.
+    names = (alias.path[0] if isinstance(alias, AliasPath) else alias for alias in aliases)
+    return [name for name in names if isinstance(name, str)]
+
+
+def _allows_none(hint: Any) -> bool:
+    kinds = get_args(hint)
+    return _allows_none(kinds[0]) if get_origin(hint) is Annotated else NoneType in (hint, *kinds)
 
 
 def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any], messages_key: str) -> ToolCall:
@@ -105,13 +142,16 @@ def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any
         values[injected.store] = runtime.store
     if injected.runtime:
         values[injected.runtime] = runtime
+    for name, key in injected.keys.items():
+        if name in values:
+            values[key] = values.pop(name)
     # The model is not trusted: forbidden names are always removed, because an optional one may get no value.
     return {**call, "args": {**written_args(call, injected), **values}}
 
 
 def written_args(call: ToolCall, injected: InjectedArgs) -> dict[str, Any]:
     """Return the arguments of a call that the model has written and is allowed to write."""
-    return {name: value for name, value in call["args"].items() if name not in injected.forbidden}
+    return {name: value for name, value in call["args"].items() if name not in injected.unwritable}
 
 
 def _state_values(tool: str, injected: InjectedArgs, state: Any, messages_key: str) -> dict[str, Any]:
@@ -121,15 +161,17 @@ def _state_values(tool: str, injected: InjectedArgs, state: Any, messages_key: s
     for name, field in injected.state.items():
         if not field:
             values[name] = state
-        elif isinstance(state, dict):
-            if field in state:
-                values[name] = state[field]
-            elif name not in injected.optional:
-                raise KeyError(field)
-        elif hasattr(state, field):
-            values[name] = getattr(state, field)
+        elif (field in state) if isinstance(state, dict) else hasattr(state, field):
+            values[name] = state[field] if isinstance(state, dict) else getattr(state, field)
+        elif name in injected.nullable:
+            values[name] = None
         elif name not in injected.optional:
-            raise AttributeError(field)
+            error = KeyError(field) if isinstance(state, dict) else AttributeError(field)  # as in LangGraph
+            error.add_note(
+                f"The tool {tool!r} gets {name!r} from the field {field!r} of the state, which has no value. Set the "
+                "field, or give the parameter a default or a type that allows None."
+            )
+            raise error
     return values
 
 
@@ -182,6 +224,10 @@ class Plan:
     """Pydantic model of the arguments; `None` if the tool must parse its arguments itself."""
     direct: frozenset[str]
     """Parameters with values that bypass the pydantic model: they are taken from the call unchanged."""
+    unvalidated: frozenset[str]
+    """Parameters that the model must not write and that its schema would forbid: they are left out of validation."""
+    positional: tuple[str, ...]
+    """Positional-only parameters of the function, in their order."""
     config_param: str | None
     run_manager: bool
     callbacks: bool
@@ -210,7 +256,7 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
         own: tuple[Kind, Callable[..., Any]] = (
             ("foreign sync", tool.invoke) if door == "sync" else ("foreign", tool.ainvoke)
         )
-        return Plan(tool, *own, injected, None, frozenset(), None, False, False)
+        return Plan(tool, *own, injected, None, frozenset(), frozenset(), (), None, False, False)
     kind, fn = _sync_body(tool) if door == "sync" else _body(tool)
     behind = fn in (getattr(tool, "coroutine", None), getattr(tool, "func", None))
     parameters = _signature_parameters(fn)
@@ -221,6 +267,8 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
         injected=injected,
         model=_args_model(tool),
         direct=tool._injected_args_keys,
+        unvalidated=_forbidden_by_schema(tool, injected),
+        positional=tuple(name for name, one in parameters.items() if one.kind is Parameter.POSITIONAL_ONLY),
         config_param=_get_runnable_config_param(fn),
         run_manager=not behind and "run_manager" in parameters,
         callbacks=behind and "callbacks" in parameters,
@@ -252,6 +300,17 @@ def _has_sync_half(tool: BaseTool) -> bool:
     if any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke")):
         return True
     return not is_missing(cls._run) if cls._run not in _CALLS_FUNC else getattr(tool, "func", None) is not None
+
+
+def _forbidden_by_schema(tool: BaseTool, injected: InjectedArgs) -> frozenset[str]:
+    schema: Any = tool.args_schema
+    if (
+        not isinstance(schema, type)
+        or not issubclass(schema, BaseModel)
+        or schema.model_config.get("extra") != "forbid"
+    ):
+        return frozenset()
+    return injected.forbidden - schema.model_fields.keys()
 
 
 def _args_model(tool: BaseTool) -> ArgsModel | None:

@@ -318,7 +318,7 @@ def contract_of(tool: BaseTool) -> Contract | None:
     else:
         return None  # no schema, one of pydantic v1, or a model without fields, which langchain-core does not validate
     injected = injected_args(tool)
-    return Contract(tool, injected.forbidden | injected.names, validate)
+    return Contract(tool, injected.unwritable | injected.names, validate)
 
 
 def _located(location: tuple[Any, ...], args: Args) -> Path:

@@ -363,7 +363,7 @@ class Sanitize(Middleware):
     def _facts_of(self, tool: BaseTool) -> "_Facts":
         _check_rules(tool, self._for_tool.get(tool.name, {}))
         injected = injected_args(tool)
-        return _Facts(self._rules_of(tool.name, tool), injected.names | injected.forbidden)
+        return _Facts(self._rules_of(tool.name, tool), injected.names | injected.unwritable)
 
     def _rules_of(self, name: str, tool: BaseTool | None) -> Rules:
         return Rules({**self._for_all, **self._for_tool.get(name, {})}, tool)
