@@ -1,5 +1,6 @@
 """The event of an ended call has the error behind its last attempt's message, and no error of an earlier attempt."""
 
+import logging
 from typing import Any
 
 import anyio
@@ -7,7 +8,7 @@ import pytest
 from langchain_core.tools import tool
 
 from callboard import CallEvent, ToolInvocationError, ToolNode, observe
-from callboard.testing import calls
+from callboard.testing import calls, tool_call
 
 
 @tool
@@ -55,3 +56,14 @@ async def test_a_call_has_the_error_of_its_last_attempt() -> None:
     assert str(error) == "3 is odd"
     _, error = await ended_with(3, "a word")
     assert isinstance(error, ToolInvocationError)
+
+
+async def test_an_error_that_became_a_message_is_in_the_log_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    async def divide(number: int) -> float:
+        """Divide 1 by a number."""
+        return 1 / number
+
+    with anyio.fail_after(5), caplog.at_level(logging.DEBUG, "callboard"):
+        await ToolNode([divide], handle_tool_errors=True).ainvoke([tool_call("divide", number=0)])
+    assert "of 'divide' became a message: ZeroDivisionError" in caplog.text
+    assert ", in divide\n" in caplog.text

@@ -283,9 +283,19 @@ def _number(event: CallEvent | RunEvent | AskEvent | ActorEvent) -> int:
 
 
 def _report_failure(observer: str, error: BaseException) -> None:
-    """Log the type and the stack of an observer's error, but not its text, which may contain confidential arguments."""
+    log_failure(logging.ERROR, f"the observer {observer} failed, which is reported once", error)
+
+
+def log_failure(level: int, text: str, error: BaseException, *, shows_text: bool = False) -> None:
+    """Log a text with the type and the frames of an error, at the logging level `level`.
+
+    The error's own text may contain confidential arguments. With `shows_text`, it is logged too, at the level DEBUG.
+    """
+    if not _log.isEnabledFor(level):
+        return
     frames = "".join(format_tb(error.__traceback__)).rstrip()
-    _log.error("the observer %s failed with %s; this is reported once\n%s", observer, type(error).__qualname__, frames)
+    full = error if shows_text and _log.isEnabledFor(logging.DEBUG) else None
+    _log.log(level, "%s: %s\n%s", text, type(error).__qualname__, frames, exc_info=full)
 
 
 def _name(observer: object) -> str:

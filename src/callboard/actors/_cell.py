@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol, cast
 from weakref import WeakKeyDictionary
 
 from callboard._calls._call import SupervisedCall
-from callboard._calls._observers import current_observers
+from callboard._calls._observers import current_observers, log_failure
 from callboard._loops._bridge import stands_still
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
@@ -58,7 +58,6 @@ class CurrentIncarnation(Protocol):
         ...
 
 
-_log = logging.getLogger("callboard")
 _calls = count(1)  # shared by all cells: keyed actors are evicted in the order of their last call
 
 
@@ -281,7 +280,7 @@ class Cell:
                 message.wakeup = message.loop.wakeup()
         # The cancelled caller cannot receive the error.
         if message.error is not None:
-            _log.warning("%s was cancelled, and failed: %s", message.title, type(message.error).__qualname__)
+            log_failure(logging.WARNING, f"{message.title} was cancelled, and failed", message.error, shows_text=True)
 
     def settle(self, message: Message, value: object, error: BaseException | None) -> bool:
         """Settle a message with a value or an error; return False if it was settled before."""
@@ -359,7 +358,9 @@ class Cell:
             self.mailbox.ended(message)
             if message.state == "ended":
                 if error is not None and not isinstance(error, PoisonousCallError):
-                    _log.warning("%s failed after its reply had been sent: %s", message.title, type(error).__qualname__)
+                    log_failure(
+                        logging.WARNING, f"{message.title} failed after its reply had been sent", error, shows_text=True
+                    )
                 return
             # The mailbox moves on; `owed` keeps the message until its reply is sent or the actor dies.
             if message.handler.deferred and error is None and not message.cancel_asked:

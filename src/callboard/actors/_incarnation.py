@@ -9,6 +9,7 @@ from typing import Any
 from anyio import sleep_forever
 from anyio.lowlevel import checkpoint
 
+from callboard._calls._observers import log_failure
 from callboard._loops._context import InContext
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned, Wakeup
@@ -224,7 +225,7 @@ class Incarnation:
         try:
             await self.code.stop()
         except Exception as error:
-            _log.warning("stopping the actor %r failed: %s", self._cell.name, type(error).__qualname__)
+            log_failure(logging.WARNING, f"stopping the actor {self._cell.name!r} failed", error, shows_text=True)
 
     async def _take_messages(self) -> None:
         """Handle messages until the actor ends, in a nursery if handlers may run side by side."""
@@ -440,7 +441,9 @@ class Incarnation:
             self._cell.die(self._why())
         elif error is not None:
             if not self._is_cancelled():
-                _log.warning("closing what the actor %r has entered failed: %s", name, type(error).__qualname__)
+                log_failure(
+                    logging.WARNING, f"closing what the actor {name!r} has entered failed", error, shows_text=True
+                )
             # A task group that `start` has entered cancels this task first, and raises the reason when it is left.
             self._crash = error if self._is_cancelled() else self._crash or error
         if self._is_cancelled():

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Literal, Protocol, cast
 
 from callboard._calls._call_keys import fenced_by
+from callboard._calls._observers import log_failure
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE, cap_grace
 from callboard._loops._threads import OwnThread, run_in_thread
@@ -57,21 +58,15 @@ Keep = Callable[[Taken, str | None], Awaitable[Exception | None]]
 Returns an error if the call must fail because its state was not saved.
 """
 
-_log = logging.getLogger("callboard")
-
-
-def traced() -> bool:
-    """Return whether tracebacks are logged: only at the level DEBUG, because they show the texts of errors."""
-    return _log.isEnabledFor(logging.DEBUG)
-
 
 async def snapshot_or_none(name: str, taken: Taken) -> object:
     """Return the snapshot of an actor; if that fails, log the error and return `None`, so that no call fails."""
     try:
         return await taken()
     except Exception as error:
-        kind = type(error).__qualname__
-        _log.error("the state of the actor %r could not be had for its snapshot: %s", name, kind, exc_info=traced())
+        log_failure(
+            logging.ERROR, f"the state of the actor {name!r} could not be had for its snapshot", error, shows_text=True
+        )
         return None
 
 

@@ -15,7 +15,7 @@ from anyio import Lock, sleep
 from anyio.lowlevel import checkpoint
 
 from callboard._calls._draining import report_drain
-from callboard._calls._observers import numbers
+from callboard._calls._observers import log_failure, numbers
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import TimeLimit
 from callboard._loops._protocol import EventLoop, Scope, Spawned
@@ -39,7 +39,6 @@ from callboard.actors._runner import (
     Taken,
     snapshot_or_none,
     start_failed,
-    traced,
 )
 from callboard.actors._snapshots import JOURNAL, InMemorySnapshots, JournalSnapshots, own_key
 from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, SnapshotError
@@ -239,8 +238,9 @@ class ActorUnit:
             # Reached only after the time limit.
             _log.warning("the state of the actor %r was not saved within %g s", self.cell.name, seconds)
         except Exception as error:
-            kind = type(error).__qualname__
-            _log.error("the state of the actor %r could not be saved: %s", self.cell.name, kind, exc_info=traced())
+            log_failure(
+                logging.ERROR, f"the state of the actor {self.cell.name!r} could not be saved", error, shows_text=True
+            )
         # The store has an older state now: the next incarnation counts as one that has lost state.
         self.cell.has_lost_state = True
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self, cast, overload
 from anyio import get_current_task
 
 from callboard._calls._draining import PATIENCE
+from callboard._calls._observers import log_failure
 from callboard._loops._current import current_loop, is_over
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._owner_task import Openable
@@ -43,8 +44,6 @@ from callboard.actors._restarts import (
 from callboard.actors._runner import End
 from callboard.actors._supervised import ActorUnit, Draining, cell_for
 from callboard.exceptions import ActorStartError, SupervisorError
-
-_log = logging.getLogger("callboard")
 
 _HOW: dict[str, Ended] = {"stopped": "normal", "never_starts": "never_starts"}
 
@@ -166,9 +165,12 @@ class Tree:
     def _decision(self, unit: "ActorUnit | Tree", end: End) -> Decision:
         how, now = _HOW.get(end.how, "abnormal"), self.loop.now()
         if end.error is not None:
-            # The type only: the text may contain data that `Redact` removes from results but not from logs.
-            kind = type(end.error).__qualname__
-            _log.warning("%s: the actor %r has ended: %s", self.terms.name, unit.terms.name, kind)
+            log_failure(
+                logging.WARNING,
+                f"{self.terms.name}: the actor {unit.terms.name!r} has ended",
+                end.error,
+                shows_text=True,
+            )
         index = self.units.index(unit)
         return self._restarts.ended(index, how, now, cause=end.culprit, is_refused=end.is_refused)
 

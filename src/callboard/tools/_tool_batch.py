@@ -26,7 +26,7 @@ from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall
 from callboard._calls._draining import Operation
 from callboard._calls._limits import Limiter, NoKeyError
-from callboard._calls._observers import current_mark
+from callboard._calls._observers import current_mark, log_failure
 from callboard._calls._progress import OnProgress, Progress
 from callboard._calls._thread_pool import ThreadPermits
 from callboard._langgraph._call_scope import config_for_calls
@@ -545,6 +545,7 @@ class _BatchCall(SupervisedCall[Output]):
             if (content := setup.at_tool(error)) is None:
                 raise
             output, self.handled_error = error_message(content, call, error), error
+            log_failure(logging.DEBUG, f"the error of call {call['id']!r} of {call['name']!r} became a message", error)
         return output
 
     def _without_tool(self, call: ToolCall) -> tuple[ToolMessage, Exception]:
