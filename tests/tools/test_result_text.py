@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.tools.base import _stringify
 
+from callboard.tools import _large_values
 from callboard.tools._large_values import write_in_pieces
 
 PLAIN = (
@@ -80,28 +81,35 @@ def text_or_error(write: Callable[[Any], str], value: Any) -> object:
         return type(error)
 
 
-@given(value=JSON)
-def test_json_in_parts_is_json(value: Any) -> None:
+def in_parts(value: Any, part: int) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_large_values, "_PART", part)
+        patch.setattr(_large_values, "_FEW", 2)
+        return text_or_error(write_in_pieces, value)
+
+
+@given(value=JSON, part=st.sampled_from([1, 150, 400, 1000]))
+def test_json_in_parts_is_json(value: Any, part: int) -> None:
     """Promise 12: the model reads the same text as from LangChain, including the order and duplicate keys."""
-    assert text_or_error(write_in_pieces, value) == text_or_error(_stringify, value)
+    assert in_parts(value, part) == text_or_error(_stringify, value)
 
 
-@given(value=ANYTHING)
-@example(value=date(2026, 1, 2))
-def test_what_is_no_json_is_written_as_str_does(value: Any) -> None:
+@given(value=ANYTHING, part=st.sampled_from([1, 150, 400, 1000]))
+@example(value=date(2026, 1, 2), part=1)
+def test_what_is_no_json_is_written_as_str_does(value: Any, part: int) -> None:
     """Promise 12: one value without a JSON form makes the whole text a Python repr."""
-    assert text_or_error(write_in_pieces, value) == text_or_error(_stringify, value)
+    assert in_parts(value, part) == text_or_error(_stringify, value)
 
 
-@given(value=ANYTHING, kind=st.sampled_from(["list", "dict", "both"]))
-def test_circles_are_written_as_str_does(value: Any, kind: str) -> None:
+@given(value=ANYTHING, kind=st.sampled_from(["list", "dict", "both"]), part=st.sampled_from([1, 150, 400, 1000]))
+def test_circles_are_written_as_str_does(value: Any, kind: str, part: int) -> None:
     """Promise 12: a cycle has no JSON form, and Python writes dots where it closes."""
     around: list[Any] = [value]
     inside: dict[str, Any] = {"value": value, "around": around}
     around.append(inside if kind == "both" else around)
     if kind == "dict":
         inside["self"] = (inside, 1)
-    assert text_or_error(write_in_pieces, [inside, around]) == text_or_error(_stringify, [inside, around])
+    assert in_parts([inside, around], part) == text_or_error(_stringify, [inside, around])
 
 
 def test_what_cannot_be_written_says_so() -> None:

@@ -2,12 +2,14 @@
 
 The work runs in worker threads. A result that is no message content becomes JSON, or else its `str`. Writing a large
 one takes tens of milliseconds. In one go it would block the event loop from its thread, too, because it holds the
-interpreter lock. So the text is written part by part; it equals the text of `json.dumps` or `str`.
+interpreter lock. So the text is written in pieces; it equals the text of `json.dumps` or `str`.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
@@ -106,7 +108,9 @@ def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) 
 
 
 _PART = 200_000
-"""Maximum characters that are converted in the event loop, in one or two milliseconds; a value counts as `_EACH`."""
+"""Size of one piece, in characters; each value adds `_EACH` characters. A piece takes one or two milliseconds."""
+_FEW = 100
+"""Number of values of a container whose cost is computed together."""
 
 
 def takes_long(value: object) -> bool:
@@ -115,18 +119,17 @@ def takes_long(value: object) -> bool:
 
 
 def write_in_pieces(value: object) -> str:
-    """Return a value as JSON text, or else as `str(value)`; other threads can run meanwhile.
-
-    Python code writes the containers: `json.dumps` and `repr` hold the interpreter lock to their end.
-    """
+    """Return a value as JSON text, or else as `str(value)`; other threads can run after each piece."""
     try:
         try:
-            return "".join(_ENCODER.iterencode(value))
-        except RuntimeError:
+            return _written(value, _JSON)
+        except _ChangedError:
             raise
         except Exception:  # it has no JSON form; its own code may raise any error to say so
-            return "".join(_parts_of_repr(value, frozenset())) if type(value) in _BRACKETS else str(value)
-    except RuntimeError:  # other code has changed a container meanwhile, or it is nested too deeply for Python code
+            if type(value) is not bytes and type(value) not in _STR.brackets:
+                return str(value)  # `repr` is used only for values within a container
+            return _written(value, _STR)
+    except _ChangedError:
         return _stringify(value)
 
 
@@ -146,24 +149,119 @@ def to_text(content: list[Any]) -> str | list[Any]:
     return content if are_blocks else write_in_pieces(content)
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
-_BRACKETS: Mapping[type, tuple[str, str]] = {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")")}
+class _ChangedError(Exception):
+    """Raised if the size of a container changed while the container was converted to text."""
 
 
-def _parts_of_repr(value: Any, enclosing: frozenset[int]) -> Iterator[str]:
-    """Yield the parts of a value's `repr`; `enclosing` has the ids of the containers around it."""
-    if type(value) not in _BRACKETS:
-        yield repr(value)
+class _Form(NamedTuple):
+    """Format in which values are converted to text: JSON or Python's `repr`."""
+
+    at_once: Callable[[object], str]
+    slices: Callable[[Any], Iterator[str]]
+    """Function that yields the text of a long string in slices."""
+    brackets: Mapping[type, tuple[str, str]]
+    """Brackets by the type of container. Only these exact types are written in pieces, because subclasses may have
+    code of their own."""
+    is_python: bool
+    """`True` for Python's format, which differs for recursive containers and for tuples with one element."""
+
+
+def _written(value: object, form: _Form) -> str:
+    parts: list[str] = []
+    _write(value, form, parts, set())
+    return "".join(parts)
+
+
+def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> None:
+    """Append the text of a value to `parts` in pieces; `around` holds the ids of the containers around the value."""
+    kind = type(value)
+    if (kind is str or kind is bytes) and value:
+        parts.extend(form.slices(value))
         return
-    before, after = _BRACKETS[type(value)]
-    if id(value) in enclosing:
-        yield f"{before}...{after}"
+    if kind not in form.brackets or not value:
+        parts.append(form.at_once(value))
         return
-    inside = enclosing | {id(value)}
-    yield before
-    for number, part in enumerate(value.items() if isinstance(value, dict) else value):
-        yield ", " if number else ""
-        if isinstance(value, dict):
-            yield f"{part[0]!r}: "
-        yield from _parts_of_repr(part[1] if isinstance(value, dict) else part, inside)
-    yield f",{after}" if isinstance(value, tuple) and len(value) == 1 else after
+    before, after = form.brackets[kind]
+    if id(value) in around:
+        if not form.is_python:
+            raise ValueError("Circular reference detected")
+        parts.append(f"{before}...{after}")
+        return
+    around.add(id(value))
+    parts.append(before)
+    _write_parts(value, form, parts, around)
+    is_lone = form.is_python and kind is tuple and len(value) == 1
+    parts[-1] = f",{after}" if is_lone else after  # replaces the last comma
+    around.remove(id(value))
+
+
+def _write_parts(value: Any, form: _Form, parts: list[str], around: set[int]) -> None:
+    """Append the texts of a container's values to `parts`: small values together, each large value in pieces."""
+    values, kind = (value.items(), dict) if isinstance(value, dict) else (value, list)
+    for some in _few_at_a_time(values):
+        together = _weight(kind(some))
+        for few, weight in [(some, together)] if together < _PART else (([one], _weight(kind([one]))) for one in some):
+            if weight < _PART:
+                parts.append(form.at_once(kind(few))[1:-1])
+            elif kind is dict:
+                parts.append(form.at_once({few[0][0]: 0})[1:-2])
+                _write(few[0][1], form, parts, around)
+            else:
+                _write(few[0], form, parts, around)
+            parts.append(", ")
+
+
+def _weight(value: object) -> int:
+    return _PART - left_of(_PART, value)
+
+
+def _few_at_a_time(values: Iterable[Any]) -> Iterator[list[Any]]:
+    left = iter(values)
+    try:
+        while some := [*islice(left, _FEW)]:
+            yield some
+    except RuntimeError as error:
+        raise _ChangedError from error
+
+
+_json = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _slices_of_json(text: str) -> Iterator[str]:
+    yield '"'
+    yield from (_json(part)[1:-1] for part in _slices(text))
+    yield '"'
+
+
+def _slices_of_str(text: Any) -> Iterator[str]:
+    """Yield `repr(text)` in slices."""
+    prefix: str
+    single: Any
+    double: Any
+    prefix, single, double = ("", "'", '"') if isinstance(text, str) else ("b", b"'", b'"')
+    quote, given, end = ('"', single, -2) if single in text and double not in text else ("'", single + double, -4)
+    yield prefix + quote
+    # With extra quotes before its `repr`, each slice chooses the same kind of quote.
+    yield from (repr(part + given)[len(prefix) + 1 : end] for part in _slices(text))
+    yield quote
+
+
+def _slices(text: Any) -> Iterator[Any]:
+    return (text[start : start + _PART] for start in range(0, len(text), _PART))
+
+
+_JSON = _Form(
+    _json,
+    _slices_of_json,
+    {
+        **dict.fromkeys((dict, OrderedDict, defaultdict, Counter), ("{", "}")),
+        **dict.fromkeys((list, tuple), ("[", "]")),
+    },
+    is_python=False,
+)
+_STR = _Form(
+    repr,
+    _slices_of_str,
+    {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), frozenset: ("frozenset({", "})")},
+    is_python=True,
+)
