@@ -1,6 +1,7 @@
 """`setup()`: it configures an SDK where there is none, and uses an existing one. Each case has its own process."""
 
 import gzip
+import io
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from callboard._calls._observers import _everywhere
-from callboard.telemetry import _setup
+from callboard.telemetry import _setup, setup
 
 CALLS = """
 import sys, anyio
@@ -220,3 +221,18 @@ def test_a_setup_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError, match="LOUD"):
         _setup.setup(traces=False, metrics=False, logs="json", log_level="LOUD")
     assert what_is_set_up() == before
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "no_color", "has_colours"), [(True, "", True), (True, "1", False), (False, "", False)]
+)
+def test_log_lines_have_colours_on_a_terminal_alone_and_not_under_no_color(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, no_color: str, has_colours: bool
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    with setup(logs="console", traces=False, metrics=False):
+        logging.getLogger("callboard").warning("hello")
+    assert ("\x1b[" in stream.getvalue()) == has_colours

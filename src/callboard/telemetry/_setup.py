@@ -123,7 +123,8 @@ def _add_handler(ends: ExitStack, kind: str, level: int | str) -> None:
         raise ValueError(f"setup(logs=...) is 'console', 'json' or None, got {kind!r}")
     logger = logging.getLogger("callboard")
     handler = logging.StreamHandler()
-    handler.setFormatter(formatter(kind))
+    # See no-color.org. A file gets no colours either.
+    handler.setFormatter(formatter(kind, is_coloured=handler.stream.isatty() and not os.environ.get("NO_COLOR")))
     before = logger.level, logger.propagate
 
     def as_before() -> None:
@@ -137,7 +138,7 @@ def _add_handler(ends: ExitStack, kind: str, level: int | str) -> None:
     logger.propagate = False  # or a handler of the root logger would print each line a second time
 
 
-def formatter(kind: str) -> logging.Formatter:
+def formatter(kind: str, *, is_coloured: bool = False) -> logging.Formatter:
     """Return a `logging.Formatter` for callboard's log lines; `kind` is "console" or "json"."""
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
@@ -146,7 +147,9 @@ def formatter(kind: str) -> logging.Formatter:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: Any = (
-        structlog.processors.JSONRenderer(default=repr) if kind == "json" else structlog.dev.ConsoleRenderer()
+        structlog.processors.JSONRenderer(default=repr)
+        if kind == "json"
+        else structlog.dev.ConsoleRenderer(colors=is_coloured)
     )
     exceptions = [structlog.processors.format_exc_info] if kind == "json" else []
     last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *exceptions, renderer]
