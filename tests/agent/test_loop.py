@@ -206,9 +206,14 @@ async def test_a_run_leaves_no_config_behind(label: str) -> None:
     [
         *((one, EmptyInputError, "An agent starts from messages") for one in ({"question": "hi"}, None)),
         ("hello", InvalidUpdateError, "Expected dict, got hello"),
+        ([("user", "hi")], InvalidUpdateError, "an agent starts from a state with messages: {'messages'"),
+        (7, InvalidUpdateError, "Expected dict, got 7"),
     ],
     ids=repr,
 )
 async def test_input_without_messages_is_refused(given: Any, error: type[Exception], said: str) -> None:
+    """The error has a remedy, and no thread is made."""
+    saver = InMemorySaver()
     with pytest.raises(error, match=said):
-        await scripted(["hi"], []).ainvoke(given)
+        await scripted(["hi"], [], checkpointer=saver).ainvoke(given, AT)
+    assert not [*saver.list(AT)] or given == {"question": "hi"}

@@ -40,7 +40,6 @@ OUTPUTS: dict[str, Any] = {
     "nothing": None,
     "a dict": {"a": [1, 2], "ü": "ß"},
     "a list of ints": [1, 2],
-    "an empty list": [],
     "a list of texts": ["a", "b"],
     "text blocks": [{"type": "text", "text": "hi"}, {"type": "text", "text": "ho"}],
     "an image block": [{"type": "image_url", "image_url": {"url": "data:,"}}],

@@ -9,12 +9,13 @@ import anyio
 import pytest
 import sniffio
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
 
 from callboard import (
     Actor,
@@ -60,6 +61,16 @@ class Counter(Actor):
     async def put(self, number: int) -> int:
         """Put a number."""
         return number
+
+
+def numbers() -> Any:
+    """Yield numbers."""
+    yield 1
+
+
+async def anumbers() -> Any:
+    """Yield numbers."""
+    yield 1
 
 
 def transfer(amount: int) -> str:
@@ -234,6 +245,8 @@ MISTAKES: dict[str, tuple[Make, str] | tuple[Make, str, type[Exception]]] = {
         r"(?s)docstring.*'transfer' has no docstring.*below `def transfer\(...\)`",
         ValueError,
     ),
+    "a generator": (lambda: ToolNode([numbers]), r"'numbers' is a generator, and a call has one result: return it"),
+    "an async generator": (lambda: ToolNode([StructuredTool.from_function(anumbers)]), "'anumbers' is a generator"),
     "a middleware of one argument": (lambda: ToolNode([search], middleware=[query]), r"\(request, call_next\), and"),
 }
 """Mistake, text of the error, and the type of the error; by default TypeError."""
@@ -442,3 +455,30 @@ def test_a_timeout_that_is_longer_than_the_budget_is_told_of() -> None:
     ToolNode(
         [Recorder().tool("t")], timeout=10, policies={"t": CallPolicy(budget=1)}
     )  # the node's applies to all tools
+
+
+@pytest.mark.real_clock
+async def test_a_coroutine_that_a_sync_function_returns_is_awaited() -> None:
+    """A decorator that is a plain function hides that the tool is async; the model read the text of an object."""
+    node = ToolNode([StructuredTool.from_function(lambda: aquery("tea"), name="search", description="Search.")])
+    with anyio.fail_after(10):
+        (answer,) = (await node.ainvoke([tool_call("search", "1")]))["messages"]
+
+    assert answer.content == await aquery("tea")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        [],
+        ToolMessage([], tool_call_id="1"),
+        [Command(update={"messages": [{"role": "tool", "content": "[]", "tool_call_id": "1"}]}), Command(update={})],
+        Command(update={"messages": ToolMessage("[]", tool_call_id="1")}),
+    ],
+    ids=["an empty list", "a message without content", "a list of commands with a dict", "a command with a message"],
+)
+def test_a_result_in_an_unusual_form_is_one_message_with_a_text(result: Any) -> None:
+    """Providers refuse empty content, and LangGraph counts only messages in a list as answers."""
+    node = ToolNode([StructuredTool.from_function(lambda: result, name="search", description="Search.")])
+    outputs = node.invoke({"messages": [AIMessage("", tool_calls=[tool_call("search", "1")])]})
+    assert "'[]'" in repr(outputs)

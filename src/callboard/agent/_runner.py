@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.runtime import RunControl, Runtime
@@ -44,20 +43,18 @@ from callboard.tools._ledger import Answers, answers_by_id, is_by_id
 
 async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     """Apply the input of a run to its thread; return the answers by interrupt id, and whether the run resumes."""
+    check_input(given, thread)
     if START in thread.next and (given is None or isinstance(given, Command)):
         # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
         await thread.amend(thread.written([START]), lambda: [flow.entry], "loop")
-    elif given is None and not thread.has_begun:
-        raise _nothing(given)
     elif given is None or isinstance(given, Command):
         await _ask_again_in_fork(thread, flow)
     if isinstance(given, Command):
         return await _take_command(given, thread, flow)
     if given is None:
         return {}, True
-    if not isinstance(given, dict):
-        _check_form(given)
-    writes = thread.schema.writes_of_input(given)
+    values = given if isinstance(given, dict) else dict(thread.schema.writes_of(given))
+    writes = thread.schema.writes_of_input(values)
     if given and not writes:
         raise _nothing(given)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
     if thread.records:
@@ -124,13 +121,17 @@ def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
     return answers_by_id(command.resume, thread.questions)
 
 
-def _check_form(given: object) -> None:
-    """Raise LangGraph's error, with a correct example, for a text or a list of messages in place of a state."""
+def check_input(given: object, thread: Thread) -> None:
+    """Raise LangGraph's error, with a remedy, if a run cannot begin with an input; the thread is not changed."""
+    if given is None and not thread.has_begun and START not in thread.next:
+        raise _nothing(given)
     if isinstance(given, str):
         instead = f"{{'messages': [('user', {given!r})]}}"
-    elif isinstance(given, list) and all(isinstance(one, (BaseMessage, dict, str)) for one in given):
+    elif isinstance(given, (list, tuple)):
         instead = "{'messages': [...]}"
     else:
+        if given is not None and not isinstance(given, (dict, Command)):
+            thread.schema.writes_of(given)
         return
     told = f"Expected dict, got {given}; an agent starts from a state with messages: {instead}"
     raise InvalidUpdateError(create_error_message(message=told, error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE))
@@ -217,6 +218,7 @@ class Runner:
             if outer is None and thread.is_kept:
                 # Before the input is applied, and outside of the `try`: `stop` would write to another run's thread. New
                 # input is always stored before the first step, so it shares the write.
+                check_input(request.input, thread)
                 resumes = request.input is None or isinstance(request.input, Command)
                 await thread.hold(repeats=resumes, later=not resumes)
             try:

@@ -5,6 +5,7 @@ The order of events, the config in the body's context, and the treatment of erro
 decide what the caller sees.
 """
 
+from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import takewhile
 from typing import Any, NoReturn, cast
@@ -78,7 +79,7 @@ async def invoke(
             tracing = _enter_context(plan, config, manager, run, kwargs)
             try:
                 if plan.kind == "sync":
-                    body = attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
+                    body = _run_sync(attempt, partial(plan.fn, *args, **kwargs))
                 else:
                     body = plan.fn(*args, **kwargs)
                 # Thousands of calls may wait at this await, and each name in a waiting frame costs memory.
@@ -117,6 +118,16 @@ async def invoke(
     if isinstance(output, ToolMessage) and isinstance(output.content, str):
         return output
     return await _in_words(output)
+
+
+async def _run_sync(attempt: Attempt, fn: Callable[[], Any]) -> Any:
+    """Run a sync function in a worker thread; await a coroutine that it returns, as a decorated async function may."""
+
+    def call() -> tuple[Any]:
+        return (fn(),)  # trio refuses a bare coroutine
+
+    (result,) = await attempt.run_in_thread(call)
+    return await result if isinstance(result, Coroutine) else result
 
 
 async def _in_words(output: object) -> object:

@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
-from langchain_core.messages import AIMessage, RemoveMessage, ToolCall, ToolMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolCall, ToolMessage, convert_to_messages
 from langgraph.types import Command, Send
 
 from callboard._langgraph._vocabulary import ToolCallRequest, msg_content_output
@@ -308,22 +308,24 @@ class ResultRules(NamedTuple):
     def _answers(self, item: Item, call: ToolCall) -> int:
         if isinstance(item, ToolMessage):
             return len(answers_to(call, [item]))
-        messages = item.update.get(self.messages_key, []) if isinstance(item.update, dict) else []
-        return len(answers_to(call, messages))
+        return len(answers_to(call, self._messages_of(item)))
+
+    def _messages_of(self, command: Command[Any]) -> list[BaseMessage]:
+        update: Any = command.update
+        messages = update.get(self.messages_key, []) if isinstance(update, dict) else update or []
+        return convert_to_messages(messages if isinstance(messages, (list, tuple)) else [messages])
 
     def _command(self, command: Command[Any], call: ToolCall, *, needs_message: bool) -> Command[Any]:
         if isinstance(command.update, dict):
             self._refuse_if(self.kind == "list", command, call, _DICT_UPDATE)
             # A copy, because `message.name` is set below: the tool may keep the object and return it again.
             command = deepcopy(command)
-            messages = cast("dict[str, Any]", command.update).get(self.messages_key, [])
         elif isinstance(command.update, list):
             self._refuse_if(self.kind != "list", command, call, _LIST_UPDATE)
             command = deepcopy(command)
-            messages = cast("list[Any]", command.update)
         else:
             return command
-        messages = convert_to_messages(messages)
+        messages = self._messages_of(command)
         if messages == [RemoveMessage(id=REMOVE_ALL_MESSAGES)]:
             return command
         own = answers_to(call, messages)
@@ -382,7 +384,8 @@ _LIST_UPDATE = (
 
 
 def _plain_content(message: ToolMessage) -> ToolMessage:
-    message.content = cast("Any", msg_content_output(message.content))
+    # Providers refuse an empty list.
+    message.content = cast("Any", msg_content_output(message.content) or "[]")
     return message
 
 
