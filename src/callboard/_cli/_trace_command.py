@@ -1,7 +1,9 @@
 """Command `callboard trace`: shows a recording, or converts it to an HTML page or to a trace for Perfetto."""
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import nsmallest
 from itertools import groupby
 from math import ceil, floor
@@ -278,7 +280,8 @@ def _write(target: Path, view: Callable[[Recording], str], recording: Recording)
     if target.exists() and target.samefile(recording.path):
         raise CommandError(f"'{printable(str(target))}' is the recording itself")
     try:
-        target.write_text(view(recording), encoding="utf-8")
+        with open(target, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as page:
+            page.write(view(recording))
     except OSError as error:
         raise CommandError(printable(str(error))) from error
     print(f"{printable(str(target))}: {count(sum(1 for _ in recording.calls()), 'call')}")

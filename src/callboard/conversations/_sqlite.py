@@ -1,13 +1,15 @@
 """SQLite savers and stores: access to a database file, and explanations of its errors."""
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
+from uuid import uuid4
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.sqlite import SqliteStore
@@ -83,6 +85,8 @@ class SqliteFile(Generic[T]):
         return f"The SQLite database {self._path!r}"
 
     def open(self) -> T:
+        if self._path != ":memory:":
+            _make_private_file(self._path)
         opened = self._connect(self._path)
         try:
             self._prepare(opened)
@@ -138,6 +142,19 @@ class SqliteFile(Generic[T]):
         if path.is_dir():
             return "is a directory; name a file in it"
         return "cannot be opened: allow this process to read and write the file, and to make files beside it"
+
+
+def _make_private_file(path: str) -> None:
+    """Make an empty file that only this user may read, unless there is one; SQLite says why a file cannot be made."""
+    # SQLite gives its log and its index the mode of the database.
+    empty = f"{path}.{uuid4().hex}"
+    with suppress(OSError):
+        os.close(os.open(empty, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            # Not `path` itself is opened: its closed descriptor would end the locks that SQLite holds in this process.
+            os.link(empty, path)
+        finally:
+            Path(empty).unlink()
 
 
 _OF_ANOTHER_VERSION = (

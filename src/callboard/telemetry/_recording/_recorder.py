@@ -193,7 +193,9 @@ class RecordingWriter:
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         cut = self._append and _is_cut(self.path)
-        self._writer = _Writer(self.path.open("ab" if self._append else "wb"), BOUND)
+        # Results of calls are for this user alone.
+        opener = partial(os.open, mode=0o600)
+        self._writer = _Writer(open(self.path, "ab" if self._append else "wb", opener=opener), BOUND)
         if cut:  # a killed process left half a line: the new header must begin on a line of its own
             self._writer.offer(b"\n")
         self._since = self._clock()
