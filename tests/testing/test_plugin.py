@@ -96,28 +96,41 @@ def test_anyios_plugin_takes_the_clock_from_the_fixture(project: pytest.Pytester
 
 
 @pytest.mark.parametrize(
-    ("mark", "options", "failed", "told"),
+    ("mark", "plugins", "failed", "told"),
     [
-        ("anyio", (), 4, "def anyio_backend(virtual_clock): return virtual_clock"),
-        ("trio", ("-p", "pytest_trio.plugin"), 2, "another plugin runs this async test, without the fixture 'virtual"),
+        ("anyio", "", 4, "def anyio_backend(virtual_clock): return virtual_clock"),
+        ("anyio", "anyio.pytest_plugin", 4, "def anyio_backend(virtual_clock): return virtual_clock"),
+        ("trio", "pytest_trio.plugin", 2, "another plugin runs this async test, without the fixture 'virtual"),
     ],
-    ids=["anyio", "another"],
+    ids=["anyio", "anyio first", "another"],
 )
-def test_a_clock_that_the_plugin_of_the_test_would_not_use_is_refused(
-    project: pytest.Pytester, mark: str, options: tuple[str, ...], failed: int, told: str
+def test_another_plugin_that_runs_a_test_does_not_silence_the_fixtures(
+    project: pytest.Pytester, mark: str, plugins: str, failed: int, told: str
 ) -> None:
-    """Without this, the test would silently sleep on the real clock."""
+    """Without this, the test would sleep on the real clock, and leave tasks, without a word."""
     project.makepyfile(f"""
-        import pytest
+        import asyncio, pytest, sniffio
 
-        @pytest.mark.{mark}
+        pytestmark = pytest.mark.{mark}
+
         async def test_it(virtual_clock):
             pass
-    """)
-    result = run(project, *options)
 
-    result.assert_outcomes(failed=failed)
+        async def test_task(no_orphans):
+            if sniffio.current_async_library() == "asyncio":
+                test_task.kept = asyncio.create_task(asyncio.sleep(1e6), name="left behind")
+            else:
+                import trio
+                trio.lowlevel.spawn_system_task(trio.sleep, 1e6, name="left behind")
+    """)
+    # Of plugins, the one that is registered last is asked first.
+    result = project.runpytest_subprocess(
+        *("-p", "anyio.pytest_plugin") * (not plugins), "-p", PLUGIN, *("-p", plugins) * bool(plugins), timeout=100
+    )
+
+    result.assert_outcomes(failed=failed + (2 if mark == "anyio" else 1))
     result.stdout.fnmatch_lines([f"*{told}*"])
+    result.stdout.fnmatch_lines(["*OrphansError: tasks that the test has left running: left behind"])
 
 
 @pytest.mark.exhaustive

@@ -1,5 +1,6 @@
 """`replay`: a recording is a regression test."""
 
+import asyncio
 import re
 import sys
 import time
@@ -30,6 +31,7 @@ from callboard.testing import (
     calls,
     fake_tools,
     replay,
+    tool_call,
 )
 
 SCRIPT = [
@@ -266,6 +268,54 @@ def test_answers_by_id_go_to_the_open_questions(tmp_path: Path, name: str) -> No
     found = replay(path, new_agent(of_agent={"checkpointer": InMemorySaver()}, **options), backend=name)
 
     assert [message.content for message in found.state["messages"]][2:] == ["tea", "no", "", "done", "Refunded."]
+
+
+@pytest.mark.parametrize("case", ["answers together", "answers in turn", "asks twice", "older recording"])
+def test_runs_with_several_questions_are_replayed_and_killed(tmp_path: Path, name: str, case: str) -> None:
+    """Answers may come for any subset of the questions."""
+
+    def ask(x: str) -> str:
+        """Ask."""
+        return "".join(interrupt(part) for part in x)
+
+    requests = [tool_call("ask", "1", x="ab" if case == "asks twice" else "a"), tool_call("ask", "2", x="c")]
+
+    def now(tool: Any = ask) -> Agent:
+        model = ScriptedModel([calls(*requests), "Done."], loop=True)
+        return create_react_agent(model, [tool], name="bot", checkpointer=InMemorySaver())
+
+    async def run() -> None:
+        agent, config = now(), {"configurable": {"thread_id": "1"}}
+        state = await agent.ainvoke({"messages": [("user", "Go.")]}, config)
+        while questions := [question.id for question in state.get("__interrupt__", ())]:
+            # In turn, the last one first: the order of the questions says nothing.
+            answered = questions[-1:] if case == "answers in turn" else questions
+            state = await agent.ainvoke(Command(resume=dict.fromkeys(answered, "yes")), config)
+
+    path = record(tmp_path / "runs.jsonl", run)
+    if case == "older recording":
+        path.write_text(path.read_text().replace('"question_ids"', '"unknown"'))
+    events = replay(path, now(never("ask")[0]), backend=name).events
+    for at in range(1, events + 1):
+        replay(path, now(never("ask")[0]), backend=name, kill_at=at)
+
+
+def test_a_recording_in_which_the_event_loop_was_held_says_nothing_about_queues(tmp_path: Path) -> None:
+    """The last call began when the first had ended already, and found its permit free."""
+
+    async def hold(query: str = "") -> str:
+        """Hold the loop for a minute, and then work."""
+        asyncio.get_running_loop()._jumping.now += 60  # type: ignore[attr-defined]
+        await anyio.sleep(30)
+        return query
+
+    work = Recorder().tool("search", seconds=30)
+    options: Any = {"policies": {"search": CallPolicy(limit=Limit(concurrency=1))}}
+    script = [calls("search", "fetch", "search"), "Done."]
+    fetch = StructuredTool.from_function(coroutine=hold, name="fetch")
+    agent = create_react_agent(ScriptedModel(script), ToolNode([work, fetch], **options), name="bot")
+
+    replay(record(tmp_path / "runs.jsonl", go(agent)), new_agent(never("search", "fetch"), **options))
 
 
 def test_a_redacted_recording_is_replayed_with_its_tokens(tmp_path: Path, name: str) -> None:

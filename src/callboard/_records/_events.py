@@ -105,6 +105,8 @@ class RunEvent:
     """Error that ended the run (`ended`), or that the model raised (`answered`)."""
     questions: int = 0
     """Number of open questions of the run, in `ended`."""
+    question_ids: tuple[str, ...] = ()
+    """Ids of the open questions of the run, in `ended`, in the order in which the state has them."""
     model: object = field(default=None, repr=False)
     """Model with its bound tools and options, in `asked` and `answered`; `None` if the agent chooses the model at each
     step."""

@@ -136,7 +136,7 @@ class Run:
 
     def _ended(self) -> dict[str, Any]:
         if self.context.reporter is not None:
-            self.context.reporter.questions = len(self.interrupts)
+            self.context.reporter.question_ids = tuple(question.id for question in self.interrupts)
         if self.context.outer is not None and self._has_stopped:
             raise GraphInterrupt(tuple(self.interrupts))
         self.result = self._values()

@@ -35,8 +35,8 @@ class RunReporter:
     """Object that reports one run to its observers."""
 
     def __init__(self, observers: tuple[RunObserver, ...], info: RunInfo, loop: EventLoop) -> None:
-        self.questions = 0
-        """Number of open questions at the end of the run."""
+        self.question_ids: tuple[str, ...] = ()
+        """Ids of the open questions at the end of the run."""
         self.result: object = None
         """Values of the state at the end of the run; `None` before, and after a failure."""
         self._observers = observers
@@ -101,7 +101,8 @@ def reported(
         raise
     finally:
         current_run.reset(token)
-        reporter.tell("ended", error=failure, questions=reporter.questions, result=reporter.result)
+        ids = reporter.question_ids
+        reporter.tell("ended", error=failure, questions=len(ids), question_ids=ids, result=reporter.result)
         failure = None  # its traceback refers to this frame: break the cycle
 
 

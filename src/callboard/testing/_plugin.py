@@ -161,31 +161,43 @@ def replay(request: pytest.FixtureRequest, virtual_clock: "Backend") -> "Callabl
     return partial(replay, request.config.rootpath / mark.args[0], backend=virtual_clock[0])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run async tests that use a clock of this plugin; with `no_orphans`, check that a test leaves no tasks."""
+def _clock_of(item: pytest.Function) -> str | None:
+    return next((name for name in _CLOCKS if name in item.funcargs), None)
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Check the clock of an async test; with `no_orphans`, check that the test leaves no tasks."""
     __tracebackhide__ = True
-    clock = next((name for name in _CLOCKS if name in pyfuncitem.funcargs), None)
-    if not iscoroutinefunction(pyfuncitem.obj):
-        if clock is not None and iscoroutinefunction(unwrap(pyfuncitem.obj)):
-            pytest.fail(f"another plugin runs this async test, without the fixture {clock!r}", pytrace=False)
-        return None
-    if "no_orphans" in pyfuncitem.funcargs:
-        pyfuncitem.obj = _watched(pyfuncitem.obj)
-    if clock is None:
-        return None
-    chosen: Any = pyfuncitem.funcargs[clock]
-    if (other := pyfuncitem.funcargs.get("anyio_backend")) is not None:
-        if other is not chosen:
+    # Before `pytest_pyfunc_call`: another plugin, whose hook may come first, ends the search there with its own run.
+    if isinstance(item, pytest.Function) and iscoroutinefunction(item.obj):
+        clock, other = _clock_of(item), item.funcargs.get("anyio_backend")
+        if clock is not None and other is not None and other is not item.funcargs[clock]:
             pytest.fail(
                 f"anyio's plugin runs this test on {other!r}, without the fixture {clock!r}: remove the mark 'anyio', "
                 f"or override its fixture: def anyio_backend({clock}): return {clock}",
                 pytrace=False,
             )
+        if "no_orphans" in item.funcargs:
+            item.obj = _watched(item.obj)
+    yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run async tests that use a clock of this plugin."""
+    __tracebackhide__ = True
+    clock = _clock_of(pyfuncitem)
+    if not iscoroutinefunction(pyfuncitem.obj):
+        if clock is not None and iscoroutinefunction(unwrap(pyfuncitem.obj)):
+            pytest.fail(f"another plugin runs this async test, without the fixture {clock!r}", pytrace=False)
+        return None
+    if clock is None or "anyio_backend" in pyfuncitem.funcargs:
         return None
     import anyio
 
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    chosen: Any = pyfuncitem.funcargs[clock]
     name, options = chosen
     anyio.run(partial(pyfuncitem.obj, **arguments), backend=name, backend_options=options)
     return True

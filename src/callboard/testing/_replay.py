@@ -186,7 +186,7 @@ class _Player:
         assert call is not None
         story = self.story(current_run.get())
         if call.number not in self.of_call:
-            recorded = story.take(call.call.get("id"))
+            recorded = self._recorded(story, call.call.get("id"))
             self.of_call[call.number] = (recorded, list(recorded.attempts))
         recorded, attempts = self.of_call[call.number]
         attempt = attempts.pop(0) if attempts else None
@@ -194,9 +194,16 @@ class _Player:
         if attempt is None or attempt.error is None:
             return _result(recorded)
         if recorded.outcome == "interrupted" and attempt.error.endswith("GraphInterrupt"):
-            # The recording has no questions. The answer is in the result of the recorded call that was resumed.
-            return interrupt(f"question of {recorded.tool} in the recording")
+            # The recording has no questions. The answers are in the result of the recorded call that was resumed last.
+            while True:
+                interrupt(f"question of {recorded.tool} in the recording")  # raises behind the last answer
         raise _error(attempt.error)
+
+    def _recorded(self, story: Story, call_id: str | None) -> RecordedCall:
+        # After a kill, a question may be answered in an earlier run than in the recording; the last run has its result.
+        later = [other for other in reversed(self.stories) if any(call.id == call_id for call in other.calls)]
+        is_early = self.was_killed and all(call.id != call_id for call in story.calls)
+        return (later[0] if is_early and later else story).take(call_id)
 
     async def _until_end(self, attempt: RecordedAttempt | None) -> None:
         if attempt is None or attempt.end is None or not self.keeps_times:
@@ -339,6 +346,8 @@ class _Runs:
         self.kill = Kill(kill_at)
         self.state: Any = None
         self.errors: list[Exception] = []
+        self._questions: dict[str, str] = {}
+        """Ids of the recorded questions, each with the id of the same question in the replay."""
 
     async def all(self) -> None:
         """Run the agent with each recorded input."""
@@ -368,6 +377,7 @@ class _Runs:
         given = run.input if run.command is None else self._command(run.command)
         self.state = None
         left = list(self._player.left)
+        state: Any = None
 
         def again(stored: StateSnapshot) -> Any:
             self._player.start_again(left)
@@ -378,9 +388,12 @@ class _Runs:
 
         try:
             with anyio.fail_after(None if self._real else _TOO_LONG):
-                self.state = await self.kill.run(self._agent, given, config, again)
+                state = await self.kill.run(self._agent, given, config, again)
         except Exception as error:
             self.errors.append(error)
+        self.state = state
+        if len(run.question_ids) == len(open_questions := self._open_questions()):
+            self._questions |= zip(run.question_ids, open_questions, strict=True)
         if self.kill.at is None:
             return
         if self.state is not None:
@@ -388,10 +401,19 @@ class _Runs:
         elif run.outcome in ("ok", "interrupted"):
             self.kill.broken.append("the run failed")
 
+    def _open_questions(self) -> list[str]:
+        return [question.id for question in (self.state or {}).get("__interrupt__", ())]
+
     def _command(self, told: Mapping[str, Any]) -> Command[Any]:
         """Return the recorded command, with the ids of recorded questions replaced by those of the open questions."""
         resume = told.get("resume")
-        open_questions = [one.id for one in (self.state or {}).get("__interrupt__", ())]
-        if isinstance(resume, dict) and len(resume) == len(open_questions) and all(len(key) == 32 for key in resume):
-            resume = dict(zip(open_questions, resume.values(), strict=True))
+        open_questions = self._open_questions()
+        if isinstance(resume, dict) and self._questions.keys() >= resume.keys():
+            # After a kill, an answered question may no longer be open.
+            answers = {self._questions[recorded]: answer for recorded, answer in resume.items()}
+            resume = {question: answers[question] for question in open_questions if question in answers}
+        elif isinstance(resume, dict) and all(len(key) == 32 for key in resume):
+            # An older recording has no ids of questions; a kill may have left only some of the recorded questions.
+            is_fitting = self._player.was_killed or len(resume) == len(open_questions)
+            resume = dict(zip(open_questions, resume.values(), strict=False)) if is_fitting else resume
         return Command(resume=resume, update=told.get("update"), goto=told.get("goto", ()))

@@ -84,6 +84,8 @@ class Records:
             line["outcome"] = outcome_of_run(event)
             if event.questions:
                 line["questions"] = event.questions
+                if self._capture.wanted:
+                    line["question_ids"] = [*event.question_ids]
             return _with_error(line, event.error)
         line["event"] = f"model_{event.phase}"
         if self._capture.wanted and event.phase == "answered" and event.result is not None:

@@ -39,6 +39,7 @@ _FOREVER = 1e12
 
 Text = Annotated[str | None, BeforeValidator(lambda value: None if value is None else str(value))]
 Name = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(map(str, value)) if value else ())]
 Seconds = Annotated[float, Field(gt=-_FOREVER, lt=_FOREVER, allow_inf_nan=False)]
 
 
@@ -94,6 +95,7 @@ class _RunLine(_Timed):
     run_id: Text = None
     namespace: Name = ""
     questions: int = 0
+    question_ids: Texts = ()
     model: Text = None
     calls: int = 0
     input_tokens: int | None = None
@@ -231,7 +233,9 @@ class _Run:
     def take(self, line: _RunLine) -> None:
         """Add a line that follows the beginning of the run."""
         if line.event == "run_ended":
-            self.known = replace(self.known, end=line.time, **_fields(line, "outcome", "error", "questions"))
+            self.known = replace(
+                self.known, end=line.time, **_fields(line, "outcome", "error", "questions", "question_ids")
+            )
         elif line.event == "model_asked":
             self.requests.append(ModelRequest(start=line.time, model=line.model))
         elif self.requests and self.requests[-1].end is None:

@@ -129,6 +129,8 @@ class RecordedRun:
     outcome: str | None = None
     error: str | None = None
     questions: int = 0
+    question_ids: tuple[str, ...] = ()
+    """Ids of the open questions at the end of the run; empty if arguments and results were not captured."""
     requests: tuple[ModelRequest, ...] = ()
     input: Any = None
     """Input of the run, with messages as dicts; `None` if it was a command, if it was empty, or if not captured."""
