@@ -13,7 +13,8 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import NamedTuple, Protocol
@@ -189,20 +190,21 @@ def _location(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}()"
 
 
-def _frames_without_collection() -> dict[int, FrameType]:
-    """Return `sys._current_frames()`, called while the garbage collector is disabled."""
-    is_enabled = gc.isenabled()
-    gc.disable()
+# In CPython 3.11, each allocation may start a garbage collection, also those within `sys._current_frames()`,
+# `frame.f_back` and `frame.f_locals`. A finalizer then runs in the middle of them, and other threads get their turn:
+# the frame that the function works on may end, and the process crashes, or deadlocks (python/cpython#106883). Without
+# a collection, each of these functions is atomic. From 3.12 on, a collection begins between two instructions only.
+@contextmanager
+def current_frames() -> Generator[dict[int, FrameType]]:
+    """Return the frame of each thread, by its id; in the `with` block, CPython 3.11 collects no garbage."""
+    pauses = sys.version_info < (3, 12) and gc.isenabled()
+    if pauses:
+        gc.disable()
     try:
-        return sys._current_frames()
+        yield sys._current_frames()
     finally:
-        if is_enabled:
+        if pauses:
             gc.enable()
-
-
-# In this function, CPython 3.11 before 3.11.9 holds a lock that each new thread needs. It may start a garbage
-# collection meanwhile. If another thread runs then, the process deadlocks (python/cpython#106883).
-_current_frames = _frames_without_collection if sys.version_info[:3] < (3, 11, 9) else sys._current_frames
 
 
 class _Watchdog:
@@ -244,9 +246,10 @@ class _Watchdog:
         if not self.pulses:
             return False
         self.looks += 1
-        frames, now = _current_frames(), time.monotonic()
-        for pulse in list(self.pulses):
-            pulse.look(frames.get(pulse.thread), now)
+        with current_frames() as frames:
+            now = time.monotonic()
+            for pulse in list(self.pulses):
+                pulse.look(frames.get(pulse.thread), now)
         return True
 
 

@@ -11,7 +11,7 @@ from types import FrameType
 import anyio
 import anyio.lowlevel
 
-from callboard._loops._watchdog import _current_frames
+from callboard._loops._watchdog import current_frames
 
 _TURNS = 10
 """Turns of the event loop in which ended tasks may disappear."""
@@ -74,12 +74,9 @@ def _left(find: Callable[[], Mapping[object, str]], before: Mapping[object, str]
 
 
 def _threads() -> dict[object, str]:
-    frames = _current_frames()
-    return {
-        thread: thread.name
-        for thread in threading.enumerate()
-        if thread.name not in _SERVICES and not _is_idle(frames.get(thread.ident or 0))
-    }
+    threads = [thread for thread in threading.enumerate() if thread.name not in _SERVICES]
+    with current_frames() as frames:
+        return {thread: thread.name for thread in threads if not _is_idle(frames.get(thread.ident or 0))}
 
 
 def _is_idle(frame: FrameType | None) -> bool:
