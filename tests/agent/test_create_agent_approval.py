@@ -27,6 +27,7 @@ WAIT = 10
 APPROVED = {"decisions": [{"type": "approve"}]}
 REJECTED = {"decisions": [{"type": "reject", "message": "no"}]}
 DELETE = tool_call("delete", "1", path="/")
+READ = tool_call("read", "1", path="x")
 GATE = "HumanInTheLoopMiddleware.after_model"
 
 
@@ -126,6 +127,42 @@ async def test_a_jump_to_the_tools_runs_what_the_person_approved(order: str, ans
     await world.run(Command(resume={question: answer}))
     assert world.ran == ran
     assert len(await world.answers()) == 1
+
+
+class JumpsFirst(Jumps):
+    """Further middleware that jumps once."""
+
+
+@pytest.mark.parametrize("later", [READ, DELETE], ids=["another tool", "the same tool"])
+async def test_a_jump_applies_no_edit_to_a_later_call_with_the_same_id(later: Any) -> None:
+    """Models reuse ids; the edited call would run a second time, in the place of the later one."""
+    jump = {"jump_to": "tools"}
+    middleware = (batched(), Jumps("after_model", jump), JumpsFirst("after_model", jump))
+    world = World(*middleware, replies=[calls(DELETE), calls(later)])
+    edited = {"type": "edit", "edited_action": {"name": "delete", "args": {"path": "/tmp"}}}
+    await world.run(Command(resume={await world.question(): {"decisions": [edited]}}))
+    if later is DELETE:
+        await world.run(Command(resume=APPROVED))
+    assert world.ran == ["/tmp", "/" if later is DELETE else "read x"]
+
+
+@pytest.mark.parametrize("node", ["model", "Counts.after_model"])
+async def test_a_call_with_the_name_of_a_node_as_its_id_does_not_replace_the_node(node: str) -> None:
+    """Records of nodes and calls stand side by side: a node beside such a call would have had a result."""
+    hooked: list[str] = []
+
+    class Counts(AgentMiddleware[Any, Any, Any]):
+        def after_model(self, state: Any, runtime: Any) -> None:
+            hooked.append("after_model")
+
+    async def run_beside(call_id: str) -> tuple[int, int]:
+        hooked.clear()
+        world = World(Counts(), replies=[calls(tool_call("read", call_id, path="x"))])
+        await world.agent.ainvoke(QUESTION, AT, interrupt_before=["tools"])
+        state = await world.run(Command(goto=["tools", node]))
+        return len(hooked), len(state["messages"])
+
+    assert await run_beside(node) == await run_beside("1")
 
 
 @pytest.mark.parametrize("jump_to", ["model", "end"])

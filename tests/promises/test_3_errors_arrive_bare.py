@@ -1,9 +1,11 @@
 """Promise 3: errors arrive unwrapped with their traceback; several errors arrive in one group."""
 
 import asyncio
+import pickle
 import traceback
 import weakref
 from collections.abc import Awaitable, Callable
+from copy import copy
 
 import anyio
 import pytest
@@ -141,6 +143,8 @@ async def test_with_finish_two_errors_are_a_group() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await node.ainvoke(ask("late", "slow", "early"))
     assert caught.value.exceptions == (first, second)
+    assert "[BrokenError('first'), LookupError('second')]" in repr(caught.value)
+    assert repr(pickle.loads(pickle.dumps(caught.value))) == repr(copy(caught.value)) == repr(caught.value)
     assert str(caught.value).startswith("2 of 3 tool calls failed")
     assert anyio.current_time() - start == pytest.approx(3)
     assert rec.count("finished", "slow") == 1

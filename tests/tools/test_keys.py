@@ -85,6 +85,8 @@ def test_a_warning_about_a_long_id_is_short() -> None:
 
 def test_the_names_of_nodes_are_known() -> None:
     """An agent stores records of nodes and of calls side by side, so their names must not collide."""
-    flow = {_flow.AGENT, _flow.TOOLS, _flow.BEFORE, _flow.AFTER, _flow.RESPONSE, _flow.END, START}
+    flow = {_flow.AGENT, _flow.MODEL, _flow.TOOLS, _flow.BEFORE, _flow.AFTER, _flow.RESPONSE, _flow.END, START}
     assert flow == NODES
-    assert NODES.isdisjoint(keys_of(asked(sorted(NODES))))
+    names = [*sorted(NODES), "Name#1.before_agent", "Name.before_model", "Name.after_model", "Name.after_agent"]
+    assert not {*names} & {*keys_of(asked(names))}
+    assert not any("#" in key for key in keys_of(asked(names)))

@@ -158,7 +158,9 @@ class Batch(Generic[T]):
             call.error = None
         try:
             if notes and self._on_error == "finish":
-                raise BaseExceptionGroup(f"{len(errors)} of {count} tool calls failed", errors)
+                raise BaseExceptionGroup(
+                    f"{len(errors)} of {count} tool calls failed", [*errors]
+                )  # a group keeps the list
             for note in notes:
                 errors[0].add_note(note)
             raise errors[0]

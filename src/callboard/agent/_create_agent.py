@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
+_EDITS = "hitl_edited_tool_calls"
+"""Key of the state in which LangChain's `HumanInTheLoopMiddleware` keeps edits of calls, by call id."""
+
 Tools = Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any] | Toolkit]
 
 
@@ -95,7 +98,7 @@ class BuiltFlow:
         if not self.approvals or target != TOOLS:
             return target
         # A jump to the tools leaves out the hooks in between; it must not leave out one that asks a person.
-        return self.left_out(node, target, self.open_calls(state.get(MESSAGES) or [])) or target
+        return self.left_out(node, target, self.open_calls(state.get(MESSAGES) or []), state) or target
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
         # LangChain's model node has answered the calls of structured output itself. An answer counts for all calls with
@@ -104,13 +107,23 @@ class BuiltFlow:
         answered = set[str]() if place is None else answered_ids(messages[place + 1 :])
         return [] if place is None else [call for call in calls_in(messages[place]) if id_of(call) not in answered]
 
-    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
+    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
         order = (*self.after_reply, TOOLS)
         if not self.approvals or target not in order:
             return None
         begin = self.after_reply.index(source) + 1 if source in self.after_reply else 0
         asking = [node for node in order[begin : order.index(target)] if node in self.approvals]
-        return next((node for node in asking if any(call["name"] in self.approvals[node] for call in calls)), None)
+        # Hooks apply a person's edits by call id, and forget them at the next reply: a jump that leaves out the hook
+        # would apply one to a call that has the same id by chance.
+        edited: Collection[str] = state.get(_EDITS) or ()
+        return next(
+            (
+                node
+                for node in asking
+                if any(call["name"] in self.approvals[node] or call["id"] in edited for call in calls)
+            ),
+            None,
+        )
 
     def aliases(self, node: str) -> Sequence[str]:
         return ()

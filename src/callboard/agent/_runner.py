@@ -107,11 +107,11 @@ def _asks_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: Stat
     """Return whether a command changes calls that a person was asked about; `state` includes the command's writes."""
     before, after = (flow.open_calls(one.get(MESSAGES) or []) for one in (thread.state, state))
     if any(call not in before for call in after):
-        return bool(thread.questions) or flow.left_out(None, TOOLS, after) is not None
+        return bool(thread.questions) or flow.left_out(None, TOOLS, after, state) is not None
     named = dict(writes)
     # Private keys, which no input may set: middleware may keep edits of calls there.
     is_private = len(thread.schema.writes_of_input(named)) < len(named)
-    return is_private and flow.left_out(None, TOOLS, after) is not None
+    return is_private and flow.left_out(None, TOOLS, after, state) is not None
 
 
 def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:

@@ -77,8 +77,11 @@ class Flow(Protocol):
         """Return the calls of the last reply that have no result yet and have to run."""
         ...
 
-    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
-        """Return the node between `source` and `target` that asks a person about one of `calls`, or `None`."""
+    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall], state: "State") -> str | None:
+        """Return the node between `source` and `target` that asks a person about one of `calls`, or `None`.
+
+        It is also a node that must forget a person's edit of an earlier call with the same id.
+        """
         # `source` is the node that ran last, or `None` for a change from outside of a run.
         ...
 

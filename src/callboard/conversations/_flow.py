@@ -116,7 +116,7 @@ class ReactFlow:
         """Return LangChain's name `model` for the node that begins a turn, and no name for any other node."""
         return (MODEL,) if node == self.entry else ()
 
-    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
+    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
         """Return `None` (no node was skipped): it is unknown which hooks of `create_react_agent` ask a person."""
         return None
 
@@ -274,16 +274,16 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
     """Return the targets of a command or update; if a node would skip an approval, the approval takes its place."""
-    return [_admitted(flow, source, target, flow.open_calls(state.get(MESSAGES) or [])) for target in targets]
+    return [_admitted(flow, source, target, flow.open_calls(state.get(MESSAGES) or []), state) for target in targets]
 
 
-def _admitted(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall]) -> Target:
+def _admitted(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall], state: State) -> Target:
     if isinstance(target, str):
-        return flow.left_out(source, target, calls) or target
+        return flow.left_out(source, target, calls, state) or target
     sent = Sent(0, target).requested((), MESSAGES).calls if target.node == TOOLS else calls
     # The approval is for the open calls of the reply: a call that is not one of them was not shown to anybody.
     is_open = all(call in calls for call in sent)
-    if approval := flow.left_out(source if is_open else None, target.node, sent):
+    if approval := flow.left_out(source if is_open else None, target.node, sent, state):
         raise InvalidUpdateError(
             f"A send to {target.node!r} leaves out {approval!r}, which asks a person about all calls of a reply; go to "
             f'{TOOLS!r} by name, or ask about each call: HumanInTheLoopMiddleware(..., interrupt_mode="per_call")'

@@ -106,9 +106,14 @@ NOTHING_KNOWN: Final = CallRecord()
 
 
 NODES = frozenset(
-    ("__start__", "pre_model_hook", "agent", "tools", "post_model_hook", "generate_structured_response", "__end__")
+    (
+        *("__start__", "pre_model_hook", "agent", "model", "tools"),
+        *("post_model_hook", "generate_structured_response", "__end__"),
+    )
 )
 """Names of an agent's nodes. Nodes and calls share one store of records, so a call's key must not be a node's name."""
+_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
+"""Ends of the names of further nodes, those of hooks of middleware."""
 
 _LONGEST = 128
 _id_in: Callable[[ToolCall], Any] = itemgetter("id")
@@ -144,8 +149,8 @@ def _key(call_id: str | None) -> str:
     if len(found) > _LONGEST:
         return _digest(found)
     # A call with such an id must not replace the record of an agent's node.
-    if found in NODES:
-        return _escape(found[0]) + found[1:]
+    if found in NODES or found.endswith(_HOOKS):
+        return _escape(found[0]) + _IN_KEYS.sub(_escaped, found[1:])
     return _IN_KEYS.sub(_escaped, found)
 
 
