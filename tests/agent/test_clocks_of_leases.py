@@ -239,21 +239,25 @@ async def test_a_holder_that_was_replaced_begins_no_call(
 
 
 class Forgetful(InMemorySaver):
-    """A damaged database: from some time on, stored entries are missing."""
+    """A damaged database: from some time on, stored entries are missing, or the newest checkpoint."""
 
-    is_damaged = False
+    loses = ""
 
     def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        if not self.is_damaged:
+        if self.loses != "entries":
             super().put_writes(config, writes, task_id, task_path)
+        if self.loses == "checkpoint":
+            checkpoints = self.storage["1"][""]
+            checkpoints.pop(max(checkpoints)) if len(checkpoints) > 1 else None
 
 
-async def test_a_database_that_keeps_nothing_is_no_other_run() -> None:
+@pytest.mark.parametrize("loses", ["entries", "checkpoint"])
+async def test_a_database_that_keeps_nothing_is_no_other_run(loses: str) -> None:
     """The error says that the database is damaged, and not that another run holds the thread."""
     saver = Forgetful()
     agent = _agent(saver)
     await agent.ainvoke(QUESTION, AT)
-    saver.is_damaged = True
+    saver.loses = loses
     with pytest.raises(StorageError, match=r"thread '1'.* does not keep what is written there\. Bring back a copy"):
         await agent.ainvoke(QUESTION, AT)
 

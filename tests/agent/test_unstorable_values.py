@@ -11,7 +11,15 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.types import Command, interrupt
 
-from callboard import Agent, AgentState, StorageError, ToolNode, create_agent, create_react_agent
+from callboard import (
+    Agent,
+    AgentState,
+    DuplicateCallIdWarning,
+    StorageError,
+    ToolNode,
+    create_agent,
+    create_react_agent,
+)
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._savers import AT, QUESTION, complaint
@@ -178,11 +186,17 @@ async def test_a_question_that_cannot_be_stored_is_named(saver: Any, durability:
 
 @AGENTS
 @DURABILITIES
-@pytest.mark.parametrize("value", [BIG, -BIG, [{"deep": BIG}]])
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        *((value, "an integer of 65 bits") for value in (BIG, -BIG, [{"deep": BIG}])),
+        *((value, "half of a surrogate pair") for value in ("\ud800", [{"\udfff": "é"}])),
+    ],
+)
 async def test_a_call_with_arguments_that_cannot_be_stored_is_answered_with_an_error(
-    saver: Any, make: Any, durability: Any, value: Any
+    saver: Any, make: Any, durability: Any, value: Any, told: str
 ) -> None:
-    """An integer beyond 64 bits is legal JSON. The thread stood before the tools, without the reply, for ever."""
+    """Both are legal JSON. The thread stood before the tools, without the reply, for ever."""
     added: list[Any] = []
 
     def add(n: Any) -> str:
@@ -195,11 +209,32 @@ async def test_a_call_with_arguments_that_cannot_be_stored_is_answered_with_an_e
     state = await agent.ainvoke(QUESTION, AT, durability=durability)
 
     refused, done = state["messages"][2:4]
-    assert "an integer of 65 bits" in refused.text
+    assert told in refused.text
     assert done.text == "added"
     assert added == [2**64 - 1]
     assert state["messages"][-1].text == "done"
     assert complaint(state["messages"]) is None
+
+
+@AT_ONCE
+async def test_a_question_of_a_call_whose_id_has_a_lone_surrogate_is_asked_once(saver: Any, durability: Any) -> None:
+    """Checkpointers store such an id as another text, and the answer would find no call."""
+
+    def ask(x: str) -> str:
+        """Ask."""
+        return str(interrupt(x))
+
+    agent = create_react_agent(
+        ScriptedModel([calls(tool_call("ask", "1\ud800", x="a"), tool_call("ask", "1\udfff", x="b")), "done"]),
+        [ask],
+        checkpointer=saver,
+    )
+    with pytest.warns(DuplicateCallIdWarning):
+        state = await agent.ainvoke(QUESTION, AT, durability=durability)
+        answers = {question.id: f"for {question.value}" for question in state["__interrupt__"]}
+        state = await agent.ainvoke(Command(resume=answers), AT, durability=durability)
+
+    assert [message.text for message in state["messages"]][2:] == ["for a", "for b", "done"]
 
 
 @AT_ONCE

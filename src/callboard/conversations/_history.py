@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-from callboard.tools._bounds import unkept
+from callboard.tools._bounds import unkept, whole_text
 from callboard.tools._unanswered import Exchange, calls_in, exchanges_in, id_of, is_whole
 
 UNANSWERED = (
@@ -62,7 +62,8 @@ def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
 
 def complete_calls(reply: BaseMessage) -> None:
     """Set an id and a name of type `str` on each call of a model's reply, in place."""
-    # Some providers give no id, and results are matched by id. A name of another type is the name of no tool.
+    # Some providers give no id, and results are matched by id: a stored thread needs the ids that it will have when it
+    # is read. A name of another type is the name of no tool.
     if not isinstance(reply, AIMessage):
         return
     content: Sequence[Any] = reply.content if isinstance(reply.content, list) else ()
@@ -71,7 +72,7 @@ def complete_calls(reply: BaseMessage) -> None:
     for call in calls:
         # Some providers repeat the calls in content blocks, and match results by the ids of the blocks.
         block = next((one for one in blocks if (one.get("id"), one.get("name")) == (call["id"], call["name"])), None)
-        call["id"] = f"call_{uuid4().hex}" if call["id"] is None else str(call["id"])
+        call["id"] = f"call_{uuid4().hex}" if call["id"] is None else whole_text(str(call["id"]))
         call["name"] = str(call["name"])
         if block is not None:
             blocks.remove(block)

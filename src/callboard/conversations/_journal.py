@@ -443,6 +443,7 @@ class SavedThread(RecordedThread):
     async def _holder_now(self) -> Mapping[str, Any] | None:
         """Read from the database which run holds the thread; return its holder entry, or `None` without such a run."""
         found = await self.saver.outline()
+        self._check_whole(found)
         is_ours = found is not None and self._base is not None and found.checkpoint["id"] == self._base.id
         return holder_in(holders_of(found)) if found is not None and is_ours else None
 
@@ -475,13 +476,19 @@ class SavedThread(RecordedThread):
             return
         self._is_lost = True  # no entry of this run is in the journal
         self._give_up_hold()
+        self._check_whole(found)
+        raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
+
+    def _check_whole(self, found: CheckpointTuple | None) -> None:
+        """Raise `StorageError` if the latest stored checkpoint shows that the database has lost what was written."""
         base = self._base
-        # Less than was written, or nothing, although the checkpoint is the same: the database is damaged.
+        # The checkpoint has fewer writes than it had, or an older one is the latest: ids grow with time.
         if base is not None and (
-            found is None or (found.checkpoint["id"] == base.id and commits_in(found) < self._commits)
+            found is None
+            or found.checkpoint["id"] < base.id
+            or (found.checkpoint["id"] == base.id and commits_in(found) < self._commits)
         ):
             raise StorageError(self.saver.described_at(base.id), f"does not keep what is written there. {MEND}")
-        raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
     async def keep_holding(self) -> None:
         # Cancelled when the run ends. A renewal goes through `_flush`, so it keeps its place among other entries.

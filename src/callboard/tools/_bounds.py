@@ -77,19 +77,25 @@ def admission(
 def unkept(calls: Sequence[ToolCall], *, is_stored: bool) -> dict[int, ToolMessage]:
     """Return error messages, by index of the call, for calls whose arguments are too large or too deep to be stored.
 
-    With `is_stored`, a database gets the calls, which stores integers of at most 64 bits.
+    With `is_stored`, a database gets the calls, which stores integers of at most 64 bits, and texts as UTF-8.
     """
     refused: dict[int, ToolMessage] = {}
     for place, call in enumerate(calls):
-        if is_small(call):
-            continue
-        reason = _offence_in(call["args"])
+        reason = None if is_small(call) else _offence_in(call["args"])
         if reason is None and is_stored:
-            reason = _long_integer_in(call["args"])
+            reason = _unstorable_in(call["args"])
         if reason is not None:
             message = _refusal(call, reason).message
             refused[place] = message.model_copy(update={"response_metadata": {_MARK: True}})
     return refused
+
+
+def whole_text(text: str) -> str:
+    """Return a text with `?` in place of each lone surrogate, as LangGraph's checkpointers store it."""
+    if text.isascii():
+        return text
+    whole = text.encode(errors="replace").decode()
+    return text if whole == text else whole
 
 
 def is_unkept(message: ToolMessage) -> bool:
@@ -162,13 +168,16 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _long_integer_in(args: Mapping[str, Any]) -> str | None:
-    """Return a text that says that arguments within all limits have an integer of more than 64 bits; else `None`."""
+def _unstorable_in(args: Mapping[str, Any]) -> str | None:
+    """Return a text about a long integer or a lone surrogate in arguments within all limits; `None` without one."""
     values: list[Any] = [args]
     while values:
         value = values.pop()
         if isinstance(value, dict):
-            values += value.values()
+            values += (*value, *value.values())
+        elif isinstance(value, str) and whole_text(value) is not value:
+            # Stored as another text, a call that a person was asked about would be another call.
+            return "the arguments have half of a surrogate pair, which is no character. Call the tool again without it."
         elif isinstance(value, (list, tuple, set, frozenset)):
             values += cast("Collection[Any]", value)
         elif isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
