@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 
 from callboard import ToolNode
 from callboard.middleware import RequireApproval
-from callboard_actors.mcp_service._questions import MOST_COMPLAINTS, form_questions
+from callboard_actors.mcp_service._dialogue import MOST_COMPLAINTS
+from callboard_actors.mcp_service._questions import form_questions
 from callboard_actors.mcp_service._service import Service
 
 from ._clients import DECLINED, DISMISSED, Person, client_of, filled, in_both_eras, text_in
@@ -66,6 +67,17 @@ async def test_an_approval_is_asked_of_the_user(
     assert "a.txt" in form.message
     assert form.requested_schema["properties"]["decision"]["enum"] == ["accept", "edit", "respond", "ignore"]
     assert json.loads(form.requested_schema["properties"]["arguments"]["default"]) == {"path": "a.txt"}
+
+
+@in_both_eras
+async def test_a_character_that_hides_others_is_shown_by_its_number(era: str) -> None:
+    """A person would approve another file name than the one that is shown."""
+    desk, person = Desk(description="Delete?"), Person(DECLINED)
+    async with client_of(desk.node, era, elicitation_callback=person) as client:
+        await client.call_tool("delete", {"path": "cat\u202egpj.exe"})
+
+    [form] = person.asked
+    assert "cat\\u202egpj.exe" in form.message
 
 
 @in_both_eras

@@ -290,6 +290,25 @@ async def test_an_edit_may_name_another_tool_where_that_is_allowed(recorder: Rec
     assert recorder.lines == []
 
 
+async def test_an_edit_may_not_name_a_tool_whose_own_rule_allows_no_edit(recorder: Recorder) -> None:
+    """The person would write a call that nobody may write."""
+    ruled: Any = {"look": True, "delete": {**ALL_ALLOWED, "allow_edit": False}}
+    node = node_of(recorder, RequireApproval(ruled, other_tools=True))
+    asked = [calls(("look", {"query": "a"}))]
+    waiting = await interrupted(node, asked)
+    to_delete = {"type": "edit", "args": {"action": "delete", "args": {"query": "a"}}}
+
+    assert "only to one of ['look']" in await refused(node, asked, ledger=waiting.ledger, resume=to_delete)
+
+
+async def test_nobody_is_asked_about_arguments_that_the_tool_refuses(recorder: Recorder) -> None:
+    """An approval would have no effect. The model reads the error at once."""
+    node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval()])
+    (message,) = await finished(node, [calls(("delete", {"query": ["a"]}))])
+
+    assert "query: Input should be a valid string" in message.content
+
+
 async def test_an_edit_reaches_the_tool_whose_schema_is_json_as_it_is() -> None:
     """As in LangChain, raw JSON schemas are not used for validation, so the edited arguments pass unchanged."""
     seen: list[Any] = []
@@ -509,16 +528,23 @@ async def test_the_person_sees_nothing_that_the_model_forged() -> None:
     assert asked_about == [{"path": "a"}] * 3
 
 
-async def test_an_argument_of_which_there_is_no_digest_does_not_run(recorder: Recorder) -> None:
+async def test_an_argument_of_which_there_is_no_digest_does_not_run() -> None:
     """Without a digest nobody could tell whether the person saw this argument."""
 
     async def opaque(request: Any, call_next: Any) -> Any:
         return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": object()}}))
 
-    with pytest.raises(ValueError, match="object"):
-        await node_of(recorder, None, opaque).ainvoke([deletes("a")])
+    @tool
+    async def delete(query: Any) -> str:
+        """Delete."""
+        ran.append(query)
+        return "gone"
 
-    assert recorder.lines == []
+    ran: list[Any] = []
+    with pytest.raises(ValueError, match="object"):
+        await ToolNode([delete], middleware=[opaque, RequireApproval()]).ainvoke([deletes("a")])
+
+    assert ran == []
 
 
 # Several calls and questions

@@ -27,7 +27,7 @@ from callboard._util._canonical import digest, place_of
 from callboard._util._suggestions import suggests_options
 from callboard.tools._errors import error_message
 from callboard.tools._large_values import run_if_long
-from callboard.tools._middleware import Middleware, Order
+from callboard.tools._middleware import Middleware, Order, refuse_invalid_arguments
 from callboard.tools._middleware_hooks import check_tool_names
 from callboard.tools._plan import injected_args, written_args
 from callboard.tools._results import CallNext, Output
@@ -264,7 +264,8 @@ class RequireApproval(Middleware):
 
     The question is a list of one `HumanInterrupt`, the answer a `HumanResponse`, or a list of one. An answer approves
     one tool and one set of arguments, by a digest; if the arguments have changed since, the person is asked again.
-    Values that the model wrote for injected arguments are dropped before.
+    Values that the model wrote for injected arguments are dropped before. A call whose arguments the tool refuses gets
+    its error message, and nobody is asked.
 
     Args:
         tools: names of tools; or a mapping from a name to a bool, a predicate of the request, or the allowed answers
@@ -272,7 +273,7 @@ class RequireApproval(Middleware):
         when: a predicate of the request that must be true as well; it runs again on resume, with the same result.
         description: text for the person, or a function of the request that returns it.
         allow: allowed answers of the tools for which `tools` does not give them.
-        other_tools: whether an edit may name another tool of the node.
+        other_tools: whether an edit may name another tool of the node, whose own rule has to allow edits, too.
 
     Raises:
         ValueError: if an answer is unknown, or none is allowed.
@@ -330,9 +331,10 @@ class RequireApproval(Middleware):
         # A pending answer that is bound to a digest is always examined, even if `when` now returns false.
         if not (rule.applies_to(request) or bound_answer_waits(get_config())):
             return await call_next(request)
-        others = {one.name: one for one in request.runtime.tools} if self._other_tools else {}
+        others = {one.name: one for one in request.runtime.tools if self._may_become(one)}
 
         def ask() -> Step:
+            refuse_invalid_arguments(request)  # such a call cannot run, whatever the person answers
             return Question(request, tool, others, rule.config).ask(self._described(request, tool))
 
         try:
@@ -350,6 +352,11 @@ class RequireApproval(Middleware):
             return await call_next(step)
         finally:
             _approved.reset(token)
+
+    def _may_become(self, tool: BaseTool) -> bool:
+        """Return whether an edit may change a call to one of this tool: its own rule has to allow edits, too."""
+        rule = self._rules.get(tool.name, self._rule)
+        return self._other_tools and (rule is None or rule.config["allow_edit"])
 
     def _described(self, request: ToolCallRequest, tool: BaseTool) -> str:
         if callable(self._description):

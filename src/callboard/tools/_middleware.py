@@ -20,6 +20,7 @@ from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._callers import user_stacklevel
 from callboard.exceptions import IdleMiddlewareWarning, MiddlewareOrderWarning
+from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._invoke import arguments_of
 from callboard.tools._middleware_hooks import asked_about, check_tool_names
 from callboard.tools._plan import plan_for
@@ -174,6 +175,21 @@ def has_valid_arguments(request: ToolCallRequest) -> bool:
     except Exception:  # raised by a validator of the tool; the call itself will fail with it
         return False
     return True
+
+
+def refuse_invalid_arguments(request: ToolCallRequest) -> None:
+    """Raise `ToolInvocationError` if the tool's schema refuses what the model has written, as the call would."""
+    assert request.tool is not None
+    plan = plan_for(request.tool)
+    try:
+        arguments_of(plan, request.tool_call)
+    except ValidationError as error:
+        supplied = plan.injected.names | plan.injected.unwritable
+        # Injected arguments are still absent here, and a validator of the whole schema may need them.
+        if any(detail["loc"][0] not in supplied if detail["loc"] else not supplied for detail in error.errors()):
+            raise_invalid_arguments(error, request.tool_call, supplied)
+    except Exception:
+        return  # raised by a validator of the tool; the call itself will fail with it
 
 
 def is_answered(request: ToolCallRequest) -> bool:

@@ -67,7 +67,9 @@ def form_questions(questions: Sequence[Interrupt]) -> list[FormQuestion]:
 
 
 def _form(message: str, schema: dict[str, Any]) -> types.ElicitRequest:
-    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
+    # A character that is not shown, such as one that turns the direction of the text, could hide what is approved.
+    shown = "".join(char if char.isprintable() or char in "\n\t" else json.dumps(char)[1:-1] for char in message)
+    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=shown, requested_schema=schema))
 
 
 def _as_text(value: object) -> str:
