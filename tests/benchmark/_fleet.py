@@ -1,10 +1,9 @@
-"""Load of one turn on each server of a fleet, and the model of fleets compared with a real fleet of one."""
+"""Load of one turn on each server: the event loop, Redis and PostgreSQL."""
 
-import gc
 import random
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,14 @@ from callboard.testing import tool_call
 from callboard_actors.redis import RedisLimits
 from tests.agent._postgres import Server
 from tests.helpers import make
-from tests.scale._model import Costs, Fleet, Report, simulate
 from tests.server._servers import RedisServer
 
 from ._agent import Parrot
-from ._measure import CPU, WALL, Table
+from ._measure import CPU, Table
 from ._shared import nothing, servers
 
 _BODY, _MODEL = 0.02, 0.05
-"""Average waiting times of a tool and a model in seconds, where the model of fleets is compared with measurements."""
+"""Average waiting times of a tool and a model in seconds."""
 _LEASE = 1.5
 _threads = count()
 _AT_ONCE = 32
@@ -37,46 +35,20 @@ _FEW, _MANY = 2, 12
 
 
 class SlowParrot(Parrot):
-    """Slow model that records how long it waited."""
-
-    waited: dict[str, float]
+    """Slow model."""
 
     async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
-        seconds = random.expovariate(1 / _MODEL)
-        thread = messages[0].content
-        self.waited[thread] = self.waited.get(thread, 0.0) + seconds
-        await anyio.sleep(seconds)
+        await anyio.sleep(random.expovariate(1 / _MODEL))
         return self._generate(messages)
 
 
-def fleet(*, turns: int, rates: tuple[float, ...], seconds: float) -> Table:
-    """Measure the processor time of a turn. Then compare measured and simulated turns under load.
-
-    Rates are shares of what one event loop can do.
-    """
+def fleet(*, turns: int) -> Table:
+    """Measure the processor time of a turn on each server."""
     with servers() as started:
-        fleet_of_one = _Servers(*started)
-        costs = anyio.run(fleet_of_one.costs, turns)
-        table = Table("A fleet of one", ["", "measured", "simulated"])
-        for name, cost in (
-            ("event loop, a turn", costs.turn),
-            ("event loop, each call", costs.call),
-            ("event loop, a shared place", costs.shared),
-            ("Redis, a place", costs.place),
-            ("Redis, a sign of life", costs.beat),
-            ("PostgreSQL, a turn", costs.write),
-            ("PostgreSQL, each call", costs.write_call),
-        ):
-            table.add(f"{name}, us", cost * 1e6, None)
-        for share in rates:
-            one = Fleet(nodes=1, calls=1.0, limited=1.0, limits=1, body=_BODY, model=_MODEL, processors=2, trip=1e-4)
-            one = replace(one, calls=share / one.demands(costs)["event loops"])
-            measured = anyio.run(fleet_of_one.work, one, seconds)
-            simulated = simulate(one, costs, seconds=10 * seconds, warm_up=2.0)
-            title = f"{one.turns:.0f} turns a second, {share:.0%} of an event loop"
-            table.add(f"{title}: in use", *(found.in_use["event loops"] for found in (measured, simulated)))
-            for name, part in (("p50", 0.5), ("p99", 0.99)):
-                table.add(f"{title}: overhead {name}, ms", *(r.quantile(part) * 1e3 for r in (measured, simulated)))
+        costs = anyio.run(_Servers(*started).costs, turns)
+    table = Table("Servers of one process", ["", "measured"])
+    for name, cost in costs.items():
+        table.add(f"{name}, us", cost * 1e6)
     return table
 
 
@@ -85,29 +57,29 @@ class _Servers:
     redis: RedisServer
     postgres: Server
 
-    async def costs(self, turns: int) -> Costs:
+    async def costs(self, turns: int) -> dict[str, float]:
         """Return the cost of a turn, from the difference between turns with few and with many calls."""
         await self._spent(turns, _MANY)  # warm-up
         few, many = [await self._spent(turns, calls) for calls in (_FEW, _MANY)]
         # A negative difference means that the machine was busy with other work.
         call = [max(0.0, more - less) / (_MANY - _FEW) for less, more in zip(few, many, strict=True)]
         shared, place = await self._place(turns)
-        return Costs(
-            turn=few[0] - _FEW * call[0],
-            call=call[0],
-            shared=shared,
-            place=place,
-            beat=await self._beat(),
-            write=few[1] - _FEW * call[1],
-            write_call=call[1],
-        )
+        return {
+            "event loop, a turn": few[0] - _FEW * call[0],
+            "event loop, each call": call[0],
+            "event loop, a shared place": shared,
+            "Redis, a place": place,
+            "Redis, a sign of life": await self._beat(),
+            "PostgreSQL, a turn": few[1] - _FEW * call[1],
+            "PostgreSQL, each call": call[1],
+        }
 
     async def _spent(self, turns: int, calls: int) -> list[float]:
         """Return the processor time of a turn in this process and in PostgreSQL, while other turns run.
 
         Models and tools wait as in production, so results arrive and are written one by one.
         """
-        async with self._agent(SlowParrot(turns=1, calls=calls, waited={}), body=_BODY, bodies={}) as agent:
+        async with self._agent(SlowParrot(turns=1, calls=calls)) as agent:
             await _some_turns(agent, 10)
             before = CPU(), self._postgres_seconds()
             await _some_turns(agent, turns)
@@ -154,53 +126,16 @@ class _Servers:
                     group.cancel_scope.cancel()
         return max(0.0, spent[1] - spent[0]) / (seconds * 3 / lease)
 
-    async def work(self, fleet: Fleet, seconds: float) -> Report:
-        """Start turns at their arrival times, even if earlier turns still run, like `simulate`."""
-        model = SlowParrot(turns=1, calls=fleet.calls_a_turn, waited={})
-        bodies: dict[str, float] = {}
-        overhead: list[float] = []
-
-        async def turn() -> None:
-            began = WALL()
-            thread = await _turn(agent)
-            overhead.append(WALL() - began - model.waited.pop(thread) - bodies.pop(thread))
-
-        with _limits(self.redis, _LEASE) as shared:
-            async with self._agent(model, shared, body=_BODY, bodies=bodies) as agent:
-                await _turn(agent)
-                gc.collect()
-                gc.freeze()  # else a collection of all imported objects is p99
-                began, cpu = WALL(), CPU()
-                async with anyio.create_task_group() as group:
-                    due = began
-                    while due < began + seconds:
-                        due += random.expovariate(fleet.turns)
-                        await anyio.sleep(max(0.0, due - WALL()))
-                        group.start_soon(turn)
-                    in_use = (CPU() - cpu) / (WALL() - began)
-        return Report(turns=len(overhead), overhead=overhead, in_use={"event loops": in_use}, depth={})
-
     @asynccontextmanager
-    async def _agent(
-        self,
-        model: Any,
-        shared: SharedLimits | None = None,
-        *,
-        body: float = 0.0,
-        bodies: dict[str, float] | None = None,
-    ) -> AsyncGenerator[Any]:
-        async def look_up(query: str, config: callboard.ToolRuntime) -> str:
+    async def _agent(self, model: Any) -> AsyncGenerator[Any]:
+        async def look_up(query: str) -> str:
             """Wait as if for another service."""
-            seconds = random.expovariate(1 / body) if body else 0.0
-            if bodies is not None:
-                thread = config.state["messages"][0].content
-                bodies[thread] = max(bodies.get(thread, 0.0), seconds)
-            await anyio.sleep(seconds)
+            await anyio.sleep(random.expovariate(1 / _BODY))
             return f"found {query}"
 
-        limit = None if shared is None else CallPolicy(limit=Limit(concurrency=10_000, shared=shared))
-        node = ToolNode([make(look_up)], policies={} if limit is None else {"look_up": limit})
-        async with callboard.create_react_agent(model, node, checkpointer=self.postgres.url()) as agent:
+        async with callboard.create_react_agent(
+            model, ToolNode([make(look_up)]), checkpointer=self.postgres.url()
+        ) as agent:
             yield agent
 
     def _redis_seconds(self) -> float:
