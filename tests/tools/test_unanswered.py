@@ -13,7 +13,7 @@ from langgraph.graph import START, StateGraph, add_messages
 
 from callboard import ToolNode
 from callboard.agent._tools_step import outputs_of
-from callboard.conversations._history import repaired
+from callboard.conversations._history import repair
 from callboard.testing import Recorder, tool_call
 from callboard.tools._unanswered import answer_of, each_without_answer, id_of, without_answer
 
@@ -95,7 +95,7 @@ def repairs(number: int) -> Callable[[], object]:
     """Repair a conversation whose answers are in the wrong order."""
     calls = [tool_call("work", f"id-{place}") for place in range(number)]
     answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in reversed(range(number))]
-    return lambda: repaired([AIMessage("", tool_calls=calls), HumanMessage("oh"), *answers])
+    return lambda: repair([AIMessage("", tool_calls=calls), HumanMessage("oh"), *answers])
 
 
 def returns(number: int) -> Callable[[], object]:

@@ -182,12 +182,13 @@ def _by_name(
         tool = item if isinstance(item, BaseTool) else _tool_of(item)
         if tool.name in by_name and by_name[tool.name] is not tool:
             raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
-        for fn in (getattr(tool, "func", None), getattr(tool, "coroutine", None), tool._run, tool._arun):
-            if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-                raise TypeError(
-                    f"The tool {tool.name!r} is a generator, and a call has one result: return it, such as a list, and "
-                    "report parts before it with callboard.progress()"
-                )
+        fn = getattr(tool, "func", None) or getattr(tool, "coroutine", None) or tool._run
+        code = getattr(fn, "__code__", None)
+        if code is not None and code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+            raise TypeError(
+                f"The tool {tool.name!r} is a generator, and a call has one result: return it, such as a list, and "
+                "report parts before it with callboard.progress()"
+            )
         by_name[tool.name] = tool
     return by_name
 
