@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Send, interrupt
@@ -85,7 +85,8 @@ def agent_of(saver: Any, *, doomed: bool = False) -> Any:
         return Command(update={"messages": [ToolMessage("sent", tool_call_id=tool_call_id)]}, goto=[sent])
 
     def reply(messages: Sequence[BaseMessage]) -> AIMessage:
-        return AIMessage("done") if isinstance(messages[-1], ToolMessage) else ASKED[str(messages[-1].content)]
+        # The last message is one of the model itself if only a call that a tool has sent was answered since.
+        return ASKED[str(messages[-1].content)] if isinstance(messages[-1], HumanMessage) else AIMessage("done")
 
     tools = [StructuredTool.from_function(coroutine=one) for one in (quick, twice, fragile, pay, send)]
     node = ToolNode(
