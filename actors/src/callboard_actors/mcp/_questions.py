@@ -28,6 +28,7 @@ from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 from typing_extensions import TypedDict
 
 from callboard import ActorDiedError, answered_question, can_ask
+from callboard_actors._util._sendable import reason_unsendable
 from callboard_actors.mcp._schemas import Judge, check_form
 from callboard_actors.mcp._tools import McpToolError
 
@@ -477,4 +478,6 @@ def _answer_to(question: McpQuestion) -> types.ElicitResult:
     answer: McpAnswer = interrupt(question, response_schema=answer_shape(question))
     # Values are sent only if the person accepted.
     content = answer.get("content") if answer["action"] == "accept" else None
+    if reason := reason_unsendable(content):
+        raise McpToolError(f"The call of {question['tool']!r} was given up: the answer cannot be sent: {reason}.")
     return types.ElicitResult(action=answer["action"], content=content)

@@ -18,6 +18,7 @@ from mcp import Client, types
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, Keyed, child, keyed
 from callboard.extend import Openable
+from callboard_actors._util._sendable import reason_unsendable
 from callboard_actors.mcp import _tools
 from callboard_actors.mcp._connection import Answer, Catalog, Connection, Headers, McpBounds, Plan, Sending, target_of
 from callboard_actors.mcp._questions import OnElicit
@@ -312,6 +313,8 @@ class McpServer(Openable):
         return answer.result, notice if lost else ""
 
     async def _answer(self, tool: str, arguments: dict[str, Any], key: Hashable) -> Answer:
+        if reason := reason_unsendable(arguments):
+            raise McpToolError(f"Not started: the value of the arguments of {tool!r} cannot be sent: {reason}.")
         return await self._tried(tool, key, lambda at, sending: at.call(tool, arguments, sending))
 
     async def _use(self, what: str, work: Callable[[Client], Awaitable[T]], key: Hashable) -> T:

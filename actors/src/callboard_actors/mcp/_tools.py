@@ -16,6 +16,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from mcp import Client, MCPError, types
 from typing_extensions import TypedDict
 
+from callboard_actors._util._sendable import reason_unsendable
 from callboard_actors.mcp._link import MOST_PARTS
 
 # Content blocks for models, and artifacts for programs.
@@ -48,6 +49,8 @@ def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], Mcp
     """Return a tool's result as content for the model, and an artifact for programs (`None` if there is none)."""
     content = [as_block(part) for part in result.content]
     if result.is_error:
+        if result.structured_content is not None and not content:
+            content = [as_text(json.dumps(result.structured_content, ensure_ascii=False))]
         raise McpToolError(content)
     artifact = McpArtifact()
     if result.structured_content is not None:
@@ -259,7 +262,13 @@ async def list_templates(client: Client) -> list[types.ResourceTemplate]:
 
 async def read(client: Client, *, uri: str) -> Sequence[Contents]:
     """Read the resource at a URI from the server, and return its contents."""
+    _check_sendable("The URI", uri)
     return (await client.read_resource(uri, cache_mode="refresh")).contents
+
+
+def _check_sendable(what: str, value: object) -> None:
+    if reason := reason_unsendable(value):
+        raise McpToolError(f"{what} cannot be sent: {reason}.")
 
 
 async def list_prompts(client: Client) -> list[types.Prompt]:
@@ -270,6 +279,7 @@ async def list_prompts(client: Client) -> list[types.Prompt]:
 async def fill_in(client: Client, *, name: str, arguments: Mapping[str, Any]) -> Sequence[types.PromptMessage]:
     """Ask the server to fill arguments into a prompt, and return the messages of the prompt."""
     texts = {key: value if isinstance(value, str) else str(value) for key, value in arguments.items()}
+    _check_sendable("The arguments", [name, texts])
     return (await client.get_prompt(name, texts)).messages
 
 

@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 
 from callboard import Agent, CallContext, CallsInterrupted, ToolCallWithContext, ToolNode, ToolRuntime
 from callboard.extend import ToolActor, actor_behind
+from callboard_actors._util._sendable import reason_unsendable
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._questions import NeedsAnswers, Tell, form_questions
@@ -133,6 +134,9 @@ class NodeOffer:
         self._results = {name: result_type(tool) for name, tool in node.tools_by_name.items()}
         self._of_servers = {name for name, tool in node.tools_by_name.items() if isinstance(tool, ServersTool)}
         self._promises_schemas = promises_schemas
+        for tool in self.tools():
+            if reason := reason_unsendable(tool.model_dump()):
+                raise ValueError(f"the tool {tool.name!r} cannot be served: its description or schema, {reason}")
 
     def tools(self) -> list[types.Tool]:
         """Return the protocol's list of the tools that the node offers now."""

@@ -12,6 +12,7 @@ from langgraph.types import Interrupt
 from mcp import types
 
 from callboard.questions import Action, Answer, Approval, approval_in, free_answer
+from callboard_actors._util._sendable import as_sendable
 from callboard_actors.mcp._questions import McpAnswer, request_in
 
 _PRIMITIVE: Final = ("string", "number", "integer", "boolean")
@@ -98,7 +99,7 @@ def _schema_for(action: Action) -> dict[str, Any]:
             "type": "string",
             "title": "Arguments",
             "description": "For edit: a JSON object",
-            "default": json.dumps(dict(action.args), ensure_ascii=False, default=str),
+            "default": as_sendable(json.dumps(dict(action.args), ensure_ascii=False, default=str)),
         }
     if "respond" in action.allowed or "ignore" in action.allowed:
         fields["message"] = {"type": "string", "title": "Message", "description": "For respond and ignore"}
@@ -270,7 +271,9 @@ async def progress_sender(
 
     def take(chunk: object) -> None:
         if isinstance(chunk, dict) and chunk.get("type") == "progress":
-            waiting[:] = [rising.report(chunk.get("message"), chunk.get("done"), chunk.get("total"))]
+            message = chunk.get("message")
+            text = as_sendable(message) if isinstance(message, str) else message
+            waiting[:] = [rising.report(text, chunk.get("done"), chunk.get("total"))]
             due.set()
 
     async def tell() -> None:

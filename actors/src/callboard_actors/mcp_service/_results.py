@@ -16,6 +16,7 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from pydantic_core import PydanticSerializationError
 
 from callboard import TOOL_CALL_ERROR_TEMPLATE
+from callboard_actors._util._sendable import as_sendable, reason_unsendable
 from callboard_actors.mcp import McpArtifact
 
 # Conversion of a call's outcome to an MCP result.
@@ -45,9 +46,15 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
     return types.CallToolResult(content=content, structured_content=_structured(message, of_text=structured))
 
 
+def sendable(result: types.CallToolResult, name: str) -> types.CallToolResult:
+    """Return the result of the tool `name`, or an error result if JSON cannot carry it."""
+    reason = reason_unsendable(result.model_dump())
+    return result if reason is None else failed(f"The result of {name!r} cannot be sent: {reason}.")
+
+
 def failed(text: str) -> types.CallToolResult:
     """Return an MCP error result with a text for the model."""
-    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+    return types.CallToolResult(content=[types.TextContent(text=as_sendable(text))], is_error=True)
 
 
 def failed_with(error: BaseException) -> types.CallToolResult:
@@ -86,7 +93,7 @@ def _as_object(artifact: object) -> dict[str, Any] | None:
     if isinstance(artifact, dict) and is_data_content_block(cast("dict[str, Any]", artifact)):
         return None  # a content block: a client that prefers structured content would hide the text from its model
     try:
-        found = _ANYTHING.dump_python(artifact, mode="json")
+        found = _ANYTHING.dump_python(artifact, mode="json", by_alias=True)
     except (PydanticSerializationError, ValueError):
         return None
     return cast("dict[str, Any]", found) if isinstance(found, dict) else None
@@ -146,7 +153,8 @@ class ResultType:
     def as_json(self, name: str, result: object) -> object:
         """Validate a result of the tool `name`, and return it converted to JSON types."""
         try:
-            return self.adapter.dump_python(self.adapter.validate_python(result), mode="json")
+            # By alias, as in the schema.
+            return self.adapter.dump_python(self.adapter.validate_python(result), mode="json", by_alias=True)
         except ValidationError as error:
             # Not a ValidationError: the node would take it for wrong arguments, and ask the model to repair them.
             raise TypeError(f"the tool {name!r} did not return what its annotation says: {error}") from None

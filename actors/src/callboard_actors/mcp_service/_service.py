@@ -24,7 +24,7 @@ from callboard_actors.mcp_service._callers import Context, caller_of
 from callboard_actors.mcp_service._dialogue import Dialogue, DialogueState, Outcome, dump_dialogue, load_dialogue
 from callboard_actors.mcp_service._offers import AgentOffer, NodeOffer
 from callboard_actors.mcp_service._questions import NeedsAnswers, Tell, progress_sender
-from callboard_actors.mcp_service._results import failed, with_json_results
+from callboard_actors.mcp_service._results import failed, sendable, with_json_results
 
 # Objects that must be opened first: MCP servers, and functions that yield the object to serve.
 
@@ -209,7 +209,7 @@ class Service:
             with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
                 await call.forget()
         if not isinstance(outcome, NeedsAnswers):
-            return outcome
+            return sendable(outcome, params.name)
         if not _can_ask(context):
             return failed(_CANNOT_ASK)
         if self._is_closing:
