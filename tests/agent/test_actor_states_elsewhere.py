@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import EmptyInputError
 from langgraph.types import Command
 
 from callboard import (
@@ -320,6 +321,12 @@ class Walk:
             if not (await self.agent.aget_state(self.at)).interrupts:
                 return []
             given = Command(resume="yes")
+        if verb == "on":
+            state = await self.agent.aget_state(config)
+            if not state.next and not state.values.get("messages"):  # before an update of a thread without input
+                with pytest.raises(EmptyInputError):
+                    await self.agent.ainvoke(None, config)
+                return []
         result = await self.agent.ainvoke(None if verb == "on" else given, config)
         return wrong((result or {}).get("messages", []))
 
