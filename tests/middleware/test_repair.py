@@ -816,3 +816,25 @@ def test_too_many_alternatives_are_given_up() -> None:
     leaf = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
     schema = {"type": "object", "$defs": {"filter": {"anyOf": [node, node, leaf]}}, "properties": inner}
     assert repair(contract(schema), {"left": nested(25)}) is None
+
+
+@pytest.mark.parametrize("at_root", [False, True])
+@pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf", "if"])
+@pytest.mark.hangs_after(20)
+async def test_a_short_schema_whose_parts_multiply_leaves_the_arguments_as_they_are(word: str, at_root: bool) -> None:
+    """2 kB from a server held the event loop for minutes: at each of eight levels, every part was tried ten times."""
+
+    def level(number: int) -> dict[str, Any]:
+        part = {"$ref": f"#/$defs/{number + 1}"}
+        return {"if": part, "then": part, "else": part} if word == "if" else {word: [part] * 10}
+
+    levels = {str(number): level(number) for number in range(30)} | {"30": {"type": "integer"}}
+    value = {"type": "integer"} if at_root else {"$ref": "#/$defs/0"}
+    schema = {"type": "object", "properties": {"x": value}, "$defs": levels, **(level(0) if at_root else {})}
+
+    async def echo(**arguments: Any) -> str:
+        return str(arguments)
+
+    tool = StructuredTool(name="echo", description="Echo.", args_schema=schema, coroutine=echo)
+    result = await ToolNode([tool], middleware=[RepairArguments()]).ainvoke([tool_call("echo", x="no number")])
+    assert result["messages"][0].text == "{'x': 'no number'}"

@@ -27,6 +27,8 @@ Schema = Mapping[str, Any]
 
 _MAX_REFS = 8
 """Maximum depth of nested references and combinations; a schema of a server may refer to itself."""
+_MAX_PARTS = 500
+"""Maximum number of parts of nested combinations; at a depth of eight, ten parts each would be a hundred million."""
 
 
 class Shape:
@@ -43,17 +45,25 @@ class Shape:
         """Return the alternative schemas that a schema combines, such as in `anyOf`, with resolved references."""
         known = self._seen.get(id(schema))
         if known is None:
-            known = self._seen[id(schema)] = (schema, self._resolved(schema, 0))
+            resolved: list[Schema]
+            try:
+                resolved = self._resolved(schema, 0, _Budget(_MAX_PARTS))
+            except TooManyChoicesError:
+                resolved = [{}]  # any value: nothing is known of what the schema wants
+            known = self._seen[id(schema)] = (schema, resolved)
         return known[1]
 
-    def _resolved(self, schema: object, depth: int) -> list[Schema]:
+    def _resolved(self, schema: object, depth: int, budget: "_Budget") -> list[Schema]:
+        budget.spend(1)
         if not isinstance(schema, Mapping) or depth > _MAX_REFS:
             return [{}] if schema is True else []
         for word in ("$ref", "allOf", "anyOf", "oneOf"):
             if word in schema:
                 rest = {key: value for key, value in schema.items() if key != word}
                 return [
-                    one for part in self._parts(word, schema[word], rest) for one in self._resolved(part, depth + 1)
+                    resolved
+                    for part in self._parts(word, schema[word], rest)
+                    for resolved in self._resolved(part, depth + 1, budget)
                 ]
         return [schema]
 
@@ -81,7 +91,7 @@ class Shape:
 
     def faults(self, value: object) -> list[Path]:
         """Return the paths of invalid parts of a value; raise `TooManyChoicesError` if the search takes too long."""
-        token = _choices.set(iter(range(_MAX_CHOICES)))
+        token = _choices.set(_Budget(_MAX_CHOICES))
         try:
             return [place for error in self._validator.iter_errors(value) for place in _places(error)]
         finally:
@@ -161,9 +171,11 @@ def is_type(value: object, name: str) -> bool:
 
 # Validation
 
-_MAX_CHOICES = 2000
-"""Maximum number of `anyOf` and `oneOf` lists in one validation; each level of nesting can double their number."""
+_MAX_CHOICES = 5000
+"""Maximum number of references and of parts of combinations in one validation: each level of nesting can double it."""
 _IGNORED = ("pattern", "patternProperties", "unevaluatedProperties")
+_COUNTED = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if")
+"""Keywords by which a short schema can have a part validated very often."""
 _OF_KIND = frozenset(("type", "enum", "const"))
 
 
@@ -171,7 +183,20 @@ class TooManyChoicesError(Exception):
     """Raised if a schema has too many alternatives to locate an error in reasonable time."""
 
 
-_choices: ContextVar[Iterator[int]] = ContextVar("callboard_schema_choices")
+class _Budget:
+    """Number of steps that a search may still take."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> None:
+        """Take steps from the budget; raise `TooManyChoicesError` if they are not left."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooManyChoicesError
+
+
+_choices: ContextVar[_Budget] = ContextVar("callboard_schema_choices")
 
 
 def _validator_of(schema: Schema) -> Any:
@@ -184,8 +209,7 @@ def _validator_of(schema: Schema) -> Any:
     keywords = {
         **dict.fromkeys(_IGNORED, _anything),
         "additionalProperties": _unless_patterns(draft.VALIDATORS["additionalProperties"]),
-        "anyOf": _counted(draft.VALIDATORS["anyOf"]),
-        "oneOf": _counted(draft.VALIDATORS["oneOf"]),
+        **{word: _counted(draft.VALIDATORS[word]) for word in _COUNTED if word in draft.VALIDATORS},
     }
     extend: Any = validators.extend
     # An empty registry: references to other documents fail instead of being fetched.
@@ -228,13 +252,12 @@ def _unless_patterns(keyword: Any) -> Any:
 
 
 def _counted(keyword: Any) -> Any:
-    """Return a check of `anyOf` or `oneOf` that raises `TooManyChoicesError` after too many uses in one validation."""
+    """Return a check of a keyword that raises `TooManyChoicesError` after too many uses in one validation."""
 
     # Two alternatives at every level of a value take exponential time.
-    def judge(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if next(_choices.get(), None) is None:
-            raise TooManyChoicesError
-        yield from keyword(validator, alternatives, instance, schema) or ()
+    def judge(validator: Any, parts: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        _choices.get().spend(len(parts) if isinstance(parts, list) else 1)
+        yield from keyword(validator, parts, instance, schema) or ()
 
     return judge
 
