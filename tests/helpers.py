@@ -59,6 +59,12 @@ def examples(factor: int) -> settings:
     return settings(max_examples=factor * settings().max_examples)
 
 
+def examples_at_length(number: int) -> settings:
+    """Return settings with this number of examples in the exhaustive run, and with those of the profile otherwise."""
+    usual = settings().max_examples
+    return settings(max_examples=number if usual == settings.get_profile("exhaustive").max_examples else usual)
+
+
 def live_tasks() -> set[Any]:
     """Return all tasks of the event loop that have not ended."""
     if sniffio.current_async_library() == "asyncio":

@@ -1,7 +1,9 @@
 """Random plans with deaths and restarts, in which every ask must end with a result or an error."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
+
+from tests.helpers import examples_at_length
 
 from ._keyed_promises import broken_promises
 from ._keyed_world import KeyedWorld, keyed_plans
@@ -15,28 +17,14 @@ pytestmark = pytest.mark.hangs_after(1000)
 
 
 @given(plan=plans)
+@examples_at_length(3000)
 async def test_each_ask_comes_to_one_end_whatever_happens_to_the_actor(plan: Plan) -> None:
     assert await World(plan).play() == []
 
 
-@pytest.mark.exhaustive
-@given(plan=plans)
-@settings(max_examples=3000)
-async def test_each_of_thousands_of_plans_comes_to_an_end(plan: Plan) -> None:
-    assert await World(plan).play() == []
-
-
 @given(plan=keyed_plans)
+@examples_at_length(1000)
 async def test_each_key_has_one_actor_which_goes_on_from_what_was_saved_last(plan: KeyedPlan) -> None:
-    world = KeyedWorld(plan)
-    assert await world.play() == []
-    assert broken_promises(world) == []
-
-
-@pytest.mark.exhaustive
-@given(plan=keyed_plans)
-@settings(max_examples=1000)
-async def test_thousands_of_plans_for_actors_by_key_come_to_an_end(plan: KeyedPlan) -> None:
     world = KeyedWorld(plan)
     assert await world.play() == []
     assert broken_promises(world) == []
@@ -75,17 +63,9 @@ def assert_same(seen: list[tuple[float, str]], expected: list[tuple[float, str]]
 
 
 @given(plan=tree_plans)
+@examples_at_length(1000)
 @example(plan=TRIED_TWICE)
 async def test_a_tree_of_supervisors_starts_and_stops_whom_otp_would(plan: TreePlan) -> None:
-    world = TreeWorld(plan)
-    assert await world.play() == []
-    assert_same(world.seen, Model(plan).seen)
-
-
-@pytest.mark.exhaustive
-@given(plan=tree_plans)
-@settings(max_examples=1000)
-async def test_thousands_of_trees_start_and_stop_whom_otp_would(plan: TreePlan) -> None:
     world = TreeWorld(plan)
     assert await world.play() == []
     assert_same(world.seen, Model(plan).seen)

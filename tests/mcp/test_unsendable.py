@@ -13,12 +13,10 @@ from ._asked import ROOT, answers, every_era
 
 pytestmark = pytest.mark.real_clock
 
-UNSENDABLE = {"half of a surrogate pair": "half \ud83d", "number": math.nan, "infinity": -math.inf}
-
 
 @every_era
 async def test_arguments_that_cannot_be_sent_end_their_call_alone(command: list[str]) -> None:
-    bad = [tool_call("echo", str(number), text=value) for number, value in enumerate(UNSENDABLE.values())]
+    bad = [tool_call("echo", repr(value), text=value) for value in ("half \ud83d", math.nan, -math.inf)]
     async with McpServer(command, cwd=ROOT) as server:
         whole, *messages = await answers(ToolNode([server]), tool_call("echo", "whole", text="whole"), *bad)
         assert whole.text == "whole"
