@@ -353,7 +353,8 @@ class Redact(Middleware):
     Args:
         detectors: names of built-in detectors, or `Detector` objects.
         reveal: names of tools that get values, or a mapping from such names to the arguments with values.
-        secrets: values that are always secret, also escaped or encoded; at least 4 characters each.
+        secrets: values that are always secret; at least 4 characters each. They are found as they are, and in the usual
+            escaped, percent-encoded, hexadecimal and base64 forms.
         models: whether to replace secrets in the messages and the system prompt of model requests.
         vault: storage of the values; by default a new `MemoryVault`.
         key: at least 16 bytes; with it tokens stay the same after a restart. By default random.
