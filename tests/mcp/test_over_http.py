@@ -24,7 +24,7 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
     [
         ("cut", "unknown", "the connection broke before its answer came"),
         ("huge", "unknown", "it sent a message of more than 1000000 bytes"),
-        ("packed", "unknown", "it sent a message of more than 1000000 bytes"),
+        ("packed", "unknown", "its answer has the encoding 'gzip', and 'identity' was asked for"),
         ("other", "unknown", r"in place of its answer came an answer to another request, with id 4711 in place of \d+"),
         ("nobody", "unknown", "in place of its answer came an error without an id, .*too busy"),
         ("own", "unknown", "in place of its answer came a message of its own, 'notifications/message'"),

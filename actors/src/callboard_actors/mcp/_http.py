@@ -167,9 +167,9 @@ class _Forgiving(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if _EVENTS not in request.headers.get("accept", ""):
             # A request of the authentication itself, such as for a token, which understands HTTP errors.
-            return await self._whole(await self._inner.handle_async_request(request))
+            return await self._whole(await self._sent(request))
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._sent(request)
         except _BEFORE as error:
             return _failed(NOT_SENT, f"it cannot be reached: {_words(error)}")
         except httpx2.TransportError as error:
@@ -184,6 +184,16 @@ class _Forgiving(httpx2.AsyncBaseTransport):
         if response.status_code < _REFUSED or response.status_code == _NOT_THERE or request.method != "POST":
             return response
         return await _in_words(response)
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request, and return the response; one with an encoding that was not asked for is an error response."""
+        response = await self._inner.handle_async_request(request)
+        encoding = str(response.headers.get("content-encoding", "")).strip().lower()
+        # A few kilobytes that are compressed twice or more can take minutes to expand.
+        if encoding in ("", "identity") or request.headers.get("accept-encoding") != "identity":
+            return response
+        await response.aclose()
+        return _failed(NO_ANSWER, f"its answer has the encoding {encoding[:_SHOWN]!r}, and 'identity' was asked for")
 
     async def _whole(self, response: httpx2.Response) -> httpx2.Response:
         """Return a JSON response with its whole body, or an error response if the body cannot be read."""
