@@ -141,9 +141,10 @@ async def test_a_model_reads_a_failure_and_the_run_goes_on() -> None:
 
 
 async def test_the_structured_content_of_an_error_without_words_reaches_the_model() -> None:
-    message = await answer(tool(result(is_error=True, structured_content={"code": "RATE_LIMITED"})))
+    message = await answer(tool(result(is_error=True, structured_content={"code": "RATE_LIMITED"}, _meta={"n": 3})))
     assert message.status == "error"
     assert message.text == '{"code": "RATE_LIMITED"}'
+    assert message.artifact == {"structured_content": {"code": "RATE_LIMITED"}, "meta": {"n": 3}}
 
 
 async def test_a_failure_without_content_is_no_empty_message() -> None:

@@ -92,7 +92,7 @@ async def invoke(
             content, artifact = (response, None) if tool.response_format == "content" else _pair(response)
             status = "success"
         except (ValidationError, ValidationErrorV1, ToolException) as error:
-            content, artifact, status = _handled_by_tool(tool, error), None, "error"
+            content, artifact, status = _handled_by_tool(tool, error), getattr(error, "artifact", None), "error"
         if content.__class__ is not str and takes_long(content):
             output = await _formatted_in_worker(content, artifact, call, tool, status)
         else:

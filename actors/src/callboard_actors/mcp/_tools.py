@@ -37,27 +37,27 @@ class McpArtifact(TypedDict):
 class McpToolError(ToolException):
     """Raised if a tool of a server reports a failure (`isError`), or the server's answer is unusable.
 
-    Tools of a server turn it into a message with `status="error"`; `content` has the server's blocks.
+    Tools of a server turn it into a message with `status="error"`; `content` has the server's blocks, and `artifact`
+    its structured content and `_meta`, which become the artifact of the message.
     """
 
-    def __init__(self, said: Sequence[Block] | str) -> None:
+    def __init__(self, said: Sequence[Block] | str, artifact: McpArtifact | None = None) -> None:
         self.content: list[Block] = [as_text(said)] if isinstance(said, str) else list(said)
+        self.artifact = artifact
         super().__init__(_summary(self.content))
 
 
 def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], McpArtifact | None]:
     """Return a tool's result as content for the model, and an artifact for programs (`None` if there is none)."""
     content = [as_block(part) for part in result.content]
-    if result.is_error:
-        if result.structured_content is not None and not content:
-            content = [as_text(json.dumps(result.structured_content, ensure_ascii=False))]
-        raise McpToolError(content)
     artifact = McpArtifact()
     if result.structured_content is not None:
         artifact["structured_content"] = result.structured_content
         content = content or [as_text(json.dumps(result.structured_content, ensure_ascii=False))]
     if result.meta:
         artifact["meta"] = result.meta
+    if result.is_error:
+        raise McpToolError(content, artifact or None)
     return content, artifact or None
 
 

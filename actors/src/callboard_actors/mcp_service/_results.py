@@ -35,14 +35,16 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
     if message is None:
         return failed("The tool has answered with a command for the graph around it, and here is none.")
     content = list(_blocks(message.content))
-    if message.status == "error":
-        return types.CallToolResult(content=content, is_error=True)
+    is_error = message.status == "error"
     # The tool belongs to another MCP server: its structured content and `_meta` are passed on.
     if of_server and isinstance(message.artifact, Mapping):
         given = cast("McpArtifact", message.artifact)
+        structured_content, meta = given.get("structured_content"), given.get("meta")
         return types.CallToolResult(
-            content=content, structured_content=given.get("structured_content"), _meta=given.get("meta")
+            content=content, structured_content=structured_content, _meta=meta, is_error=is_error
         )
+    if is_error:
+        return types.CallToolResult(content=content, is_error=True)
     return types.CallToolResult(content=content, structured_content=_structured(message, of_text=structured))
 
 
