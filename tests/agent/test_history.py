@@ -154,8 +154,10 @@ def test_a_thread_keeps_answers_that_no_model_reads() -> None:
     assert repair(stray) == (stray, [stray[0], stray[2]])
 
 
-@pytest.mark.parametrize("build", [create_react_agent, create_agent])
-@pytest.mark.parametrize("valid", [[], [tool_call("work", "b")]], ids=["alone", "beside a valid call"])
+B = tool_call("work", "b")
+
+
+@pytest.mark.parametrize(("build", "valid"), [(create_react_agent, []), (create_react_agent, [B]), (create_agent, [B])])
 async def test_a_call_without_valid_json_gets_an_answer_and_the_model_goes_on(build: Any, valid: list[Any]) -> None:
     """OpenAI refuses each later request of the thread, and a reply with such a call alone ended the turn in silence."""
     requests: list[list[BaseMessage]] = []
@@ -177,6 +179,24 @@ async def test_a_call_without_valid_json_gets_an_answer_and_the_model_goes_on(bu
     assert result["messages"][-1].text == "done"
     assert complaint(requests[0]) is None
     assert [message.text[:25] for message in requests[0][2:]] == [*("done" for _ in valid), "Error: this call did not "]
+
+
+@pytest.mark.parametrize(("build", "times"), [(create_react_agent, 3), (create_agent, 1)])
+async def test_replies_with_malformed_calls_alone_end_the_turn_after_a_while_and_are_answered_in_the_next(
+    build: Any, times: int
+) -> None:
+    """A model that repeats itself would use up the 9,999 steps of a run. In LangChain's agent one reply ends a turn."""
+    requests: list[list[BaseMessage]] = []
+
+    def reply(messages: list[BaseMessage]) -> AIMessage:
+        requests.append(messages)
+        return AIMessage("", invalid_tool_calls=[broken(None)])
+
+    agent = build(ScriptedModel([reply], loop=True), [make(work)], checkpointer=InMemorySaver())
+    for turn in (1, 2):
+        await agent.ainvoke(say("go"), AT)
+        assert len(requests) == turn * times
+    assert list(map(complaint, requests)) == [None] * len(requests)
 
 
 # A conversation merges messages as LangGraph's `add_messages` does, also on paths that do not call it.

@@ -46,7 +46,7 @@ from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
 from callboard.tools._middleware_hooks import asked_at_once, langchain_base
 from callboard.tools._node import NodeAccess, ToolNode
-from callboard.tools._unanswered import answered_ids, asked_in, calls_in, has_only_malformed, id_of, last_reply
+from callboard.tools._unanswered import answered_ids, calls_in, id_of, last_reply
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
@@ -85,12 +85,7 @@ class BuiltFlow:
         """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
         if (branch := self.branches.get(node)) is None:
             return self.edges.get(node, END)
-        values = state.read(state.channels)
-        if node == self.reply_node and has_only_malformed(last := (values[MESSAGES] or [None])[-1]):
-            # LangChain ends the turn. It asks the model again after answered calls, and `prepare` answers these.
-            reply = last.model_copy(update={"tool_calls": asked_in(last)})
-            values[MESSAGES] = repair([*values[MESSAGES][:-1], reply]).request
-        found = branch(values)
+        found = branch(state.read(state.channels))
         # A list has a send for each open call: the same calls as `open_calls`.
         target = found if isinstance(found, str) else TOOLS
         if target not in self.targets.get(node, (target,)):

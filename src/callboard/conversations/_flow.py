@@ -5,7 +5,7 @@ A send is a node that runs with an input of its own beside the other nodes of a 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import count, pairwise, takewhile
 from typing import Annotated, Any, NotRequired, cast
 
 from langchain_core.messages import AnyMessage, BaseMessage, ToolCall, ToolMessage, convert_to_messages
@@ -34,6 +34,9 @@ from callboard.tools._unanswered import (
     last_reply,
     unanswered,
 )
+
+_MOST_MALFORMED = 3
+"""Number of successive replies with malformed calls alone that end the turn: the model would repeat itself for ever."""
 
 StructuredResponse = dict[str, Any] | BaseModel
 
@@ -157,7 +160,10 @@ class ReactFlow:
                 # An answer from outside, such as by `update_state`.
                 return END if self._answered_directly(messages) else self.entry
         if self.tools and has_only_malformed(last):
-            return self.entry
+            turn = takewhile(lambda message: message.type != "human", reversed(messages))
+            in_a_row = takewhile(has_only_malformed, (message for message in turn if message.type == "ai"))
+            if sum(1 for _ in in_a_row) < _MOST_MALFORMED:
+                return self.entry
         return RESPONSE if self.response else END
 
     def _answered_directly(self, messages: Sequence[BaseMessage]) -> bool:

@@ -21,8 +21,8 @@ UNANSWERED = (
 )
 
 MALFORMED = (
-    "Error: this call did not run, because its arguments are not a complete JSON object. Call the tool again with "
-    "valid arguments. If they were cut off, make several calls with shorter ones."
+    "Error: this call did not run, because its arguments are malformed or truncated: they are not a complete JSON "
+    "object. Call the tool again with valid arguments. If they were cut off, make several calls with shorter ones."
 )
 
 

@@ -179,8 +179,8 @@ def asked_in(message: object) -> Sequence[ToolCall]:
     """Return all calls in a message, with its malformed ones, which never run; these are returned without arguments."""
     if not isinstance(message, AIMessage) or not message.invalid_tool_calls:
         return calls_in(message)
-    malformed = (tool_call(name=call["name"] or "", args={}, id=call["id"]) for call in message.invalid_tool_calls)
-    return [*message.tool_calls, *malformed]
+    malformed = (call for call in message.invalid_tool_calls if call["id"] is not None)  # others cannot be answered
+    return [*message.tool_calls, *(tool_call(name=call["name"] or "", args={}, id=call["id"]) for call in malformed)]
 
 
 def has_only_malformed(message: object) -> TypeGuard[AIMessage]:
