@@ -294,7 +294,7 @@ class DeadlineExceededError(CallError, TimeoutError):
 
 
 class CallRejectedError(CallError):
-    """A call got no permit, because a queue was full or all worker threads are abandoned.
+    """A call was not started: a queue was full, all worker threads are abandoned, or a conversation is in use.
 
     Args:
         tool: name of the tool.

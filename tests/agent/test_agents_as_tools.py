@@ -7,7 +7,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from callboard import create_react_agent
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._graphs import Desk, delegate, ids
@@ -62,6 +62,55 @@ async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
     result = await agent.ainvoke(Command(resume=answers), AT)
     assert shape(result)[2:] == ["tool:a done", "tool:b done", "ai:done"]
     assert sorted(desk.log) == ["answered a", "answered b", "ask a", "ask a", "ask b", "ask b"]
+
+
+def for_each(tool_name: str) -> Any:
+    """Return a reply of an inner model: a call for each message of a person, and an answer to each result."""
+
+    def reply(messages: Any) -> Any:
+        said = next(message.content for message in reversed(messages) if message.type == "human")
+        return f"{said} done" if messages[-1].type == "tool" else calls(tool_call(tool_name, said, query=said))
+
+    return reply
+
+
+async def test_one_conversation_takes_one_call_at_a_time(saver: Any) -> None:
+    """Two runs of one thread would read each other's calls; a call that has finished would count as unknown."""
+    desk = Desk()
+    model = ScriptedModel([for_each("work")], loop=True)
+    inner = create_react_agent(model, desk.tools(), checkpointer=True)
+    both = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
+    script = [both, "done", calls(tool_call("inner", "3", query="c")), "done"]
+    agent = create_react_agent(ScriptedModel(script), [delegate(inner, "inner")], checkpointer=saver)
+    await agent.ainvoke(QUESTION, AT)
+    result = await agent.ainvoke(QUESTION, AT)
+    answers = {message.tool_call_id: message for message in result["messages"] if message.type == "tool"}
+    (refused,) = [answers[call_id] for call_id in "12" if answers[call_id].status == "error"]
+    assert "its conversation is in use by another call" in refused.content
+    first = "b" if refused.tool_call_id == "1" else "a"
+    assert answers["3"].content == "c done"
+    assert desk.log == [f"work {first}", "work c"]
+    told = [f"human:{first}", "ai:", f"tool:did {first}", f"ai:{first} done", "human:c", "ai:", "tool:did c"]
+    assert shape(model.requests[-1]) == told
+
+
+async def test_a_question_in_one_conversation_is_not_replaced_by_another_call_of_its_step() -> None:
+    desk = Desk()
+    inner = scripted([for_each("ask")] * 5, desk.tools(), checkpointer=True)
+    both = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
+    later = [calls(tool_call("inner", name, query=name)) for name in "cd"]
+    tools = ToolNode([delegate(inner, "inner")], policies={"inner": CallPolicy(limit=Limit(concurrency=1))})
+    model = ScriptedModel([both, "done", *later, "done"])
+    agent = create_react_agent(model, tools, checkpointer=InMemorySaver())
+    await agent.ainvoke(QUESTION, AT)
+    result = await agent.ainvoke(Command(resume="yes"), AT)
+    assert shape(result)[2] == "tool:a done"
+    assert "in use by another call" in shape(result)[3]
+    await agent.ainvoke(QUESTION, AT)
+    result = await agent.ainvoke(QUESTION, AT)  # a new turn may leave the question of the last one
+    assert list(ids(result)) == ["d"]
+    result = await agent.ainvoke(Command(resume="yes"), AT)
+    assert shape(result)[-2:] == ["tool:d done", "ai:done"]
 
 
 async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:

@@ -36,7 +36,7 @@ from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import finished_writes
 from callboard.conversations._storage import Source
 from callboard.conversations._thread import START, Thread
-from callboard.exceptions import RunDeadlineExceededError
+from callboard.exceptions import CallRejectedError, RunDeadlineExceededError, ThreadBusyError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import Answers, answers_by_id, is_by_id
 
@@ -221,6 +221,8 @@ class Runner:
                 check_input(request.input, thread)
                 resumes = request.input is None or isinstance(request.input, Command)
                 await thread.hold(repeats=resumes, later=not resumes)
+            elif checkpointer is True and outer is not None and isinstance(thread, SavedThread):
+                await self._hold_for_call(thread, outer)
             try:
                 run = await self._begun(thread, saver, request, put, outer)
                 run.context.reporter = reporter
@@ -238,6 +240,20 @@ class Runner:
                     # Also after a cancellation: the saver's writes then go on within the grace.
                     await thread.stop()
         return run
+
+    async def _hold_for_call(self, thread: SavedThread, outer: Outer) -> None:
+        """Take the thread of an agent that continues one conversation in all tasks of the outer graph."""
+        try:
+            # Input for the calls of this step would take the place of the question that one of them has asked.
+            if thread.questions and not outer.is_resuming and thread.parents == thread.saver.parents:
+                raise ThreadBusyError(thread.saver.thread_id, "a call that waits for a person")
+            await thread.hold()
+        except ThreadBusyError as error:
+            reason = (
+                "its conversation is in use by another call, and takes one call after the other; without "
+                "checkpointer=True, each call has a conversation of its own"
+            )
+            raise CallRejectedError(self.name, None, reason) from error
 
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
         """Return a context in which actors with `snapshots="journal"` store their states in the thread."""

@@ -118,6 +118,8 @@ class SavedThread(RecordedThread):
         self._forks = False
         self._is_latest = True  # false if `_base` is older than the thread's last checkpoint
         self.about: Mapping[str, Any] = {}  # user metadata in the last checkpoint
+        self.parents: Mapping[str, str] = {}
+        """Ids of the checkpoints at which the outer graphs stood at the last change, by namespace."""
 
     @property
     def exists(self) -> bool:
@@ -182,6 +184,7 @@ class SavedThread(RecordedThread):
         base = base_of(found)
         self.state = State(self.schema, base.checkpoint["channel_values"])
         self.about = base.about
+        self.parents = base.metadata.get("parents", {})
         self.step = base.metadata.get("step", -1)
         self.source = base.metadata.get("source", "loop")
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
@@ -191,6 +194,7 @@ class SavedThread(RecordedThread):
         read_next_nodes(self, found)
 
     async def prepare(self, *, repeats: bool = False) -> None:
+        self.parents = self.saver.parents or self.parents
         if self._forks:
             # Before the write: a branch is begun at most once, also if the write fails.
             self._forks = False
@@ -372,7 +376,16 @@ class SavedThread(RecordedThread):
         if base is None:
             # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
             version = self.saver.next_version
-            base, _ = new_base(None, {}, FIRST_ID, source="input", step=-1, place_before=None, next_version=version)
+            base, _ = new_base(
+                None,
+                {},
+                FIRST_ID,
+                source="input",
+                step=-1,
+                place_before=None,
+                parents=self.parents,
+                next_version=version,
+            )
             changes.append(self.saver.checkpoint(base, {}))
         # A failed write may have been stored nevertheless, and savers keep the first of two writes with one id. So it
         # is repeated unchanged, and newer entries go into the next write; entries added to it could be dropped.
@@ -563,6 +576,7 @@ class SavedThread(RecordedThread):
             place_before=self.parent_id,
             sends=len(self.sends),
             actors=self.actor_states.noted(),
+            parents=self.parents,
             next_version=self.saver.next_version,
         )
         if kept := [*kept_records(self.records), *self.actor_states.kept()]:

@@ -57,6 +57,8 @@ class Saver:
         self.thread_id = thread_id
         self.namespace = namespace
         self._about = {} if about is None else about
+        self.parents: Mapping[str, str] = self._about.get("configurable", {}).get("checkpoint_map", {})
+        """Ids of the checkpoints at which the outer graphs stand, by namespace; empty without outer graphs."""
 
     @property
     def is_waited_for(self) -> bool:

@@ -49,7 +49,8 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
         next=tuple(task.name for task in tasks if past or not task.result) or thread.coming,
         config=thread.config,
         metadata=cast(
-            "CheckpointMetadata", {**thread.about, "source": thread.source, "step": thread.step, "parents": {}}
+            "CheckpointMetadata",
+            {**thread.about, "source": thread.source, "step": thread.step, "parents": thread.parents},
         ),
         created_at=thread.ts,
         parent_config=thread.parent_config,

@@ -495,11 +495,13 @@ def new_base(
     place_before: str | None,
     sends: int = 0,
     actors: NotedStates = (),
+    parents: Mapping[str, str],
     next_version: Callable[[Any], Any],
 ) -> tuple[Base, Mapping[str, Any]]:
     """Return a new checkpoint with the given values, and the new versions of its changed channels."""
     # `place_before` is the id of the position before the new one, which may be the position of a journal entry. `sends`
-    # is the number of sends that are not calls of the conversation.
+    # is the number of sends that are not calls of the conversation. `parents` has the checkpoints of the outer graphs,
+    # by namespace.
     known: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_values"]
     # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes. A
@@ -516,7 +518,7 @@ def new_base(
     )
     about: dict[str, Any] = {OF: checkpoint_id, PARENT: place_before}
     noted = _noted(checkpoint, about | ({SENDS: sends} if sends else {}) | ({ACTORS: actors} if actors else {}))
-    metadata = {"source": source, "step": step, "parents": {}}
+    metadata = {"source": source, "step": step, "parents": parents}
     return Base(noted, metadata, None if before is None else before.id), new
 
 
