@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import StructuredTool, tool
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import interrupt
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.middleware import RequireApproval, Retry
@@ -302,11 +302,45 @@ async def test_an_edit_may_not_name_a_tool_whose_own_rule_allows_no_edit(recorde
 
 
 async def test_nobody_is_asked_about_arguments_that_the_tool_refuses(recorder: Recorder) -> None:
-    """An approval would have no effect. The model reads the error at once."""
-    node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval()])
-    (message,) = await finished(node, [calls(("delete", {"query": ["a"]}))])
+    """An approval would have no effect. The model reads the tool's own error at once."""
+    worded = recorder.tool("look")
+    worded.handle_validation_error = "Name one."
+    node = ToolNode([recorder.tool("delete"), worded], middleware=[RequireApproval()])
+    message, own = await finished(node, [calls(("delete", {"query": ["a"]}), ("look", {"query": ["a"]}))])
 
     assert "query: Input should be a valid string" in message.content
+    assert (own.content, own.status) == ("Name one.", "error")
+
+
+async def test_a_validator_that_needs_injected_values_is_not_believed_before_they_are_there() -> None:
+    """The person is asked, since the call may be valid. Without injected arguments its error is that of the call."""
+
+    class Moved(BaseModel):
+        path: str
+
+        @model_validator(mode="before")
+        @classmethod
+        def below_root(cls, values: dict[str, Any]) -> dict[str, Any]:
+            return {**values, "path": values["root"] + values["path"]}
+
+    class MovedInState(Moved):
+        root: Annotated[str, InjectedState("root")]
+
+    async def move(path: str, root: str = "") -> str:
+        """Move a file."""
+        return path
+
+    def node_with(schema: type[BaseModel]) -> ToolNode:
+        return ToolNode(
+            [StructuredTool.from_function(coroutine=move, args_schema=schema)], middleware=[RequireApproval()]
+        )
+
+    asked = {"messages": [calls(("move", {"path": "a"}))], "root": "/"}
+    waiting = await interrupted(node_with(MovedInState), asked)
+    (message,) = await finished(node_with(MovedInState), asked, ledger=waiting.ledger, resume=ACCEPT)
+    assert message.content == "/a"
+    with anyio.fail_after(WAIT), pytest.raises(KeyError, match="root"):
+        await node_with(Moved).ainvoke(asked)
 
 
 async def test_an_edit_reaches_the_tool_whose_schema_is_json_as_it_is() -> None:

@@ -26,10 +26,11 @@ from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, Huma
 from callboard._util._canonical import digest, place_of
 from callboard._util._suggestions import suggests_options
 from callboard.tools._errors import error_message
+from callboard.tools._invoke import refusal
 from callboard.tools._large_values import run_if_long
-from callboard.tools._middleware import Middleware, Order, refuse_invalid_arguments
+from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names
-from callboard.tools._plan import injected_args, written_args
+from callboard.tools._plan import injected_args, plan_for, written_args
 from callboard.tools._results import CallNext, Output
 
 # Approved arguments
@@ -333,16 +334,21 @@ class RequireApproval(Middleware):
             return await call_next(request)
         others = {one.name: one for one in request.runtime.tools if self._may_become(one)}
 
-        def ask() -> Step:
-            refuse_invalid_arguments(request)  # such a call cannot run, whatever the person answers
+        def ask() -> Step | ToolMessage:
+            # A call with such arguments cannot run, whatever the person answers.
+            if (message := refusal(plan_for(tool), request.tool_call)) is not None:
+                return cast("ToolMessage", message)
             return Question(request, tool, others, rule.config).ask(self._described(request, tool))
 
         try:
             # Digests of large arguments are computed in a thread, to keep the event loop free.
-            decision, step = await run_if_long(self._threads, request.tool_call["args"], ask)
+            asked = await run_if_long(self._threads, request.tool_call["args"], ask)
         except GraphInterrupt:
             note("approval_asked")
             raise
+        if isinstance(asked, ToolMessage):
+            return asked
+        decision, step = asked
         note(decision)
         if isinstance(step, ToolMessage):
             return step

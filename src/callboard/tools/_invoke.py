@@ -215,6 +215,28 @@ def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
     return plan.injected.names | (ready["args"].keys() - call["args"].keys())
 
 
+def refusal(plan: Plan, call: ToolCall) -> object | None:
+    """Return the tool's own message if its schema refuses what the model has written; `None` if it accepts that.
+
+    Raises:
+        ToolInvocationError: if the tool has no message for invalid arguments.
+        Exception: the error of a validator.
+    """
+    supplied = plan.injected.names | plan.injected.unwritable
+    try:
+        arguments_of(plan, call)
+    except Exception as error:
+        places = [detail["loc"] for detail in error.errors()] if isinstance(error, ValidationError) else [()]
+        # Injected arguments are still absent here, and a validator of the whole schema may need them.
+        if supplied and all(not place or place[0] in supplied for place in places):
+            return None
+        try:
+            return _formatted(_handled_by_tool(plan.tool, error), None, call, plan.tool, "error")
+        except ValidationError:
+            raise_invalid_arguments(cast("ValidationError", error), call, supplied)
+    return None
+
+
 def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
     """Raise the validation error of invalid arguments; if the arguments are valid, raise the key function's error."""
     try:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
-from pydantic import ValidationError
 
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._langgraph._outer_task import graph_task
@@ -20,8 +19,7 @@ from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._callers import user_stacklevel
 from callboard.exceptions import IdleMiddlewareWarning, MiddlewareOrderWarning
-from callboard.tools._errors import raise_invalid_arguments
-from callboard.tools._invoke import arguments_of
+from callboard.tools._invoke import refusal
 from callboard.tools._middleware_hooks import asked_about, check_tool_names
 from callboard.tools._plan import plan_for
 from callboard.tools._results import CallNext, Output
@@ -165,31 +163,10 @@ def has_valid_arguments(request: ToolCallRequest) -> bool:
         request: the call, with its tool.
     """
     assert request.tool is not None
-    plan = plan_for(request.tool)
     try:
-        arguments_of(plan, request.tool_call)
-    except ValidationError as error:
-        supplied = plan.injected.names | plan.injected.unwritable
-        # Injected arguments are still absent here; only errors about other arguments are the model's.
-        return all(detail["loc"] and detail["loc"][0] in supplied for detail in error.errors())
-    except Exception:  # raised by a validator of the tool; the call itself will fail with it
+        return refusal(plan_for(request.tool), request.tool_call) is None
+    except Exception:  # the error with which the call itself will fail
         return False
-    return True
-
-
-def refuse_invalid_arguments(request: ToolCallRequest) -> None:
-    """Raise `ToolInvocationError` if the tool's schema refuses what the model has written, as the call would."""
-    assert request.tool is not None
-    plan = plan_for(request.tool)
-    try:
-        arguments_of(plan, request.tool_call)
-    except ValidationError as error:
-        supplied = plan.injected.names | plan.injected.unwritable
-        # Injected arguments are still absent here, and a validator of the whole schema may need them.
-        if any(detail["loc"][0] not in supplied if detail["loc"] else not supplied for detail in error.errors()):
-            raise_invalid_arguments(error, request.tool_call, supplied)
-    except Exception:
-        return  # raised by a validator of the tool; the call itself will fail with it
 
 
 def is_answered(request: ToolCallRequest) -> bool:
