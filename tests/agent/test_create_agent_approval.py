@@ -323,6 +323,18 @@ async def test_an_edit_that_cannot_run_runs_nothing_and_is_asked_about_again(edi
     assert await world.answers() == ["deleted /"]
 
 
+async def test_an_edit_may_not_name_a_tool_whose_own_rule_allows_no_edit() -> None:
+    """The person would write a call that nobody may write. The question stays open."""
+    rules: Any = {"delete": {"allowed_decisions": ["approve", "reject"]}, "read": True}
+    world = World(HumanInTheLoopMiddleware(interrupt_on=rules), asks=[READ])
+    await world.question()
+    edit = {"type": "edit", "edited_action": {"name": "delete", "args": {"path": "/"}}}
+    with pytest.raises(ValueError, match="'delete': interrupt_on allows for this tool only approve, reject"):
+        await world.run(Command(resume={"decisions": [edit]}))
+    await world.run(Command(resume=APPROVED))
+    assert world.ran == ["read x"]
+
+
 def per_call() -> HumanInTheLoopMiddleware[Any, Any, Any]:
     return HumanInTheLoopMiddleware(interrupt_on={"delete": True}, interrupt_mode="per_call")
 

@@ -73,8 +73,8 @@ class BuiltFlow:
     turn_entry: str
     after_reply: tuple[str, ...]
     """The model and the hooks after it, in the order in which they run before the tools."""
-    approvals: Mapping[str, Collection[str]]
-    """Hooks that ask a person about all calls of a reply, with the names of the tools about which they ask."""
+    approvals: Mapping[str, Mapping[str, Any]]
+    """Hooks that ask a person about all calls of a reply, with their rules by tool name."""
     sends_state: bool = False
 
     @property
@@ -127,8 +127,15 @@ class BuiltFlow:
 class BuiltBodies(NodeBodies):
     """Functions that run the nodes of LangChain's agent, except the tools node, in one run of the agent."""
 
-    def __init__(self, model: BaseChatModel, response_format: Any, context: RunContext) -> None:
+    def __init__(
+        self,
+        model: BaseChatModel,
+        response_format: Any,
+        approvals: Mapping[str, Mapping[str, Any]],
+        context: RunContext,
+    ) -> None:
         super().__init__(context)
+        self._approvals = approvals
         self._model = model
         self._response_format = response_format
         self._whole: list[BaseMessage] = []
@@ -148,6 +155,8 @@ class BuiltBodies(NodeBodies):
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; if the node is the model, report its request and reply to observers."""
+        if node in self._approvals:
+            return self._reviewed(node, super().output(node, given, config, is_sent=is_sent))
         if node != MODEL:
             return super().output(node, given, config, is_sent=is_sent)
         reporter, ask = self.context.reporter, partial(self._ask, given, config, is_sent)
@@ -168,6 +177,21 @@ class BuiltBodies(NodeBodies):
             is_stored = self.context.thread.is_kept
             messages[:] = [kept for message in messages for kept in keepable(message, answered, is_stored=is_stored)]
         return output
+
+    async def _reviewed(self, node: str, output: Awaitable[Any]) -> Any:
+        """Return the output of a hook that asks a person; raise ValueError if an edit breaks the other tool's rule."""
+        answered, rules = await output, self._approvals[node]
+        edits = dict(self.context.plan.schema.writes_of(answered)).get(_EDITS) or {}
+        for edit in edits.values():
+            match edit:
+                case {"name": str(name)} if name in rules and "edit" not in rules[name]["allowed_decisions"]:
+                    raise ValueError(
+                        f"The call cannot be changed to one of {name!r}: interrupt_on allows for this tool only "
+                        f"{', '.join(rules[name]['allowed_decisions'])}. Answer again"
+                    )
+                case _:
+                    pass  # an edit without a name fails when the call begins, as in LangChain
+        return answered
 
     def _reply_in(self, output: Any) -> AIMessage | None:
         replies = (one for messages in self._messages_in(output) for one in messages if isinstance(one, AIMessage))
@@ -329,7 +353,7 @@ def create_agent(
         name=name,
         flow=flow,
         schema=Schema(builder, flow),
-        bodies=partial(BuiltBodies, chat_model, response_format),
+        bodies=partial(BuiltBodies, chat_model, response_format, flow.approvals),
         tools=node,
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in flow.nodes if key != TOOLS},

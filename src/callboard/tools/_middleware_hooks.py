@@ -167,10 +167,10 @@ def _own(one: Any, name: str) -> Callable[..., Any] | None:
     return bound
 
 
-def asked_at_once(one: object) -> Collection[str]:
-    """Return the names of the tools for which a LangChain middleware asks a person about all calls at once."""
+def asked_at_once(one: object) -> Mapping[str, Any]:
+    """Return the rules by tool name of a LangChain middleware that asks a person about all calls at once."""
     # Such middleware asks in its hook `after_model`.
-    return getattr(one, "interrupt_on", ()) if _is_human(one) and not _asks_per_call(one) else ()
+    return getattr(one, "interrupt_on", {}) if _is_human(one) and not _asks_per_call(one) else {}
 
 
 def _asks_per_call(one: object) -> bool:
