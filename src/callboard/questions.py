@@ -1,15 +1,18 @@
 """Helpers for programs that show questions of a run to a person, and pass the answers back.
 
 A question is the value of an interrupt. `approval_in` recognises a question that asks for approval. Any other question
-is answered by JSON or text, which `free_answer` parses. This module does no input and output.
+is answered by JSON or text, which `free_answer` parses. `printable` makes a text fit to be shown. This module does no
+input and output.
 """
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-__all__ = ["WORDS", "Action", "Answer", "Approval", "Word", "approval_in", "free_answer"]
+__all__ = ["WORDS", "Action", "Answer", "Approval", "Word", "approval_in", "free_answer", "printable"]
 
 Word = Literal["accept", "edit", "respond", "ignore"]
 """Kind of a person's answer to a question about an action: allow, change, reply in place of, or refuse the action."""
@@ -182,3 +185,38 @@ def free_answer(text: str, question: object) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+# What a person sees
+
+
+_JOINERS = "\u200c\u200d\ufe0e\ufe0f"
+"""Joiners and presentation selectors: inside words of some scripts, and inside emoji, they are needed."""
+# Default_Ignorable_Code_Point of Unicode, as far as the category does not say that nothing is shown.
+_IGNORED = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0d\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+
+
+def printable(text: str) -> str:
+    """Escape characters that control a terminal or the text direction, or that are not visible.
+
+    Newlines and tabs stay. An escape is that of JSON, so a JSON text keeps its value.
+
+    Args:
+        text: a text of a model, a tool or a server.
+    """
+    # Security: an escape sequence could move the cursor and overwrite the call that a person is about to approve. A
+    # direction override could show it reversed.
+    if text.isascii() and text.isprintable():
+        return text
+    hidden = map(_is_hidden, text, f" {text}")
+    return "".join(json.dumps(char)[1:-1] if escaped else char for char, escaped in zip(text, hidden, strict=True))
+
+
+def _is_hidden(char: str, before: str) -> bool:
+    if char in "\n\t":
+        return False
+    if char in _JOINERS:
+        return before.isascii()
+    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") or _IGNORED.match(char) is not None

@@ -4,6 +4,7 @@ import json
 import unicodedata
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
@@ -11,8 +12,8 @@ from langgraph.types import Interrupt
 
 from callboard._cli._grid import call_label
 from callboard._cli._run_command import accepted, in_short
-from callboard._cli._shown_text import as_json, named, one_line, printable
-from callboard.questions import approval_in, free_answer
+from callboard._cli._shown_text import as_json, named, one_line
+from callboard.questions import approval_in, free_answer, printable
 
 JOINERS = "\u200c\u200d"
 VALUES = st.recursive(
@@ -27,6 +28,13 @@ def test_nothing_that_is_shown_can_act(text: str) -> None:
 
     assert {unicodedata.category(char) for char in shown if char not in f"\n\t{JOINERS}"}.isdisjoint({"Cc", "Cf", "Cs"})
     shown.encode()
+
+
+@pytest.mark.parametrize("hidden", "\u200b\u202e\u2066\u3164\u034f\u180e\ufe0f\u200d\U000e0041\ud83d")
+def test_a_character_that_is_not_visible_is_shown_by_its_number(hidden: str) -> None:
+    """A person would approve another file name than the one that is shown."""
+    assert printable(f"cat{hidden}gpj.exe") == f"cat{json.dumps(hidden)[1:-1]}gpj.exe"
+    assert printable(needed := "é 👩\u200d🚒 ❤\ufe0f क्\u200dष\u00a0!") == needed
 
 
 @given(VALUES)

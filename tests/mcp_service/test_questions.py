@@ -78,6 +78,7 @@ async def test_a_character_that_hides_others_is_shown_by_its_number(era: str) ->
 
     [form] = person.asked
     assert "cat\\u202egpj.exe" in form.message
+    assert form.requested_schema["properties"]["arguments"]["default"] == '{"path": "cat\\u202egpj.exe"}'
 
 
 @in_both_eras

@@ -93,6 +93,14 @@ async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(
     assert recorder.lines == []
 
 
+@pytest.mark.parametrize("described", [None, lambda request: f"Args: {request.tool_call['args']['query']}"])
+async def test_a_description_shows_characters_that_are_not_visible(described: Any) -> None:
+    """A person would approve another file name than the one that is shown."""
+    middleware = RequireApproval(description=described)
+    (question,) = (await interrupted(node_of(Recorder(), middleware), [deletes("cat\u202egpj\u3164.exe")])).interrupts
+    assert "cat\\u202egpj\\u3164.exe" in question.value[0]["description"]
+
+
 async def test_a_client_is_told_what_an_answer_looks_like() -> None:
     """LangGraph's `response_schema`, which a client may show as a form, has the allowed answers and no others."""
     middleware = RequireApproval(

@@ -7,7 +7,8 @@ from itertools import count as count_from
 from math import isfinite
 from typing import Any
 
-from callboard._cli._shown_text import as_json, count, named, one_line, printable
+from callboard._cli._shown_text import as_json, count, named, one_line
+from callboard.questions import printable
 from callboard.telemetry import Note, Part, RecordedCall, RecordedRun
 
 _UNITS = "kMGT"

@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeVar
 from callboard._cli._call_counts import actor_rows, tool_rows
 from callboard._cli._grid import Column, call_labels, shown_arguments
 from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
-from callboard._cli._shown_text import as_json, named, printable
+from callboard._cli._shown_text import as_json, named
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS
+from callboard.questions import printable
 from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
 
 T = TypeVar("T")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
-from callboard._cli._shown_text import as_json, named, printable
+from callboard._cli._shown_text import as_json, named
+from callboard.questions import printable
 from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
 
 T = TypeVar("T")

@@ -42,14 +42,13 @@ from callboard._cli._shown_text import (
     error_text,
     named,
     one_line,
-    printable,
 )
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
 from callboard._cli._storage import open_database, recorded, recording_path
 from callboard._cli._view import open_console
 from callboard._cli._web import WebPage, web_page
 from callboard.commands import NotThereError, load_named
-from callboard.questions import Action, Answer, Word, approval_in, free_answer
+from callboard.questions import Action, Answer, Word, approval_in, free_answer, printable
 from callboard.threads import masked, unanswered
 
 # Loading of the agent that `MODULE:AGENT` names.

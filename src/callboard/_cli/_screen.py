@@ -15,8 +15,9 @@ from rich.text import Text
 
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._grid import call_label, call_labels, shown_arguments
-from callboard._cli._shown_text import duration, named, one_line, printable
+from callboard._cli._shown_text import duration, named, one_line
 from callboard._cli._view import line, live_table, open_calls, picture, supports_pictures, text_width
+from callboard.questions import printable
 
 # Calls of a run with their labels and durations.
 

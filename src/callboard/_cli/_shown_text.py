@@ -1,14 +1,9 @@
 """Texts for a terminal. The output of models and tools is escaped, so that it cannot control the terminal."""
 
 import json
-import unicodedata
 from typing import Any
 
-_JOINERS = "\u200c\u200d"
-"""Zero-width joiner and non-joiner, which `printable()` does not escape.
-
-They are needed inside words of some scripts and inside emoji.
-"""
+from callboard.questions import printable
 
 
 class CommandError(Exception):
@@ -17,24 +12,10 @@ class CommandError(Exception):
     exit_code = 2
 
 
-def printable(text: str) -> str:
-    """Escape characters that control a terminal or the text direction; newlines and tabs stay."""
-    # Security: an escape sequence could move the cursor and overwrite the call that a person is about to approve. A
-    # direction override could show it reversed.
-    if text.isascii() and text.isprintable():
-        return text
-    # A JSON escape: inside JSON text the value stays the same.
-    return "".join(json.dumps(char)[1:-1] if _acts(char) else char for char in text)
-
-
 def named(text: str) -> str:
     """Return a name as printable text in one line; escape newlines and tabs, and all that `printable()` escapes."""
     # Security: names come from models and databases. A newline in a name could forge a line about another call.
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _acts(char: str) -> bool:
-    return char not in "\n\t" and char not in _JOINERS and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def one_line(text: str, length: int) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from callboard._cli._command_options import RunOptions
-from callboard._cli._shown_text import CommandError, printable
+from callboard._cli._shown_text import CommandError
 from callboard.exceptions import StorageError
+from callboard.questions import printable
 from callboard.telemetry import RecordingWriter
 from callboard.threads import Threads, masked
 

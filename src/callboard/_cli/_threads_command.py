@@ -14,9 +14,10 @@ from rich.text import Text
 from callboard._cli._command_options import ShowOptions, ThreadsOptions
 from callboard._cli._grid import call_label
 from callboard._cli._run_command import in_short
-from callboard._cli._shown_text import CommandError, as_json, count, named, one_line, printable
+from callboard._cli._shown_text import CommandError, as_json, count, named, one_line
 from callboard._cli._storage import open_database
 from callboard._cli._view import open_console, text_width
+from callboard.questions import printable
 from callboard.threads import Exchange, StoredThread
 
 _LABEL = 160

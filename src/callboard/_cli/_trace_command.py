@@ -20,9 +20,10 @@ from callboard._cli._grid import Arguments, call_labels, middle, shown_arguments
 from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, notes_in_short, runs_of, statement
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
-from callboard._cli._shown_text import CommandError, count, duration, named, one_line, printable
+from callboard._cli._shown_text import CommandError, count, duration, named, one_line
 from callboard._cli._storage import find_recording
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS, open_console, rows_table, text_width
+from callboard.questions import printable
 from callboard.telemetry import Part, RecordedCall, Recording, read_recording
 
 # Waterfall chart of a recording, on a terminal or as plain lines: a bar for each call.

@@ -18,8 +18,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from callboard._cli._page import LiveState, live_page, page_json
-from callboard._cli._shown_text import CommandError, printable
+from callboard._cli._shown_text import CommandError
 from callboard._cli._signals import Stopped
+from callboard.questions import printable
 from callboard.telemetry import Recording, read_recording
 
 _log = logging.getLogger("callboard")

@@ -25,6 +25,7 @@ from callboard._langgraph._call_scope import answer_is_for, bound_answer_waits, 
 from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 from callboard._util._canonical import digest, place_of
 from callboard._util._suggestions import suggests_options
+from callboard.questions import printable
 from callboard.tools._errors import error_message
 from callboard.tools._invoke import refusal
 from callboard.tools._large_values import run_if_long
@@ -366,9 +367,9 @@ class RequireApproval(Middleware):
 
     def _described(self, request: ToolCallRequest, tool: BaseTool) -> str:
         if callable(self._description):
-            return self._description(request)
+            return printable(self._description(request))
         args = request.tool_call["args"]
-        return self._description or f"Tool execution requires approval\n\nTool: {tool.name}\nArgs: {args}"
+        return self._description or printable(f"Tool execution requires approval\n\nTool: {tool.name}\nArgs: {args}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import anyio
 from langgraph.types import Interrupt
 from mcp import types
 
-from callboard.questions import Action, Answer, Approval, approval_in, free_answer
+from callboard.questions import Action, Answer, Approval, approval_in, free_answer, printable
 from callboard_actors._util._sendable import as_sendable
 from callboard_actors.mcp._questions import McpAnswer, request_in
 
@@ -68,9 +68,9 @@ def form_questions(questions: Sequence[Interrupt]) -> list[FormQuestion]:
 
 
 def _form(message: str, schema: dict[str, Any]) -> types.ElicitRequest:
-    # A character that is not shown, such as one that turns the direction of the text, could hide what is approved.
-    shown = "".join(char if char.isprintable() or char in "\n\t" else json.dumps(char)[1:-1] for char in message)
-    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=shown, requested_schema=schema))
+    return types.ElicitRequest(
+        params=types.ElicitRequestFormParams(message=printable(message), requested_schema=schema)
+    )
 
 
 def _as_text(value: object) -> str:
@@ -84,7 +84,7 @@ def _describe(action: Action) -> str:
     """Return the text that asks for approval of an action, with all its arguments."""
     # A person must see everything that they approve.
     description = action.description or ""
-    if f"Args: {dict(action.args)}" in description:  # RequireApproval has added the arguments already
+    if printable(f"Args: {dict(action.args)}") in description:  # RequireApproval has added the arguments already
         return description
     return f"{description}\n\n{action.name}({_as_text(dict(action.args))})".strip()
 
@@ -99,7 +99,7 @@ def _schema_for(action: Action) -> dict[str, Any]:
             "type": "string",
             "title": "Arguments",
             "description": "For edit: a JSON object",
-            "default": as_sendable(json.dumps(dict(action.args), ensure_ascii=False, default=str)),
+            "default": printable(json.dumps(dict(action.args), ensure_ascii=False, default=str)),
         }
     if "respond" in action.allowed or "ignore" in action.allowed:
         fields["message"] = {"type": "string", "title": "Message", "description": "For respond and ignore"}
