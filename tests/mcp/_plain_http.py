@@ -1,8 +1,9 @@
 """The servers of `_plain` over HTTP on loopback: `python -m tests.mcp._plain_http era [port]` prints the port.
 
 A user named bob sees no tools. The argument of the tool `leave` decides the fate of its request: "cut" breaks the
-connection, "huge" sends an answer without end, "packed" one that is large only after decompression. A key of `_STRAY`
-sends a message that does not answer the request, and a number is an HTTP status.
+connection, "huge" sends an answer without end, "packed" one that is large only after decompression, "many" and
+"events" one of many values, as JSON and as an event. A key of `_STRAY` sends a message that does not answer the
+request, and a number is an HTTP status.
 """
 
 import gzip
@@ -71,6 +72,18 @@ class Endpoint(BaseHTTPRequestHandler):
             self._send(200, {"jsonrpc": "2.0", **_STRAY[how]})
         elif how == "packed":
             self._send(200, {"text": "x" * 10**7}, packed=True)
+        elif how == "many":
+            self._send(200, {"jsonrpc": "2.0", "id": 1, "result": {"values": [{}] * 5000}})
+        elif how == "events":
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            small = 'data: {"jsonrpc": "2.0", "method": "notifications/message"}'
+            # Small events, then one of many values whose line ends are split over two writes.
+            with suppress(OSError):
+                for part in (f"{small}\r\n\r", "\n", *[f"{small}\r\n\r\n"] * 1000, *["data: [{},{}],\r", "\n"] * 1000):
+                    self.wfile.write(part.encode())
+            self.close_connection = True
         elif how == "huge":
             self.send_response(200)
             self.send_header("content-type", "application/json")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.message import SessionMessage
 
+from callboard_actors.mcp._lines import MessageSizes, TooManyValuesError, ValueCounter
 from callboard_actors.mcp._link import Link
 from callboard_actors.mcp._stdio import _Child
 
@@ -53,9 +54,9 @@ def cut(text: bytes, places: list[int]) -> list[bytes]:
     return [text[begin:end] for begin, end in pairwise(edges)]
 
 
-async def read(parts: list[bytes], most: int) -> tuple[list[Any], Link]:
+async def read(parts: list[bytes], most: int, values: int = 100) -> tuple[list[Any], Link]:
     link, found = Link(), list[Any]()
-    child = _Child(cast("Any", Ended(Pipe(parts))), link, most)
+    child = _Child(cast("Any", Ended(Pipe(parts))), link, MessageSizes(most, values))
     into, out_of = anyio.create_memory_object_stream[SessionMessage | Exception](1)
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group, out_of:
@@ -89,3 +90,69 @@ async def test_an_answer_that_is_no_message_is_an_error_of_who_waits_for_it(line
     [found], _ = await read([line + b"\n", b'{"id":true}\n{"id":[]}\n'], 100)
     assert found.message.id == 7
     assert found.message.error.message == f"it answered with what is no message of MCP: {line.decode()!r}"
+
+
+MANY = "it sent a message of more than 100 values; McpBounds(max_values=...) allows more"
+VALUES = b"[" + b"{}," * 100 + b"{}]"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":7,"result":{"structuredContent":' + VALUES + b"}}",
+        b'{"jsonrpc": "2.0", "id": 7, "error": {"data": ' + VALUES + b"}}",
+        b'{"result":{"structuredContent":' + VALUES + b'},"jsonrpc":"2.0","id":7}',
+    ],
+)
+async def test_an_answer_of_many_values_is_not_parsed_and_ends_its_own_request(line: bytes) -> None:
+    """A parser holds the event loop for each value, so millions of small ones would stop the process for seconds."""
+    received, link = await read([line + b"\n", message(8) + b"\n"], 10**6)
+    assert (received[0].message.id, received[0].message.error.message) == (7, MANY)
+    assert received[1].message.id == 8
+    assert link.reason.startswith("its process has ended")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":' + VALUES + b"}}",
+        b'{"jsonrpc":"2.0","method":"ping","params":{"data":' + VALUES + b'},"jsonrpc":"2.0","id":7}',
+        b"[" + VALUES + b'],"jsonrpc":"2.0","id":7}',
+    ],
+)
+async def test_another_message_of_many_values_ends_the_connection(line: bytes) -> None:
+    """No call waits for a notification, and a server could send such ones for ever."""
+    received, link = await read([line + b"\n", message(8) + b"\n"], 10**6)
+    assert received == []
+    assert link.reason == MANY
+
+
+def count_of(value: object) -> int:
+    """Return the number of values in a value; an empty list or object counts as if it had a part."""
+    if isinstance(value, dict):
+        return 1 + max(1, sum(map(count_of, value.values())))
+    return 1 + max(1, sum(map(count_of, value))) if isinstance(value, list) else 1
+
+
+TEXTS = st.text(st.sampled_from(list('"\\,[{é')))
+
+
+@given(
+    st.recursive(TEXTS | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)),
+    st.lists(st.integers(0, 10**6), max_size=20),
+)
+def test_values_are_counted_wherever_a_text_is_cut(value: object, places: list[int]) -> None:
+    """Commas and brackets in strings are no values, and a piece may end within a string or an escape."""
+    pieces = cut(json.dumps(value).encode(), places)
+    counts = range(1, count_of(value) + 2)
+    assert [most for most in counts if is_within(most, pieces)] == [*counts[-2:]]
+
+
+def is_within(max_values: int, pieces: list[bytes]) -> bool:
+    counter = ValueCounter(max_values)
+    try:
+        for piece in pieces:
+            counter.add(piece)
+    except TooManyValuesError:
+        return False
+    return True

@@ -24,6 +24,8 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
     [
         ("cut", "unknown", "the connection broke before its answer came"),
         ("huge", "unknown", "it sent a message of more than 1000000 bytes"),
+        ("many", "unknown", r"a message of more than 1000 values; McpBounds\(max_values=...\) allows more"),
+        ("events", "unknown", "SSE stream failed: it sent a message of more than 1000 values"),
         ("packed", "unknown", "its answer has the encoding 'gzip', and 'identity' was asked for"),
         ("other", "unknown", r"in place of its answer came an answer to another request, with id 4711 in place of \d+"),
         ("nobody", "unknown", "in place of its answer came an error without an id, .*too busy"),
@@ -39,7 +41,7 @@ async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, e
     """The error says whether the server can have seen the request; other calls go on in the same session."""
     async with (
         over_http("_plain_http", era) as url,
-        McpServer(url, name="shop", bounds=McpBounds(max_message=10**6)) as server,
+        McpServer(url, name="shop", bounds=McpBounds(max_message=10**6, max_values=1000)) as server,
     ):
         await server.call("remember", {"text": "x"})
         with pytest.raises(EngineError, match=why) as caught:

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
@@ -65,6 +66,57 @@ async def test_names_that_models_refuse_are_told_when_the_server_is_opened(caplo
     caplog.clear()
     async with odd("2025", tools=[{**GOOD, "name": "a b"}], deny=["a b"]):
         assert not caplog.records
+
+
+def tree(depth: int, width: int = 2) -> dict[str, Any]:
+    """Return a schema whose size doubles with each level, once its references are replaced by their targets."""
+    levels = [{f"p{n}": {"$ref": f"#/$defs/{level + 1}"} for n in range(width)} for level in range(depth)]
+    targets = {str(level): {"type": "object", "properties": parts} for level, parts in enumerate([*levels, {}])}
+    return {"type": "object", "properties": {"root": {"$ref": "#/$defs/0"}}, "$defs": targets}
+
+
+LEADS_NOWHERE = "to no part of it"
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (tree(12), "inputSchema: with its references expanded, it has more than 5000 parts"),
+        (tree(100, 1), "inputSchema: with its references expanded, it has more than 5000 parts"),
+        ({"type": "object", "properties": {"a": {"$ref": "https://127.0.0.1/a"}}}, LEADS_NOWHERE),
+        ({"type": "object", "properties": {"a": {"$ref": "#/properties/b"}}}, LEADS_NOWHERE),
+        ({"type": "object", "properties": {"$ref": {"type": "string"}}}, LEADS_NOWHERE),
+        ({"type": "object", "properties": {"a": {"$ref": "#/required/1"}}, "required": ["a"]}, LEADS_NOWHERE),
+    ],
+    ids=["tree", "chain", "another document", "no such part", "no reference", "no such item"],
+)
+async def test_a_schema_that_cannot_be_shown_to_a_model_is_left_out(
+    schema: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each request of a model replaces all references: 1.5 kB would become a megabyte, or an error of the request."""
+    shared = {**tree(6), "required": [], "$defs": {**tree(6)["$defs"], "loop": {"$ref": "#/$defs/loop"}}}
+    async with odd(
+        "2025", tools=[{"name": "wide", "inputSchema": schema}, {"name": "shared", "inputSchema": shared}]
+    ) as server:
+        assert [tool.name for tool in server.tools] == ["shared", "good"]
+        for tool in server.tools:
+            convert_to_openai_tool(tool)
+    [logged] = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert logged.startswith("the tool 'wide' of the MCP server 'shop' is left out: inputSchema: ")
+    assert why in logged
+
+
+def test_the_schemas_of_all_tools_are_bounded_together() -> None:
+    """Each request of a model has the schemas of all tools, and a list may have a hundred pages."""
+    sieve = invalid_tools(OLD)
+    for page in range(20):
+        listed = [{"name": f"{page} {n}", "inputSchema": tree(7)} for n in range(2)]
+        sieve.sift(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result={"tools": listed})))
+    assert 20 < len(sieve.reasons) < 40
+    assert sieve.reasons["19 1"] == "inputSchema: with the schemas of the tools before it, it has more than 20000 parts"
+    sieve.begin_list()
+    assert sieve.reasons == {}
 
 
 JSON = st.recursive(
@@ -160,7 +212,7 @@ def test_structured_content_may_have_many_parts() -> None:
 async def test_a_server_with_too_many_tools_is_refused(era: str) -> None:
     """The limit applies before the tools are parsed."""
     with pytest.raises(ActorStartError, match="more than 1000 tools"):
-        await odd(era, many=5_000).__aenter__()
+        await odd(era, many=2_000).__aenter__()
     async with odd(era, many=900) as server:
         assert len(server.tools) == 901
 
@@ -169,7 +221,7 @@ async def test_a_server_with_too_many_tools_is_refused(era: str) -> None:
 @ERAS
 async def test_a_result_with_too_many_parts_fails_its_call_alone(era: str) -> None:
     """The next call on the same connection succeeds."""
-    async with odd(era, blocks=20_000) as server:
+    async with odd(era, blocks=5_000) as server:
         for _ in range(2):
             with pytest.raises(McpToolError, match="more than 1000 content blocks"):
                 await server.call("good", {"text": "x"})

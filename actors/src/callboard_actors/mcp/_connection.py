@@ -27,6 +27,7 @@ from callboard import progress as tell_progress
 from callboard.telemetry import carrier
 from callboard_actors._util._options import check_counts, check_durations, variables
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT, http_transport
+from callboard_actors.mcp._lines import MessageSizes
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end, watched
 from callboard_actors.mcp._questions import OnElicit, Questions
 from callboard_actors.mcp._schemas import OutputSchemas
@@ -143,6 +144,8 @@ class McpBounds:
         hold: seconds for which a call to a server of 2025 stays open while a person is asked.
         parallel: maximum number of simultaneous calls of a connection; further calls wait. `None` for no maximum.
         max_message: maximum size of one message of the server, in bytes.
+        max_values: maximum number of values (texts, numbers, lists, objects) in one message of a command or a URL; the
+            event loop stands still while they are read, for about a microsecond each.
 
     Raises:
         TypeError: if a number of seconds is not a number.
@@ -154,12 +157,14 @@ class McpBounds:
     hold: float = 3600.0
     parallel: int | None = None
     max_message: int = 16 * 2**20
+    max_values: int = 20_000
 
     def __post_init__(self) -> None:
         check_durations("McpBounds", start_timeout=self.start_timeout, hold=self.hold)
         check_durations("McpBounds", may_be_zero=True, grace=self.grace)
         parallel = 1 if self.parallel is None else self.parallel
-        check_counts("McpBounds", [("max_message", self.max_message, 1), ("parallel", parallel, 1)])
+        sizes = [("max_message", self.max_message, 1), ("max_values", self.max_values, 1)]
+        check_counts("McpBounds", [*sizes, ("parallel", parallel, 1)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +191,10 @@ class Plan:
     async def way(self, key: Hashable, link: Link) -> Any:
         """Return a new SDK transport for the connection of `key`; when the transport ends, `link` becomes lost."""
         bounds = self.bounds
+        sizes = MessageSizes(bounds.max_message, bounds.max_values)
         match self.target:
             case Command(argv, env, cwd):
-                transport: Any = stdio_transport(
-                    argv, link, env=env, cwd=cwd, max_message=bounds.max_message, grace=bounds.grace
-                )
+                transport: Any = stdio_transport(argv, link, env=env, cwd=cwd, sizes=sizes, grace=bounds.grace)
             case Url(url):
                 # Computed for each connection, so that a restarted actor gets fresh credentials.
                 headers = self.headers(key) if callable(self.headers) else self.headers
@@ -200,7 +204,7 @@ class Plan:
                     url,
                     headers=await headers if isawaitable(headers) else headers,
                     auth=auth,
-                    max_message=bounds.max_message,
+                    sizes=sizes,
                 )
             case Given(server):
                 transport = server() if callable(server) else server
@@ -429,9 +433,9 @@ class Connection(Actor):
 
     async def _list(self) -> list[types.Tool]:
         # The link fills these reasons while the SDK receives the pages of the list.
-        unfit = self._link.unfit.reasons
-        unfit.clear()
+        self._link.unfit.begin_list()
         tools = await list_tools(self._client)
+        unfit = self._link.unfit.reasons
         for name, why in unfit.items():
             if self._left_out.get(name) != why:
                 _log.warning("the tool %r of the MCP server %r is left out: %s", name, self._plan.name, why)

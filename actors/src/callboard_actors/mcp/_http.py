@@ -7,7 +7,7 @@ A response that does not answer its request becomes an error, too: the SDK would
 """
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
 
@@ -15,6 +15,8 @@ import httpx2
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import coerce_request_id
+
+from callboard_actors.mcp._lines import MessageSizes, TooManyValuesError, ValueCounter, check_values
 
 # Authentication of requests without serialising them.
 
@@ -107,16 +109,17 @@ _BEFORE = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx
 
 @asynccontextmanager
 async def http_transport(
-    url: str, *, headers: Mapping[str, str], auth: httpx2.Auth | None, max_message: int
+    url: str, *, headers: Mapping[str, str], auth: httpx2.Auth | None, sizes: MessageSizes
 ) -> AsyncGenerator[Any]:
-    """Open a streamable HTTP transport to a server; `max_message` is the maximum bytes of one received message."""
+    """Open a streamable HTTP transport to a server; `sizes` are those of one received message."""
     client = _Client(
-        transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), max_message),
+        transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), sizes),
         headers={"accept-encoding": "identity", **headers},  # a compressed answer may expand beyond all limits
         timeout=httpx2.Timeout(None, connect=_CONNECT),
         auth=_SideBySide(auth) if isinstance(auth, OAuthClientProvider) else auth,
     )
-    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=max_message) as streams:
+    transport = streamable_http_client(url, http_client=client, max_sse_event_size=sizes.max_message)
+    async with client, transport as streams:
         yield streams
 
 
@@ -160,9 +163,9 @@ class _Client(httpx2.AsyncClient):
 class _Forgiving(httpx2.AsyncBaseTransport):
     """HTTP transport that returns a JSON-RPC error response for a failed request, instead of raising an exception."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, max_message: int) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, sizes: MessageSizes) -> None:
         self._inner = inner
-        self._max_message = max_message
+        self._sizes = sizes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if _EVENTS not in request.headers.get("accept", ""):
@@ -181,6 +184,8 @@ class _Forgiving(httpx2.AsyncBaseTransport):
                 return response if came is None else _failed(NO_ANSWER, f"in place of its answer came {came}")
             if b'"jsonrpc"' in response.content:
                 return response
+        if response.status_code < _REFUSED and isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _BoundedEvents(response.stream, self._sizes.max_values)
         if response.status_code < _REFUSED or response.status_code == _NOT_THERE or request.method != "POST":
             return response
         return await _in_words(response)
@@ -198,19 +203,54 @@ class _Forgiving(httpx2.AsyncBaseTransport):
     async def _whole(self, response: httpx2.Response) -> httpx2.Response:
         """Return a JSON response with its whole body, or an error response if the body cannot be read."""
         try:
-            body = await _bounded(response, self._max_message)
+            body = await _bounded(response, self._sizes.max_message)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             return _failed(NO_ANSWER, f"the connection broke in its answer: {_words(error)}")
         finally:
             await response.aclose()
         if body is None:
-            return _failed(NO_ANSWER, f"it sent a message of more than {self._max_message} bytes")
+            return _failed(NO_ANSWER, f"it sent a message of more than {self._sizes.max_message} bytes")
+        try:
+            await check_values(body, self._sizes.max_values)
+        except TooManyValuesError as error:
+            return _failed(NO_ANSWER, str(error))
         return httpx2.Response(
             response.status_code, headers=_headers(response), content=body, extensions=response.extensions
         )
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class _BoundedEvents(httpx2.AsyncByteStream):
+    """Stream of server-sent events that fails before the end of an event whose data have too many values."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, max_values: int) -> None:
+        self._stream = stream
+        self._counter = ValueCounter(max_values)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        line_ends = b""
+        async for chunk in self._stream:
+            # A chunk may end within "\r\n", so the last line ends wait for the next chunk.
+            text = line_ends + chunk
+            lines = text.rstrip(b"\r\n")
+            line_ends = text[len(lines) :][-4:]
+            try:
+                self._count(lines.splitlines())
+            except TooManyValuesError as error:
+                raise httpx2.SSEError(str(error)) from error
+            yield chunk
+
+    def _count(self, lines: Sequence[bytes]) -> None:
+        """Count the values of the rest of a line, and of further lines; an empty one ends an event."""
+        for number, line in enumerate(lines):
+            if number:
+                self._counter.end_line() if line else self._counter.reset()
+            self._counter.add(line)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 _EVENTS = "text/event-stream"

@@ -39,7 +39,12 @@ class InvalidTools:
 
     def __init__(self) -> None:
         self.version: str | None = None
+        self.begin_list()
+
+    def begin_list(self) -> None:
+        """Forget the tools of the last list; the next pages are those of a new one."""
         self.reasons: dict[str, str] = {}
+        self._schemas = _Expansions()
 
     def sift(self, message: object) -> object:
         """Return a received message without invalid tools; a response with too many items becomes an error response."""
@@ -57,17 +62,17 @@ class InvalidTools:
         if self.version is None or not isinstance(tools, list) or "content" in result:
             return
         listed = cast("list[object]", tools)
-        if _misfit(result, self.version) is None and not any(map(_flaw, listed)):
+        flaws = [_flaw(tool, self._schemas) for tool in listed]
+        if _misfit(result, self.version) is None and not any(flaws):
             return
         if _misfit({**result, "tools": []}, self.version) is not None:
             return  # invalid beyond its tools, which the SDK reports
-        result["tools"] = [tool for tool in listed if self._fits(tool, result, self.version)]
-
-    def _fits(self, tool: object, result: Mapping[str, Any], version: str) -> bool:
-        why = _misfit({**result, "tools": [tool]}, version) or _flaw(tool)
-        if why is not None:
-            self.reasons[_name(tool) or _NAMELESS] = why
-        return why is None
+        result["tools"] = []
+        for tool, flaw in zip(listed, flaws, strict=True):
+            if (why := _misfit({**result, "tools": [tool]}, self.version) or flaw) is None:
+                result["tools"].append(tool)
+            else:
+                self.reasons[_name(tool) or _NAMELESS] = why
 
 
 def error_response(number: types.RequestId | None, why: str, *, metadata: Any = None) -> SessionMessage:
@@ -99,7 +104,7 @@ def _misfit(result: Mapping[str, Any], version: str) -> str | None:
     return None
 
 
-def _flaw(tool: object) -> str | None:
+def _flaw(tool: object, schemas: "_Expansions") -> str | None:
     """Return the reason why models cannot use a tool that MCP itself allows; `None` if models can use the tool."""
     if not isinstance(tool, dict):
         return None
@@ -113,7 +118,69 @@ def _flaw(tool: object) -> str | None:
         return "inputSchema.properties: it is no object"
     found = cast("Mapping[str, object]", properties)
     wrong = next((name for name, one in found.items() if not isinstance(one, (dict, bool))), None)
-    return None if wrong is None else f"inputSchema.properties.{wrong}: it is no schema"
+    if wrong is not None:
+        return f"inputSchema.properties.{wrong}: it is no schema"
+    return None if (why := schemas.flaw(cast("object", schema))) is None else f"inputSchema: {why}"
+
+
+_MAX_SCHEMA = 5_000
+"""Maximum size of a tool's schema: its parts, and a tenth of its texts, with each reference replaced by its target."""
+_MAX_SCHEMAS = 20_000
+"""Maximum size of the schemas of all tools that a server lists."""
+_MAX_REFERENCES = 30
+"""Maximum depth of references in references."""
+
+
+class _Expansions:
+    """Sizes of the schemas of a server's tools, with each reference replaced by its target.
+
+    LangChain replaces them for each request of a model. Two references in each target double a schema, so that 1.5 kB
+    become a megabyte; and a reference that cannot be replaced ends the request, with all other tools.
+    """
+
+    def __init__(self) -> None:
+        self._total = 0
+
+    def flaw(self, schema: object) -> str | None:
+        """Return the reason why models cannot use a schema; count the size of one that they can use."""
+        size = 0
+        remaining: list[tuple[object, frozenset[str]]] = [(schema, frozenset())]
+        while remaining:
+            part, references = remaining.pop()
+            size += 1 + (len(part) // 10 if isinstance(part, str) else 0)
+            if size > _MAX_SCHEMA or len(references) > _MAX_REFERENCES:
+                return f"with its references expanded, it has more than {_MAX_SCHEMA} parts"
+            if isinstance(part, dict):
+                words = cast("dict[str, object]", part)
+                if "$ref" in words:
+                    try:
+                        reference, target = _target(schema, words["$ref"])
+                    except LookupError:
+                        return f"its reference {words['$ref']!r:.200} leads to no part of it"
+                    if reference not in references:
+                        remaining.append((target, references | {reference}))
+                remaining += [(value, references) for word, value in words.items() if word != "$defs"]
+            elif isinstance(part, list):
+                remaining += [(value, references) for value in cast("list[object]", part)]
+        if self._total + size > _MAX_SCHEMAS:
+            return f"with the schemas of the tools before it, it has more than {_MAX_SCHEMAS} parts"
+        self._total += size
+        return None
+
+
+def _target(schema: object, reference: object) -> tuple[str, object]:
+    """Return a reference, and the part of a schema that it names; raise `LookupError` if it names none."""
+    if not isinstance(reference, str) or reference.split("/")[0] != "#":
+        raise LookupError
+    part = schema
+    for word in reference.split("/")[1:]:
+        if isinstance(part, dict):
+            part = cast("dict[str, object]", part)[word]
+        elif isinstance(part, list) and word.isdecimal():
+            part = cast("list[object]", part)[int(word[:9])]
+        else:
+            raise LookupError
+    return reference, part
 
 
 def _name(tool: object) -> str:

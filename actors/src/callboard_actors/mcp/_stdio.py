@@ -16,9 +16,11 @@
 import json
 import logging
 import os
+import re
 import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Final, cast
 
 import anyio
 from anyio.abc import Process
@@ -28,7 +30,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from callboard_actors._engine._errors import signal_name
-from callboard_actors.mcp._lines import LineSplitter, LineTooLongError
+from callboard_actors.mcp._lines import LineSplitter, LineTooLongError, MessageSizes, TooManyValuesError, check_values
 from callboard_actors.mcp._link import Link, error_response
 
 _log = logging.getLogger("callboard")
@@ -55,12 +57,12 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 
 @asynccontextmanager
 async def stdio_transport(
-    argv: Sequence[str], link: Link, *, env: Mapping[str, str], cwd: str | None, max_message: int, grace: float
+    argv: Sequence[str], link: Link, *, env: Mapping[str, str], cwd: str | None, sizes: MessageSizes, grace: float
 ) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
     """Run an MCP server's process during an `async with` block; then end it and all processes that it has started."""
     # A new session makes the process a group leader, so that its whole group can be killed.
     process = await anyio.open_process(argv, cwd=cwd, env=get_default_environment() | dict(env), start_new_session=True)
-    child = _Child(process, link, max_message)
+    child = _Child(process, link, sizes)
     into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](_AHEAD)
     outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](_AHEAD)
     async with anyio.create_task_group() as group:
@@ -81,14 +83,14 @@ async def stdio_transport(
 class _Child:
     """Process of an MCP server, with its stdin, stdout and stderr."""
 
-    def __init__(self, process: Process, link: Link, max_message: int) -> None:
+    def __init__(self, process: Process, link: Link, sizes: MessageSizes) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._link = link
-        self._max_message = max_message
+        self._sizes = sizes
         self._said = b""
         """Last bytes that the process wrote to stderr."""
         self._has_said_all = anyio.Event()
@@ -104,7 +106,7 @@ class _Child:
             try:
                 async with aclosing(self._lines()) as lines:
                     async for line in lines:
-                        if (message := self._message(line)) is not None:
+                        if (message := await self._message(line)) is not None:
                             await _put(into, message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self._drain()  # the session is closed; a full pipe must not block the process from ending
@@ -112,19 +114,26 @@ class _Child:
                 self._link.lose(await self._why())
 
     async def _lines(self) -> AsyncGenerator[bytes]:
-        splitter = LineSplitter(self._max_message)
+        splitter = LineSplitter(self._sizes.max_message)
         with suppress(anyio.EndOfStream, *_GONE):
             while not self._link.is_lost:
                 try:
                     lines = splitter.feed(await self._stdout.receive(_CHUNK))
                 except LineTooLongError:
-                    self._link.lose(f"it sent a message of more than {self._max_message} bytes")
+                    self._link.lose(f"it sent a message of more than {self._sizes.max_message} bytes")
                     return
                 for line in lines:
                     yield line
 
-    def _message(self, line: bytes) -> SessionMessage | None:
+    async def _message(self, line: bytes) -> SessionMessage | None:
         """Return the message in a line of the server's stdout, or `None` if the line is not a message."""
+        try:
+            await check_values(line, self._sizes.max_values)
+        except TooManyValuesError as error:
+            if (number := _answered_request(line)) is not None:
+                return error_response(number, str(error))
+            self._link.lose(str(error))
+            return None
         # Some servers print other lines, too; only many in a row are an error.
         if not line.strip():
             return None
@@ -218,6 +227,19 @@ async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message
         into.send_nowait(message)
     except anyio.WouldBlock:
         await into.send(message)
+
+
+_ID: Final = rb'"jsonrpc": ?"2.0", ?"id": ?([0-9]{1,18}|"[^"\\]{1,100}")'
+_ID_BEFORE_RESULT: Final = re.compile(rb'\{%b, ?"(?:result|error)":' % _ID)
+_ID_AFTER_RESULT: Final = re.compile(rb", ?%b\}\s*$" % _ID)
+
+
+def _answered_request(line: bytes) -> int | str | None:
+    """Return the id in an answer that is too large for a parser; `None` if it is not where SDKs write it."""
+    place = _ID_BEFORE_RESULT.match(line)
+    if place is None and line.startswith(b'{"result":'):
+        place = _ID_AFTER_RESULT.search(line, len(line) - _TAIL)
+    return None if place is None else cast("int | str", json.loads(place[1]))
 
 
 def _no_answer(line: bytes) -> SessionMessage | None:
