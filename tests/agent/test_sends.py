@@ -5,14 +5,17 @@ from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState
 from langgraph.prebuilt import create_react_agent as langgraph_agent
 from langgraph.types import Command, Send, interrupt
 
 import callboard
-from callboard.testing import ScriptedModel, tool_call
+from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.tools._errors import UNKNOWN
 
 from ._savers import AT, QUESTION, contents
@@ -91,6 +94,52 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
     result = await agent.ainvoke(None, AT)
     assert contents(result) == ["go", "hi", "a", "c", "end"]
     assert works.ran == ["a", "c", "c"]
+
+
+@versions
+@pytest.mark.parametrize("schema", [callboard.AgentState, callboard.AgentStatePydantic])
+async def test_a_sent_call_gets_the_state_that_other_calls_get(schema: Any, version: Any) -> None:
+    """A tool that is written for a model of the state would fail on a dict."""
+    seen: list[Any] = []
+
+    @tool
+    async def look(state: Annotated[Any, InjectedState]) -> str:
+        """Look."""
+        seen.append((type(state), sorted(dict(state))))
+        return "seen"
+
+    model = ScriptedModel([calls(("look", {})), "hi", "end"])
+    agent = callboard.create_react_agent(
+        model, [look], state_schema=schema, checkpointer=InMemorySaver(), version=version
+    )
+    await agent.ainvoke(QUESTION, AT)
+    await agent.ainvoke(Command(goto=to_tools(tool_call("look", "2"))), AT)
+    assert seen == [seen[0]] * 2
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_node_in_an_agent_that_was_sent_reads_the_state_of_the_agent() -> None:
+    """The graph around sends the agent an input of its own."""
+    seen: list[Any] = []
+
+    @tool
+    async def look(messages: Annotated[Any, InjectedState("messages")]) -> str:
+        """Look."""
+        seen.append([message.content for message in messages])
+        return "seen"
+
+    @tool
+    async def nest(config: RunnableConfig) -> str:
+        """Run another node."""
+        (message,) = (await callboard.ToolNode([look]).ainvoke([tool_call("look", "2")], config))["messages"]
+        return str(message.content)
+
+    outer: Any = StateGraph(MessagesState)
+    outer.add_node("agent", callboard.create_react_agent(ScriptedModel([calls(("nest", {})), "end"]), [nest]))
+    outer.add_conditional_edges(START, lambda _: [sent("own")], ["agent"])
+    result = await outer.compile().ainvoke({"messages": [("user", "around")]})
+    assert contents(result)[-2:] == ["seen", "end"]
+    assert seen == [["own", ""]]
 
 
 @versions

@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field
 
-from ._harness import ASYNC_MODES, DIRECT_MODES, GRAPH_MODES, Case, MessageList, alike, asks, call, tabled, wants
+from ._harness import ASYNC_MODES, DIRECT_MODES, GRAPH_MODES, Case, MessageList, State, alike, asks, call, tabled, wants
 
 
 def peeking(fn: Callable[..., Any]) -> Any:
@@ -160,10 +160,12 @@ FROM_STATE: dict[str, Any] = {
 test_state_is_injected_alike = tabled(FROM_STATE)
 
 
+@pytest.mark.parametrize("schema", [State, PydanticState, DataState])
+@pytest.mark.parametrize("fn", [whole, part])
 @alike(modes=GRAPH_MODES)
-def test_a_list_of_calls_injects_the_state_of_the_graph(ns: Any) -> Case:
+def test_a_list_of_calls_injects_the_state_of_the_graph(ns: Any, schema: Any, fn: Any) -> Case:
     seed = {"messages": [HumanMessage("q", id="h")], "foo": "from graph"}
-    return Case(ns.ToolNode([peeking(part)]), [call("peek", {"x": 1})], send=True, seed=seed)
+    return Case(ns.ToolNode([peeking(fn)]), [call("peek", {"x": 1})], send=True, seed=seed, state=schema)
 
 
 @alike(modes=DIRECT_MODES, raises="KeyError")

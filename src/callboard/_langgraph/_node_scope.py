@@ -44,7 +44,7 @@ from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.types import Command, StreamWriter
 
 from callboard._langgraph._call_scope import Write, scope_of, without_ids
-from callboard._langgraph._outer_task import with_key
+from callboard._langgraph._outer_task import CONFIG_KEY_READ_STATE, with_key
 
 
 def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
@@ -220,8 +220,9 @@ class NodeConfigs:
 _SHARED = tuple(one.name for one in fields(Runtime) if one.name != "execution_info")
 """Names of the fields of a runtime that are equal for all nodes of a run."""
 
-# Keys that belong to the outer task. Inherited by a node, they would count and send its interrupts in the outer task.
-_OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME_MAP)
+# Keys that belong to the outer task. Inherited by a node, they would count and send its interrupts in the outer task,
+# and read its state.
+_OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME_MAP, CONFIG_KEY_READ_STATE)
 
 
 def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -> Any:

@@ -37,6 +37,9 @@ from callboard._langgraph._savers import AwaitedSaver, stored
 Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
 
+CONFIG_KEY_READ_STATE = "__pregel_read_state"
+"""Name that `langgraph._internal._constants` has from LangGraph 1.2.24 on."""
+
 NO_RUNTIME: Runtime[Any] = Runtime()
 """Empty runtime, used outside of a graph."""
 _READ = ("context", "store", "stream_writer", "execution_info", "server_info")
@@ -78,14 +81,17 @@ def with_runtime(config: RunnableConfig, runtime: object) -> RunnableConfig:
     return with_key(config, CONFIG_KEY_RUNTIME, runtime)
 
 
-def read_state(config: RunnableConfig) -> dict[str, Any]:
-    """Return the state of the outer graph as a dict of channel values; empty outside of a graph."""
-    read = config.get(CONF, {}).get(CONFIG_KEY_READ)
-    if read is None:
+def read_state(config: RunnableConfig) -> Any:
+    """Return the state that an edge of the outer graph would pass to the running node; empty outside of a graph."""
+    conf = config.get(CONF, {})
+    if (read_input := conf.get(CONFIG_KEY_READ_STATE)) is not None:
+        return read_input()
+    if (read := conf.get(CONFIG_KEY_READ)) is None:
         return {}
+    # LangGraph before 1.2.24: the values of the channels as a dict, whatever the state is.
     # Pregel installs partial(local_read, scratchpad, channels, managed, task). Only channels are read, because tools
     # get managed values in other ways.
-    return cast("dict[str, Any]", read(list(read.args[1]), True))
+    return read(list(read.args[1]), True)
 
 
 @dataclass(frozen=True, slots=True)

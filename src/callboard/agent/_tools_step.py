@@ -105,6 +105,8 @@ async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
     """Run the unfinished tool calls in the input of a LangGraph `Send`; return the task names of all its calls."""
     thread = run.thread
     requested = send.requested(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
+    if requested.state is None:
+        requested = requested._replace(state=run.given(TOOLS))
     keys = keys_of(requested.calls)
     tasks = {key: send.task_of(key) for key in keys}
     place = run.place(send.node, send.number)
