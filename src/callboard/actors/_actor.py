@@ -55,15 +55,15 @@ class Resources:
         """Enter a context manager, which is exited when the actor ends."""
         if isinstance(manager, AbstractAsyncContextManager):
             leave: tuple[_Leave, bool] = (manager.__aexit__, True)
-            found = await manager.__aenter__()
+            resource = await manager.__aenter__()
         else:
             if not isinstance(cast("object", manager), AbstractContextManager):
                 name = f"{type(manager).__module__}.{type(manager).__qualname__}"
                 raise TypeError(f"'{name}' object does not support the context manager protocol")
             leave = (manager.__exit__, False)
-            found = manager.__enter__()
+            resource = manager.__enter__()
         self._leaves = [*(self._leaves or ()), leave]
-        return found
+        return resource
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,12 +72,12 @@ class Resources:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         received = error
-        known: tuple[Any, Any, Any] | None = None
+        exc_info: tuple[Any, Any, Any] | None = None
         while self._leaves:
             leave, is_async = self._leaves.pop()
-            known = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+            exc_info = (None, None, None) if error is None else (type(error), error, error.__traceback__)
             try:
-                swallowed = await leave(*known) if is_async else leave(*known)
+                swallowed = await leave(*exc_info) if is_async else leave(*exc_info)
                 error = None if swallowed else error
             except BaseException as raised:
                 if raised.__context__ is None and not _is_in_contexts(raised, error):
@@ -88,7 +88,7 @@ class Resources:
                 raise error
             return error is None and received is not None
         finally:
-            error = received = known = None  # their tracebacks refer to this frame: a reference cycle
+            error = received = exc_info = None  # their tracebacks refer to this frame: a reference cycle
 
 
 def _is_in_contexts(wanted: BaseException, error: BaseException | None) -> bool:
@@ -191,8 +191,8 @@ class Handler:
 
     def signature(self) -> inspect.Signature:
         """Return the signature of the handler for callers: without `self` and without the `Reply`."""
-        found = inspect.signature(self.fn)
-        return found.replace(parameters=list(found.parameters.values())[1 + self.deferred :])
+        whole = inspect.signature(self.fn)
+        return whole.replace(parameters=list(whole.parameters.values())[1 + self.deferred :])
 
 
 @overload
@@ -255,7 +255,13 @@ def handler(
         idempotent: `True` if the handler may run twice: a tool call then runs again after its actor died.
     """
     flags: dict[str, Any] = {"reentrant": reentrant, "deferred": deferred, "idempotent": idempotent}
-    _check_options(group, on_cancel, flags)
+    if group is not None and (not isinstance(cast("object", group), str) or not group):
+        raise TypeError(f"handler(group=...) is a name, such as 'reads'; got {group!r}")
+    if on_cancel not in _ON_CANCEL:
+        raise ValueError(f"handler(on_cancel=...) is one of {_ON_CANCEL}, got {on_cancel!r}")
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"handler({name}=...) is True or False, got {flag!r}")
     make = partial(Handler, group=group, on_cancel=on_cancel, **flags)
     if fn is None:
         # The frames are those of the class body, whose namespace keeps the marked functions.
@@ -280,16 +286,6 @@ if TYPE_CHECKING:
         ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
 
 
-def _check_options(group: object, on_cancel: object, flags: Mapping[str, object]) -> None:
-    if group is not None and (not isinstance(group, str) or not group):
-        raise TypeError(f"handler(group=...) is a name, such as 'reads'; got {group!r}")
-    if on_cancel not in _ON_CANCEL:
-        raise ValueError(f"handler(on_cancel=...) is one of {_ON_CANCEL}, got {on_cancel!r}")
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"handler({name}=...) is True or False, got {flag!r}")
-
-
 def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the wrapper that replaces a handler in its class. Only the actor's own code may call the wrapper."""
     if not inspect.isfunction(fn):
@@ -298,7 +294,16 @@ def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> C
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"{fn.__qualname__} is a generator; a handler returns one result, such as a list")
     own = make(name=fn.__name__, fn=fn, is_sync=not inspect.iscoroutinefunction(fn))
-    _check_parameters(own)
+    kinds = [parameter.kind for parameter in inspect.signature(fn).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        positional = sum(kind in _BY_POSITION for kind in kinds)
+        if not positional:
+            raise TypeError(f"{fn.__qualname__} takes no `self`; a handler is a method of an actor")
+        if own.deferred and positional < 2:
+            raise TypeError(
+                f"{fn.__qualname__} is deferred, and takes no reply: "
+                f"async def {fn.__name__}(self, reply: Reply[str], ...)"
+            )
     if (before := body.get(fn.__name__)) is not None and hasattr(before, "__callboard_handler__"):
         raise TypeError(f"{fn.__qualname__} is there twice: the second would hide the first; give it another name")
 
@@ -314,8 +319,8 @@ def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> C
             return await fn(self, *args, **kwargs)
         assert self._in_thread is not None
         # A sync handler that an async one awaits: the actor's state may be used in the actor's thread only.
-        found = await self._in_thread(partial(fn, self, *args, **kwargs), fn.__qualname__)
-        return await found if inspect.isawaitable(found) else found
+        result = await self._in_thread(partial(fn, self, *args, **kwargs), fn.__qualname__)
+        return await result if inspect.isawaitable(result) else result
 
     call.__dict__["__callboard_handler__"] = own
     if "__module__" in body and "__qualname__" in body and isinstance(body, dict):  # the namespace of a class body
@@ -328,20 +333,6 @@ _MARKED = "__callboard_marked__"
 
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _check_parameters(own: Handler) -> None:
-    fn = own.fn
-    kinds = [one.kind for one in inspect.signature(fn).parameters.values()]
-    taken = sum(kind in _BY_POSITION for kind in kinds)
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return
-    if not taken:
-        raise TypeError(f"{fn.__qualname__} takes no `self`; a handler is a method of an actor")
-    if own.deferred and taken < 2:
-        raise TypeError(
-            f"{fn.__qualname__} is deferred, and takes no reply: async def {fn.__name__}(self, reply: Reply[str], ...)"
-        )
 
 
 class Actor:
@@ -435,39 +426,31 @@ def keeps_snapshots(cls: type[Actor]) -> bool:
 
 
 def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
-    found: dict[str, Handler] = {}
-    _check_hidden(cls)
+    handlers: dict[str, Handler] = {}
+    for name, fn in vars(cls).get(_MARKED, {}).items():
+        attribute = vars(cls).get(name, fn)
+        if attribute is not fn and getattr(attribute, "__callboard_handler__", None) is None:
+            raise TypeError(
+                f"{fn.__qualname__} is there twice: the second, which is no handler, would hide the first; give it "
+                "another name, or mark it with @handler and remove the first"
+            )
     # Base classes first, so that an override replaces the handler of its base.
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
             fn = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
             mark = getattr(fn, "__callboard_handler__", None)
             if isinstance(mark, Handler):
-                _check_placement(base, name, value)
-                found[name] = replace(mark, name=name, owner=cls.__name__)
-            elif name in found:
+                title = f"{base.__name__}.{name}"
+                if isinstance(value, (staticmethod, classmethod)):
+                    raise TypeError(f"{title} is a {type(value).__name__}; a handler is a plain method, with `self`")
+                if name.startswith("__") and name.endswith("__"):
+                    raise TypeError(
+                        f"{title} cannot be a handler, because its name is Python's own; give it another one"
+                    )
+                handlers[name] = replace(mark, name=name, owner=cls.__name__)
+            elif name in handlers:
                 raise TypeError(f"{base.__name__}.{name} overrides a handler without being one; mark it with @handler")
-    return found
-
-
-def _check_hidden(cls: type[Actor]) -> None:
-    """Raise TypeError if another attribute of the class has replaced a handler of the same name."""
-    for name, fn in vars(cls).get(_MARKED, {}).items():
-        there = vars(cls).get(name, fn)
-        if there is not fn and getattr(there, "__callboard_handler__", None) is None:
-            raise TypeError(
-                f"{fn.__qualname__} is there twice: the second, which is no handler, would hide the first; give it "
-                "another name, or mark it with @handler and remove the first"
-            )
-
-
-def _check_placement(cls: type, name: str, value: object) -> None:
-    """Raise TypeError if a handler is no plain method, or has a name that Python reserves."""
-    title = f"{cls.__name__}.{name}"
-    if isinstance(value, (staticmethod, classmethod)):
-        raise TypeError(f"{title} is a {type(value).__name__}; a handler is a plain method, with `self`")
-    if name.startswith("__") and name.endswith("__"):
-        raise TypeError(f"{title} cannot be a handler, because its name is Python's own; give it another one")
+    return handlers
 
 
 def _check_class(cls: type[Actor]) -> None:
@@ -484,32 +467,27 @@ def _check_class(cls: type[Actor]) -> None:
     fatal: object = cls.fatal
     if not isinstance(fatal, tuple):
         raise TypeError(f"{name}.fatal is a tuple of exceptions, such as (ConnectionError,); got {fatal!r}")
-    for one in fatal:
-        if not (isinstance(one, type) and issubclass(one, BaseException)):
-            raise TypeError(f"{name}.fatal has exceptions, such as ConnectionError; got {one!r}")
-    _check_groups(cls)
-    for one, other in (("snapshot", "restore"), ("restore", "snapshot")):
-        if getattr(cls, one) is not getattr(Actor, one) and getattr(cls, other) is getattr(Actor, other):
-            raise TypeError(f"{name} has `{one}` and no `{other}`; a state that is to last needs both")
-
-
-def _check_groups(cls: type[Actor]) -> None:
-    name = cls.__name__
+    for exception in fatal:
+        if not (isinstance(exception, type) and issubclass(exception, BaseException)):
+            raise TypeError(f"{name}.fatal has exceptions, such as ConnectionError; got {exception!r}")
     if not isinstance(cls.groups, Mapping):
         raise TypeError(f"{name}.groups is a mapping, such as {{'reads': 8}}; got {cls.groups!r}")
-    known = {one.group for one in cls._handlers.values() if one.group is not None}
+    groups = {handler.group for handler in cls._handlers.values() if handler.group is not None}
     for group, count in cls.groups.items():
         check_count(f"{name}.groups[{group!r}]", count, least=1)
         if group == CONTROL:
             raise ValueError(f"{name}.groups: handlers of {CONTROL!r} never wait, so they have no number")
-        if group not in known:
-            raise ValueError(f"{name}.groups: no handler is of the group {group!r}{did_you_mean(group, known)}")
-    for one in cls._handlers.values():
-        if one.is_sync and (one.group is not None or one.deferred):
+        if group not in groups:
+            raise ValueError(f"{name}.groups: no handler is of the group {group!r}{did_you_mean(group, groups)}")
+    for handler in cls._handlers.values():
+        if handler.is_sync and (handler.group is not None or handler.deferred):
             raise TypeError(
-                f"{one.title} is a plain function, and all of those run one by one in the actor's thread; write "
+                f"{handler.title} is a plain function, and all of those run one by one in the actor's thread; write "
                 "`async def` for one that has a group or a deferred reply"
             )
+    for method, other in (("snapshot", "restore"), ("restore", "snapshot")):
+        if getattr(cls, method) is not getattr(Actor, method) and getattr(cls, other) is getattr(Actor, other):
+            raise TypeError(f"{name} has `{method}` and no `{other}`; a state that is to last needs both")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,6 @@ from callboard.actors._mailbox import (
     Message,
     Needs,
     Poison,
-    WatchedAsk,
     circle,
     room_wanted,
     watched,
@@ -143,9 +142,8 @@ class Cell:
             watch=watch,
             named_by=named_by,
         )
-        return await (self._reply_to(message) if watch is None else self._watched_reply_to(message, watch))
-
-    async def _watched_reply_to(self, message: Message, watch: WatchedAsk) -> Any:
+        if watch is None:
+            return await self._reply_to(message)
         failed: BaseException | None = None
         try:
             return await self._reply_to(message)
@@ -187,7 +185,9 @@ class Cell:
                 f"{message.title} would never begin: the event loop of {self.name} waits for the sync code that asks. "
                 "Await it there (ainvoke), or run the sync code in a thread (anyio.to_thread.run_sync)"
             )
-        if self.draining is not None and not any(one.target.draining is self.draining for one in message.ancestors()):
+        if self.draining is not None and not any(
+            caller.target.draining is self.draining for caller in message.ancestors()
+        ):
             raise self.refused_by_drain(message)
         # Cheap test first: most handlers have neither a group nor reentrancy.
         jumps = (message.handler.group is not None or message.handler.reentrant) and message.jumps_queue
@@ -257,6 +257,11 @@ class Cell:
         """Withdraw the message of a cancelled caller, or cancel its handler and wait until the handler has ended."""
         if self.withdraw(message):
             return
+
+        def cancel() -> None:
+            if message.scope is not None:
+                message.scope.cancel()
+
         with self.lock:
             if message.state == "deferred":
                 self.settle(message, None, None)
@@ -266,7 +271,7 @@ class Cell:
             message.wakeup = message.loop.wakeup()
             message.cancel_asked = True
             life = self.life
-        if life is None or not run_there(life.loop, lambda: _cancel(message)):
+        if life is None or not run_there(life.loop, cancel):
             # The actor or its loop has ended: no handler runs, and nothing else would settle the message.
             self.settle(message, None, None)
         while not message.has_ended:
@@ -298,7 +303,7 @@ class Cell:
         """Return the ids of the waiting calls that have observers."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
-        return tuple(one.watch.number for one in waiting if one.watch is not None)
+        return tuple(message.watch.number for message in waiting if message.watch is not None)
 
     def tell_of_life(
         self, phase: ActorPhase, number: int, *, error: BaseException | None = None, asks: tuple[int, ...] | None = None
@@ -342,8 +347,8 @@ class Cell:
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
         """Take and return the next queue-bypassing message; `None` if there is none. The caller holds the lock."""
-        found = (one for one in self.urgent if not only_awaited_here or one.is_awaited_here)
-        message = next(found, None)
+        eligible = (urgent for urgent in self.urgent if not only_awaited_here or urgent.is_awaited_here)
+        message = next(eligible, None)
         if message is None:
             return None
         del self.urgent[message]
@@ -374,8 +379,16 @@ class Cell:
         """Settle begun calls with `ActorDiedError`; calls that have not begun wait for the next incarnation."""
         with self.lock:
             self.life = None
-            # First: a message whose handler has not begun is safe to run in the next incarnation.
-            self._take_back()
+            # First: a message that was taken, and whose handler has not begun, is safe to run in the next incarnation.
+            # Reversed, because each one goes to the front of its queue: the order of arrival is kept.
+            for message in reversed([message for message in self.mailbox.running if message.is_taken_only]):
+                message.state = "waiting"
+                self.mailbox.take_back(message)
+            for message in reversed([message for message in self.owed if message.is_taken_only]):
+                message.state = "waiting"
+                del self.owed[message]
+                self.urgent[message] = None
+                self.urgent.move_to_end(message, last=False)
             lost = [*self.mailbox.running, *self.owed]
             self.mailbox.running.clear()
             self.owed.clear()
@@ -389,18 +402,6 @@ class Cell:
                 return False
             message.scope = None  # "taken only" again: `die`, which follows, puts it back into the mailbox
             return True
-
-    def _take_back(self) -> None:
-        """Put back messages that were taken but whose handlers have not begun; they go to the front of their queues."""
-        # Reversed, because each one goes to the front: the order of arrival is kept.
-        for message in reversed([one for one in self.mailbox.running if one.is_taken_only]):
-            message.state = "waiting"
-            self.mailbox.take_back(message)
-        for message in reversed([one for one in self.owed if one.is_taken_only]):
-            message.state = "waiting"
-            del self.owed[message]
-            self.urgent[message] = None
-            self.urgent.move_to_end(message, last=False)
 
     def finish(self, reason: str) -> None:
         """End the actor for good, and settle all of its messages with an error."""
@@ -416,11 +417,6 @@ class Cell:
             self.settle(message, None, error)
 
 
-def _cancel(message: Message) -> None:
-    if message.scope is not None:
-        message.scope.cancel()
-
-
 # Refusal of calls that would wait for themselves
 
 
@@ -434,29 +430,25 @@ _PATIENCE = 5.0
 
 async def _refuse_circle(message: Message) -> None:
     """Raise `DeadlockError` if a call would close a circle of calls that wait for each other."""
-    found = circle(message, _needs)
+    chain = circle(message, _needs)
     # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
-    if found is not None and any(one.is_beside for one in found[1:]):
-        await _wait_a_while(message)
-        found = circle(message, _needs)
-    if found is None:
+    if chain is not None and any(link.is_beside for link in chain[1:]):
+        # Wait for a while, in case the circle ends by itself.
+        with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
+            await message.wakeup.wait()
+        with _cell_of(message).lock:
+            if not message.has_ended:
+                # A wakeup serves one wait, and the timeout has ended this one. Under the lock, so that `end()` sets the
+                # new one.
+                message.wakeup = message.loop.wakeup()
+        chain = circle(message, _needs)
+    if chain is None:
         return
-    room = room_wanted(found, _needs)
+    room = room_wanted(chain, _needs)
     remedy = f"{room}; raise the cap, or have nobody ask another of its kind and wait for it." if room else _REMEDY
     # If it has begun meanwhile there was no circle, or it dissolved: then the caller simply waits.
     if _cell_of(message).withdraw(message):
-        raise DeadlockError(message.title, message.call_id, tuple(one.title for one in found), remedy=remedy)
-
-
-async def _wait_a_while(message: Message) -> None:
-    """Wait up to `_PATIENCE` seconds for the end of a call, in case its circle of waiting calls ends by itself."""
-    with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
-        await message.wakeup.wait()
-    with _cell_of(message).lock:
-        if not message.has_ended:
-            # A wakeup serves one wait, and the timeout has ended this one. Under the lock, so that `end()` sets the new
-            # one.
-            message.wakeup = message.loop.wakeup()
+        raise DeadlockError(message.title, message.call_id, tuple(link.title for link in chain), remedy=remedy)
 
 
 def _needs(message: Message) -> Needs:
@@ -475,7 +467,7 @@ def _needs(message: Message) -> Needs:
     # Outside the lock: `in_hand` takes the locks of other cells, and two threads could deadlock.
     others, why = cell.room()
     # One alternative for each running actor: it is enough that one of them has nothing in hand.
-    return Needs(tuple(one.in_hand() for one in others), why) if others else NOTHING
+    return Needs(tuple(other.in_hand() for other in others), why) if others else NOTHING
 
 
 def _cell_of(message: Message) -> Cell:
@@ -546,23 +538,19 @@ def asked_by(method: object) -> tuple[Cell, Handler] | None:
     return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
 
 
-def reference_to(cell: Cell, kind: type[S]) -> S:
-    """Return a reference to the actor of a cell; it has the handlers of the class `kind`, and is typed as `kind`."""
-    return cast("S", _class_for(kind)(cell))
-
-
 # Weak: a class that a test or a notebook cell defines again can be collected.
 _classes: WeakKeyDictionary[type[Actor], type[Reference]] = WeakKeyDictionary()
 
 
-def _class_for(kind: type[Actor]) -> type[Reference]:
-    known = _classes.get(kind)
-    if known is None:
+def reference_to(cell: Cell, kind: type[S]) -> S:
+    """Return a reference to the actor of a cell; it has the handlers of the class `kind`, and is typed as `kind`."""
+    cls = _classes.get(kind)
+    if cls is None:
         methods = {name: _method(handler) for name, handler in kind._handlers.items()}
         # Empty `__slots__`, so that the subclass has no `__dict__`: the cell is the only attribute of a reference.
-        known = type(f"{kind.__name__}Reference", (Reference,), {"__slots__": (), "__doc__": kind.__doc__, **methods})
-        _classes[kind] = known
-    return known
+        cls = type(f"{kind.__name__}Reference", (Reference,), {"__slots__": (), "__doc__": kind.__doc__, **methods})
+        _classes[kind] = cls
+    return cast("S", cls(cell))
 
 
 def _method(handler: Handler) -> Any:

@@ -132,7 +132,22 @@ def child(
         TypeError: if `actor` is no actor, or an option has the wrong type.
         ValueError: if an option is out of range.
     """
-    described = _described(actor, args)
+    if actor is Actor or type(actor) is Actor:
+        raise TypeError("child(Actor): a class of your own is needed, class Notebook(Actor)")
+    if isinstance(actor, type) and issubclass(actor, Actor):
+        try:
+            signature(actor.__init__).bind(None, *args)
+        except TypeError as error:
+            kind = actor.__name__
+            raise TypeError(f"child({kind}): {error}; describe it with its arguments: child({kind}(...))") from None
+        described = actor(*args)
+    elif isinstance(actor, Actor):
+        if args:
+            kind = type(actor).__name__
+            raise TypeError(f"child({kind}(...), ...): its arguments are there already; got {args!r} besides")
+        described = made_again(actor)  # a copy: later changes of the caller's object have no effect
+    else:
+        raise TypeError(f"an actor is an object of a subclass of Actor, or the class; got {actor!r}")
     own = name if name is not None else type(described).__name__
     if not isinstance(cast("object", own), str) or not own:
         raise TypeError(f"child(name=...) is a text, got {own!r}")
@@ -156,79 +171,74 @@ def child(
         runs_in=runs_in,
         fleet=fleet,
     )
-    _check_life(f"child({own})", spec)
-    _check_instances(f"child({own})", spec)
+    _check_options(f"child({own})", spec)
     if fleet is not None:
         _check_fleet(f"child({own})", spec)
     return spec
 
 
-def _check_life(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error if options for the actor's restarts, mailbox, engine or time limits are invalid."""
+def _check_options(owner: str, spec: ChildSpec[Any]) -> None:
+    """Raise an error if an option is invalid for every use of the spec; `_check_fleet` has those of a fleet."""
     if spec.restart not in RESTARTS:
-        raise ValueError(f"{where}: restart is one of {RESTARTS}, got {spec.restart!r}")
+        raise ValueError(f"{owner}: restart is one of {RESTARTS}, got {spec.restart!r}")
     if not isinstance(cast("object", spec.significant), bool):
-        raise TypeError(f"{where}: significant is True or False, got {spec.significant!r}")
+        raise TypeError(f"{owner}: significant is True or False, got {spec.significant!r}")
     if spec.significant and spec.restart == "permanent":
         raise ValueError(
-            f"{where} is significant and permanent: it never ends for good; make it transient or temporary"
+            f"{owner} is significant and permanent: it never ends for good; make it transient or temporary"
         )
-    check_mailbox(where, spec.mailbox, spec.when_full)
-    check_count(f"{where}: poison", spec.poison, least=1)
-    check_engine(f"{where}: runs_in", spec.runs_in)
+    check_mailbox(owner, spec.mailbox, spec.when_full)
+    check_count(f"{owner}: poison", spec.poison, least=1)
+    check_engine(f"{owner}: runs_in", spec.runs_in)
     if spec.runs_in is not None:
         spec.runs_in.check(spec.kind, title=spec.name)
     lifespan = spec.lifespan
     for option, seconds in (("start_timeout", lifespan.start), ("stop_timeout", lifespan.stop)):
         if cast("object", seconds) is None:
-            raise TypeError(f"{where}: {option} is a number of seconds, got None; float('inf') is for ever")
-        check_seconds(f"{where}: {option}", seconds, zero=option == "stop_timeout")
-    check_seconds(f"{where}: max_age", lifespan.max_age, zero=False)
+            raise TypeError(f"{owner}: {option} is a number of seconds, got None; float('inf') is for ever")
+        check_seconds(f"{owner}: {option}", seconds, zero=option == "stop_timeout")
+    check_seconds(f"{owner}: max_age", lifespan.max_age, zero=False)
     if lifespan.max_calls is not None:
-        check_count(f"{where}: max_calls", lifespan.max_calls, least=1)
-
-
-def _check_instances(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error if options for restart limits, keyed actors or saved states are invalid."""
-    check_count(f"{where}: intensity", spec.intensity, least=0)
-    check_seconds(f"{where}: period", spec.period, zero=False)
+        check_count(f"{owner}: max_calls", lifespan.max_calls, least=1)
+    check_count(f"{owner}: intensity", spec.intensity, least=0)
+    check_seconds(f"{owner}: period", spec.period, zero=False)
     if spec.cap is not None:
-        check_count(f"{where}: cap", spec.cap, least=1)
-    check_seconds(f"{where}: idle", spec.idle, zero=False)
+        check_count(f"{owner}: cap", spec.cap, least=1)
+    check_seconds(f"{owner}: idle", spec.idle, zero=False)
     if not isinstance(cast("object", spec.prefix), str):
-        raise TypeError(f"{where}: prefix is a text, such as 'browser_'; got {spec.prefix!r}")
+        raise TypeError(f"{owner}: prefix is a text, such as 'browser_'; got {spec.prefix!r}")
     if spec.save not in SAVES:
-        raise ValueError(f"{where}: save is one of {SAVES}, got {spec.save!r}")
+        raise ValueError(f"{owner}: save is one of {SAVES}, got {spec.save!r}")
     if spec.is_in_journal:
         if spec.save != "each_call":
-            raise ValueError(f"{where}: the journal has each call, and its state with it; leave save={spec.save!r} out")
+            raise ValueError(f"{owner}: the journal has each call, and its state with it; leave save={spec.save!r} out")
     elif spec.snapshots is not None and not all(
-        callable(getattr(spec.snapshots, one, None)) for one in ("load", "save")
+        callable(getattr(spec.snapshots, method, None)) for method in ("load", "save")
     ):
         raise TypeError(
-            f"{where}: snapshots is an object with async `load` and `save`, or {JOURNAL!r}; got {spec.snapshots!r}"
+            f"{owner}: snapshots is an object with async `load` and `save`, or {JOURNAL!r}; got {spec.snapshots!r}"
         )
     if (spec.snapshots is not None or spec.save != "at_end") and not keeps_snapshots(spec.kind):
-        raise ValueError(f"{where}: there is nothing to save; {spec.kind.__name__} needs snapshot and restore")
+        raise ValueError(f"{owner}: there is nothing to save; {spec.kind.__name__} needs snapshot and restore")
 
 
-def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
+def _check_fleet(owner: str, spec: ChildSpec[Any]) -> None:
     """Raise an error for options that an actor in a fleet of processes cannot have."""
     fleet = cast("object", spec.fleet)
     if not has_members_of(Fleet, fleet):
         raise TypeError(
-            f"{where}: fleet is one such as PostgresFleet(url, secret=...) of callboard_actors; got {fleet!r}"
+            f"{owner}: fleet is one such as PostgresFleet(url, secret=...) of callboard_actors; got {fleet!r}"
         )
     if spec.is_in_journal:
-        raise ValueError(f"{where}: its state is in the journal of a thread, or its fleet has it; leave one out")
+        raise ValueError(f"{owner}: its state is in the journal of a thread, or its fleet has it; leave one out")
     if isinstance(spec.snapshots, InMemorySnapshots):
         raise ValueError(
-            f"{where}: the next owner of a key cannot read what this process keeps in memory; leave snapshots=... out, "
+            f"{owner}: the next owner of a key cannot read what this process keeps in memory; leave snapshots=... out, "
             "and the fleet keeps it, or give it a store that all processes share"
         )
     if spec.runs_in is not None:
         raise ValueError(
-            f"{where}: the code of an actor with a fleet runs in the process that owns its key, where it is told of "
+            f"{owner}: the code of an actor with a fleet runs in the process that owns its key, where it is told of "
             "its fencing token; leave runs_in=... or fleet=... out"
         )
 
@@ -247,60 +257,38 @@ def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> Non
             )
 
 
-def check_fleet(spec: ChildSpec[Any], where: str) -> None:
-    """Raise an error if an actor with the option `fleet` is used without a key; `where` names the place of use."""
+def check_fleet(spec: ChildSpec[Any], user: str) -> None:
+    """Raise an error if an actor with the option `fleet` is used without a key; `user` names the place of use."""
     if spec.fleet is not None:
         raise ValueError(
-            f"child({spec.name}, fleet=...) lives once for each key, and there is none in {where}; give a node "
+            f"child({spec.name}, fleet=...) lives once for each key, and there is none in {user}; give a node "
             f"child({spec.name}, key=..., fleet=...), or use keyed({spec.name}, fleet=...)"
         )
 
 
-def check_alone(spec: ChildSpec[Any], where: str) -> None:
+def check_alone(spec: ChildSpec[Any], user: str) -> None:
     """Raise an error if an actor without keys has the option `cap` or `fleet`, which only keyed actors may have."""
-    check_fleet(spec, where)
+    check_fleet(spec, user)
     if spec.cap is not None and not spec.is_in_journal:
         raise ValueError(
-            f"child({spec.name}, cap={spec.cap}) says how many keys have an actor at once, and {where} has one for "
+            f"child({spec.name}, cap={spec.cap}) says how many keys have an actor at once, and {user} has one for "
             f"all of its calls; give it key=... as well, or leave cap=... out"
         )
 
 
-def _described(actor: object, args: tuple[Any, ...]) -> Any:
-    if actor is Actor or type(actor) is Actor:
-        raise TypeError("child(Actor): a class of your own is needed, class Notebook(Actor)")
-    if isinstance(actor, type) and issubclass(actor, Actor):
-        _check_arguments(actor, args)
-        return actor(*args)
-    if isinstance(actor, Actor):
-        if args:
-            name = type(actor).__name__
-            raise TypeError(f"child({name}(...), ...): its arguments are there already; got {args!r} besides")
-        return made_again(actor)  # a copy: later changes of the caller's object have no effect
-    raise TypeError(f"an actor is an object of a subclass of Actor, or the class; got {actor!r}")
-
-
-def _check_arguments(cls: type[Actor], args: tuple[Any, ...]) -> None:
-    try:
-        signature(cls.__init__).bind(None, *args)
-    except TypeError as error:
-        name = cls.__name__
-        raise TypeError(f"child({name}): {error}; describe it with its arguments: child({name}(...))") from None
-
-
-def check_store(spec: ChildSpec[Any], where: str) -> None:
+def check_store(spec: ChildSpec[Any], user: str) -> None:
     """Raise an error if an actor stores its state in an agent's journal, but is used outside of an agent."""
     if spec.is_in_journal:
         raise ValueError(
             f"child({spec.name}, snapshots={JOURNAL!r}) is for the tools of an agent with a checkpointer, and this is "
-            f"{where}; have its state in a store: child({spec.name}, snapshots=InMemorySnapshots())"
+            f"{user}; have its state in a store: child({spec.name}, snapshots=InMemorySnapshots())"
         )
 
 
-def spec_of(given: type[A] | A | ChildSpec[A], owner: str = "", **terms: Any) -> ChildSpec[A]:
-    """Return `given` if it is a child spec; else make a child spec of the actor or class, with the options `terms`."""
-    if not isinstance(given, ChildSpec):
-        return child(given, **terms)
+def spec_of(actor: type[A] | A | ChildSpec[A], owner: str = "", **terms: Any) -> ChildSpec[A]:
+    """Return `actor` if it is a child spec; else make a child spec of the actor or class, with the options `terms`."""
+    if not isinstance(actor, ChildSpec):
+        return child(actor, **terms)
     if terms:
         raise TypeError(f"{owner}(child(...)): its terms are there already; got {terms!r} besides")
-    return given
+    return actor

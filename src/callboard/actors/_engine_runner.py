@@ -104,17 +104,13 @@ class _HostedActor:
         try:
             with marked():
                 # The supervising process decides which errors are fatal.
-                return await self.cell.ask(handler, args, kwargs, passes=_is_plain)
+                return await self.cell.ask(handler, args, kwargs, passes=lambda error: isinstance(error, Exception))
         except BodyRaisedError as raised:
             error = raised.error
             # A handler may raise the same error for another actor; only `has_broken` tells them apart.
             if isinstance(error, ActorDiedError) and self.life.has_broken:
                 raise EngineError(error.tool, error.call_id, error.reason, ended="unknown") from error
             raise
-
-
-def _is_plain(error: BaseException) -> bool:
-    return isinstance(error, Exception)
 
 
 _hosted: dict[str, _HostedActor] = {}
@@ -226,9 +222,13 @@ class EngineRunner:
     async def start(self, resources: Resources, snapshot: object) -> None:
         # The order is the reverse of closing: watchers and deferred replies end before the worker is released.
         await resources.enter(self._engine)
-        self._seat = await resources.enter(self._engine.seat(self._name))
+        seat = self._seat = await resources.enter(self._engine.seat(self._name))
         self._deferred = await resources.enter(current_loop().nursery())
-        await resources.enter(beside(self._watch))
+
+        async def watch_worker() -> None:
+            self._note_end(await seat.until_ended())
+
+        await resources.enter(beside(watch_worker))
         actor = self._actor
         try:
             description = Description(self._name, type(actor), *actor._made_with, key=actor.key)
@@ -239,15 +239,10 @@ class EngineRunner:
         # Not earlier: the worker knows the actor only after `start`.
         await resources.enter(beside(self._watch_life))
 
-    async def _watch(self) -> None:
-        """Wait for the end of the worker, and record the reason."""
-        assert self._seat is not None
-        self._note_end(await self._seat.until_ended())
-
     async def _watch_life(self) -> None:
         """Wait for the end of the actor, which may end before its worker does, and record the reason."""
         body = Body(fn=until_ended, args=(self._ident,), title=self._name, grace=_FOR_THE_KILL)
-        with suppress(EngineError):  # the end of the worker is noted by `_watch`
+        with suppress(EngineError):  # the end of the worker is noted by `watch_worker`
             self._note_end(await self._sent(body))
 
     def _note_end(self, reason: str) -> None:

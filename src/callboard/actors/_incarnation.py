@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -115,10 +116,6 @@ class Incarnation:
         """Return whether the actor has crashed or was killed."""
         return self._crash is not None or self._killed is not None
 
-    def _is_over(self) -> bool:
-        """Return whether the actor is ending and takes no messages, because the stop is urgent or no handler runs."""
-        return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)
-
     def _is_broken(self) -> bool:
         """Return whether no handler may begin any more, not even one that another handler awaits."""
         return self._crash is not None or self._work is None or self._work.cancel_called
@@ -170,7 +167,11 @@ class Incarnation:
                 async with Resources() as resources:
                     if self._killed is None:
                         # A kill between the spawn of the task and its first step must not start the actor.
-                        await self._start(resources)
+                        self._outer.move(self.loop.now() + self._lifespan.start)
+                        await self.code.start(resources, self._snapshot)
+                        self._outer.move(math.inf)
+                        # From here on the field holds the final state; the old one must not be saved as the final one.
+                        self._snapshot = None
                         started = True
                         await self._serve()
                         await self._stop()
@@ -179,14 +180,6 @@ class Incarnation:
         # Only now: `stop` and the resources may still need the thread or the worker.
         self.code.close()
         return self._end_of_service(error) if started else self._failed_start(error)
-
-    async def _start(self, resources: Resources) -> None:
-        """Start the actor's code, within `lifespan.start` seconds."""
-        self._outer.move(self.loop.now() + self._lifespan.start)
-        await self.code.start(resources, self._snapshot)
-        self._outer.move(math.inf)
-        # From here on the field holds the final state; the old one must not be saved as the final one.
-        self._snapshot = None
 
     async def _serve(self) -> None:
         """Handle messages until the actor ends. Store errors in `_crash` and raise none: `stop` must still run."""
@@ -231,7 +224,7 @@ class Incarnation:
         """Handle messages until the actor ends, in a nursery if handlers may run side by side."""
         handlers = self._cell.kind._handlers.values()
         # Only these handlers run outside the actor's own task and need a nursery.
-        if not any(one.group is not None or one.reentrant for one in handlers):
+        if not any(handler.group is not None or handler.reentrant for handler in handlers):
             return await self._take_turns()
         async with self.loop.nursery() as self._nursery:
             self.begin_urgent()  # messages that came before the nursery was open
@@ -244,7 +237,9 @@ class Incarnation:
     async def _take_turns(self) -> None:
         """Take messages from the mailbox in order until the actor ends; raise the error of a crash."""
         cell, turns = self._cell, 0
-        while self._crash is None and not self._is_over():
+        while self._crash is None:
+            if self._is_ending and (self._is_hurried or not cell.mailbox.running):
+                break  # the stop is urgent, or no handler runs that could await a message
             with cell.lock:
                 message = cell.next(only_awaited_here=self._is_ending or (self._may_retire and self._retires()))
                 wakeup = self._wakeup
@@ -257,10 +252,17 @@ class Incarnation:
                 turns = 0
                 # The callback may make this keyed actor leave, to free its place for a waiting key.
                 cell.on_rest()
-                await self._wait(wakeup)
+                # After `max_age` a scope with this deadline would end at once, and the task would never wait.
+                until = math.inf if self._is_due else self._retires_at
+                with nullcontext() if until == math.inf else self.loop.scope(until, self._lifespan.stop):
+                    await wakeup.wait()
             else:
                 self._calls += 1
-                await self._begin(message)
+                if message.handler.group is None:
+                    await self._handle(message)
+                else:
+                    assert self._nursery is not None
+                    self._nursery.start(partial(self._run_beside, message), message.grace)
             turns += 1
             if turns == _TURNS:
                 turns = 0
@@ -269,23 +271,6 @@ class Incarnation:
                 await checkpoint()
         if self._crash is not None:
             raise self._crash
-
-    async def _begin(self, message: Message) -> None:
-        """Run a message's handler in this task or, if the handler is in a parallel group, in a nursery task."""
-        if message.handler.group is None:
-            await self._handle(message)
-        else:
-            assert self._nursery is not None
-            self._nursery.start(partial(self._run_beside, message), message.grace)
-
-    async def _wait(self, wakeup: Wakeup) -> None:
-        """Wait for a message, for a request to stop, or until the age of the incarnation is `max_age`."""
-        # After `max_age` a scope with this deadline would end at once, and the task would never wait.
-        if self._retires_at == math.inf or self._is_due:
-            await wakeup.wait()
-        else:
-            with self.loop.scope(self._retires_at, self._lifespan.stop):
-                await wakeup.wait()
 
     def _retires(self) -> bool:
         """Return whether the incarnation has reached `max_age` or `max_calls`. The caller holds the cell's lock."""
@@ -320,8 +305,10 @@ class Incarnation:
                 error = CallCancelledError(message.title, message.call_id)
                 self._cell.handled(message, None, await self._kept(message, error))
             elif isinstance(exc, self.loop.cancelled_class):
-                # The actor's task or nursery is cancelled; only its own scope may swallow that.
-                self._end_with_actor(message)
+                # The actor's task or nursery is cancelled; only its own scope may swallow that. The call is not settled
+                # while the reason of the end is unknown, unless the actor itself awaits it and could not end before.
+                if self._is_broken() or message.cancel_asked or message.is_awaited_here:
+                    self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
                 raise
             # The worker was gone before the handler began: the next incarnation may run the message safely.
             elif isinstance(exc, SeatLostError) and exc.never_began and self._cell.put_back(message):
@@ -361,12 +348,6 @@ class Incarnation:
         if isinstance(error, SeatLostError):
             return True
         return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
-
-    def _end_with_actor(self, message: Message) -> None:
-        """Settle a call whose handler was cancelled by the actor's end, unless the reason of the end is unknown yet."""
-        # If the actor itself awaits the call, answer at once: the actor could not end before it had the answer.
-        if self._is_broken() or message.cancel_asked or message.is_awaited_here:
-            self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
 
     async def _body(self, message: Message, scope: Scope) -> object:
         """Run a message's handler in the cancel scope `scope` and in the context of the caller; see `InContext`."""

@@ -91,27 +91,27 @@ class KeyedActors:
     def cell(self, key: Hashable) -> Cell:
         """Return the `Cell` of the actor with this key, whether the actor runs or not. Any thread may call this."""
         with self._lock:
-            found = self._cells.get(key)
-            if found is None:
-                found = self._cells[key] = self._new_cell()
+            cell = self._cells.get(key)
+            if cell is None:
+                cell = self._cells[key] = self._new_cell()
                 # Complete before the lock is released: another thread may call the actor right after.
-                found.key, found.gone, found.activate = key, None, self._asked
-                found.home, found.draining = self.loop, self._draining
-                found.room = None if self.spec.cap is None else partial(self._room_for, found)
-        return found
+                cell.key, cell.gone, cell.activate = key, None, self._activate
+                cell.home, cell.draining = self.loop, self._draining
+                cell.room = None if self.spec.cap is None else partial(self._room_for, cell)
+        return cell
 
     def _new_cell(self) -> Cell:
         return cell_for(self.spec, Cell)
 
     def statistics(self) -> ActorStatistics:
         """Return the numbers of running actors, calls, restarts and evictions."""
-        here = list(self._alive.values())
-        boxes = [cell.mailbox for cell in {*(one.cell for one in here), *self._queue.values()}]
+        residents = list(self._alive.values())
+        boxes = [cell.mailbox for cell in {*(resident.cell for resident in residents), *self._queue.values()}]
         return ActorStatistics(
-            alive=len(here),
-            running=sum(len(box.running) for box in boxes) + sum(len(one.cell.owed) for one in here),
+            alive=len(residents),
+            running=sum(len(box.running) for box in boxes) + sum(len(resident.cell.owed) for resident in residents),
             waiting=sum(len(box.waiting) for box in boxes),
-            restarts=self._restarts + sum(one.tree.restarts for one in here),
+            restarts=self._restarts + sum(resident.tree.restarts for resident in residents),
             evictions=self._evictions,
         )
 
@@ -187,7 +187,7 @@ class KeyedActors:
     def rests(self, key: Hashable) -> None:
         """Do nothing. `FleetActors` overrides this to give an ended actor's key back to the fleet. Thread-safe."""
 
-    def _asked(self, cell: Cell) -> None:
+    def _activate(self, cell: Cell) -> None:
         """Start the actor of a cell that has received a call. Any thread may call this; see `Cell.activate`."""
         if not self._run_there(self._admit, cell):
             cell.finish("its event loop has ended")
@@ -228,23 +228,23 @@ class KeyedActors:
             self._start_task(partial(self._live, resident))
         # One eviction at a time: each end calls `_make_room` again.
         if self._queue and not self._makes_room():
-            idle = [one for one in self._alive.values() if one.cell.is_idle and one.cell.life is not None]
+            idle = [actor for actor in self._alive.values() if actor.cell.is_idle and actor.cell.life is not None]
             if idle:
-                self._leave(min(idle, key=lambda one: one.cell.asked))
+                self._leave(min(idle, key=lambda actor: actor.cell.asked))
 
     def _makes_room(self) -> bool:
         """Return whether an actor that has no running calls is being stopped, so that another actor can soon start."""
         # An ending actor with running calls does not count, because it may itself wait for another actor to start.
-        return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
+        return any(actor.is_leaving and not actor.cell.in_hand() for actor in self._alive.values())
 
     def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
         """Return the running actors, and why one of them must end before this one can start; `(), ""` if none must."""
         # Any thread may call this.
         alive, cap = list(self._alive.values()), self.spec.cap
-        if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
+        if cap is None or len(alive) < cap or any(actor.cell is cell for actor in alive):
             return (), ""
         reason = f"{cell.name} can live when another one goes, for cap={cap}; each of those that live has to end first"
-        return [one.cell for one in alive], reason
+        return [actor.cell for actor in alive], reason
 
     def _resident(self, cell: Cell) -> _KeyedActor:
         resident = _KeyedActor(self.spec, cell, partial(self._gave_up, cell))
@@ -327,12 +327,18 @@ class KeyedActors:
         assert idle is not None
         while not self._is_closing:
             now = self.loop.now()
-            here = [one for one in self._alive.values() if not one.is_leaving and one.cell.life is not None]
-            for one in here:
-                if one.cell.is_idle and one.rests_since + idle <= now:
-                    self._leave(one)
+            residents = [
+                resident
+                for resident in self._alive.values()
+                if not resident.is_leaving and resident.cell.life is not None
+            ]
+            for resident in residents:
+                if resident.cell.is_idle and resident.rests_since + idle <= now:
+                    self._leave(resident)
             # At most `idle` ahead, because actors may start meanwhile; at least a tenth of it, against a busy loop.
-            wait = min([idle, *(one.rests_since + idle - now for one in here if not one.is_leaving)])
+            wait = min(
+                [idle, *(resident.rests_since + idle - now for resident in residents if not resident.is_leaving)]
+            )
             self._wakeup = self.loop.wakeup()
             with self.loop.scope(self.loop.now() + max(wait, idle / 10), 0.0):
                 await self._wakeup.wait()
@@ -433,7 +439,7 @@ class FleetCell(Cell):
                 handler, ask.args, ask.kwargs, title=ask.title, passes=_or_moved(None), on_begin=ask.on_begin
             )
         finally:
-            self._served = {one for one in self._served if not one.has_ended}
+            self._served = {message for message in self._served if not message.has_ended}
             self.fleet_host.rests(self.key)
 
     def _put(self, message: Message) -> None:
@@ -555,19 +561,15 @@ class FleetActors(KeyedActors):
         # Calls of one key enter the mailbox in the order in which the fleet delivered them.
         await served.until_its_turn()
         if cell.draining is not None:
-            await self._until_handed_over(ask.key)
+            # Until the key is given back, the caller would find this process as the owner again.
+            while self.membership.owned(ask.key) is not None:
+                # Asked again and again: the key can be returned only after the actor and its last call have ended.
+                self.rests(ask.key)
+                await sleep(_PAUSE)
+            raise KeyMovedError(_MOVED)
         # `LeasedRunner.handle` reads it from the message's context, which is copied from the context of this task.
         beginning.set(begin)
         return await cell.answer(handler, ask, served)
-
-    async def _until_handed_over(self, key: Hashable) -> None:
-        """Wait until this process has given back the key of a drained actor, then raise `KeyMovedError`."""
-        # Before that, the caller would find this process as the owner again.
-        while self.membership.owned(key) is not None:
-            # Asked again and again: the key can be returned only after the actor and its last call have ended.
-            self.rests(key)
-            await sleep(_PAUSE)
-        raise KeyMovedError(_MOVED)
 
     def lost(self, key: Hashable, reason: str) -> None:
         """End the actor of a key at once, because another process may own the key."""

@@ -159,9 +159,9 @@ class Message:
     """Seconds of clean-up for the handler: the grace of the calling attempt."""
 
     def __post_init__(self) -> None:
-        around = current_message.get()
+        caller = current_message.get()
         # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
-        self.asked_by = None if around is None or around.has_ended else around
+        self.asked_by = None if caller is None or caller.has_ended else caller
         self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(self.loop.task())
         self.context = unmarked(copy_context())  # tasks that the handler starts belong to its actor
         self.wakeup = self.loop.wakeup()
@@ -227,7 +227,7 @@ class Message:
     @property
     def is_awaited_here(self) -> bool:
         """Return whether a running handler of the receiving actor awaits this message, directly or through others."""
-        return any(one.target is self.target for one in self.ancestors())
+        return any(caller.target is self.target for caller in self.ancestors())
 
     @property
     def jumps_queue(self) -> bool:
@@ -236,13 +236,13 @@ class Message:
 
     def ancestors(self) -> "list[Message]":
         """Return the messages whose handlers wait for this message, directly or not, the nearest first."""
-        found: list[Message] = []
-        one = self.asked_by
-        while one is not None and not one.has_ended:
-            if one.state == "running":  # a deferred one has no handler that waits, but its own asker may
-                found.append(one)
-            one = one.asked_by
-        return found
+        ancestors: list[Message] = []
+        caller = self.asked_by
+        while caller is not None and not caller.has_ended:
+            if caller.state == "running":  # a deferred one has no handler that waits, but its own asker may
+                ancestors.append(caller)
+            caller = caller.asked_by
+        return ancestors
 
 
 current_message: ContextVar[Message | None] = ContextVar("callboard_message", default=None)
@@ -283,8 +283,7 @@ class Poison:
 
 
 def _key(handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    named = [handler, [_digest(one) for one in args], {name: _digest(one) for name, one in kwargs.items()}]
-    return digest(named)
+    return digest([handler, [_digest(arg) for arg in args], {name: _digest(arg) for name, arg in kwargs.items()}])
 
 
 def _digest(value: object) -> str:
@@ -310,11 +309,11 @@ class Needs:
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages of all sets, in order."""
-        return tuple(one for way in self.ways for one in way)
+        return tuple(message for way in self.ways for message in way)
 
     def are_met(self, ended: Container[Message]) -> bool:
         """Return whether the message need not wait any more, given that the messages in `ended` have ended."""
-        return any(all(one in ended for one in way) for way in self.ways)
+        return any(all(message in ended for message in way) for way in self.ways)
 
 
 NOTHING = Needs(((),))  # one alternative without messages: always met
@@ -330,11 +329,23 @@ def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
     ancestors = asked.ancestors()
     if not ancestors:
         return None
-    # The ancestors are left out: they cannot end before this call does. If it can end without them, there is no circle.
-    found = _found(asked, frozenset(ancestors), needs_of)
-    if asked in _go_on(found):
+    # All messages for which the call waits, directly or not. The ancestors are left out: they cannot end before this
+    # call does. If it can end without them, there is no circle.
+    needs: dict[Message, Needs] = {}
+    todo = [asked]
+    while todo:
+        message = todo.pop()
+        if message not in needs and message not in ancestors:
+            # Other threads go on during the search. A complete circle stays as it is unless one of its calls is
+            # cancelled.
+            needs[message] = needs_of(message)
+            todo += needs[message].messages
+    free: set[Message] = set()
+    while more := {message for message, need in needs.items() if message not in free and need.are_met(free)}:
+        free |= more
+    if asked in free:
         return None
-    way = _way(asked, frozenset(ancestors), found)
+    way = _way(asked, frozenset(ancestors), needs)
     # The chain for the error: from the ancestor at which the circle closes, down to the asker, and back to it.
     between = ancestors[: ancestors.index(way[-1])] if way[-1] in ancestors else []
     if way == [asked, ancestors[0]] and asked.target is ancestors[0].target:
@@ -344,32 +355,10 @@ def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
 
 def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
     """Return why the actor of one of these messages cannot start now, as text for an error; empty if all can start."""
-    return next((needs.room for one in chain if (needs := needs_of(one)).room), "")
+    return next((needs.room for message in chain if (needs := needs_of(message)).room), "")
 
 
-def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """Return the `Needs` of a call and of all messages for which it waits, directly or not; leave out `ancestors`."""
-    found: dict[Message, Needs] = {}
-    todo = [asked]
-    while todo:
-        one = todo.pop()
-        if one not in found and one not in ancestors:
-            found[one] = needs_of(one)
-            # Other threads go on during the search. A complete circle stays as it is unless one of its calls is
-            # cancelled.
-            todo += found[one].messages
-    return found
-
-
-def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
-    """Return the messages in `found` that can end even if no message outside of `found` ends."""
-    free: set[Message] = set()
-    while more := {one for one, needs in found.items() if one not in free and needs.are_met(free)}:
-        free |= more
-    return free
-
-
-def _way(asked: Message, ancestors: frozenset[Message], found: Mapping[Message, Needs]) -> list[Message]:
+def _way(asked: Message, ancestors: frozenset[Message], needs: Mapping[Message, Needs]) -> list[Message]:
     """Return the shortest path of waits from the call to a message in `ancestors`; only the call if no path exists."""
     # Breadth first: the shortest chain is the easiest to understand in an error.
     ways = deque([[asked]])
@@ -378,10 +367,10 @@ def _way(asked: Message, ancestors: frozenset[Message], found: Mapping[Message, 
         way = ways.popleft()
         if way[-1] in ancestors:
             return way
-        for one in found[way[-1]].messages:
-            if one not in seen:
-                seen.add(one)
-                ways.append([*way, one])
+        for message in needs[way[-1]].messages:
+            if message not in seen:
+                seen.add(message)
+                ways.append([*way, message])
     return [asked]
 
 
@@ -431,7 +420,9 @@ class Mailbox:
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
         """Take the first message of the queue if its handler may begin now, and return it; return `None` otherwise."""
-        waiting = (one for one in self.waiting if one.is_awaited_here) if only_awaited_here else iter(self.waiting)
+        waiting = (
+            (entry for entry in self.waiting if entry.is_awaited_here) if only_awaited_here else iter(self.waiting)
+        )
         if (message := next(waiting, None)) is None:
             return None
         group = message.handler.group
@@ -456,15 +447,15 @@ class Mailbox:
     def needs(self, message: Message) -> Needs:
         """Return the messages that must end before a waiting message can begin."""
         running = tuple(self.running)
-        for one in self.waiting:
-            if one.handler.group is None or one.handler.group != self._group:
+        for entry in self.waiting:
+            if entry.handler.group is None or entry.handler.group != self._group:
                 # This message, or one before it in the queue, runs alone: it begins when nothing runs.
                 return Needs((running,))
-            if one is message:
+            if entry is message:
                 break
         # All messages up to this one join the running group, so any end that frees a place is enough.
         full = self._group is not None and self._is_full(self._group)
-        return Needs(tuple((one,) for one in running)) if full else NOTHING
+        return Needs(tuple((entry,) for entry in running)) if full else NOTHING
 
     def _is_full(self, group: str) -> bool:
         limit = self._groups.get(group)

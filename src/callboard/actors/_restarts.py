@@ -135,11 +135,18 @@ class Restarts:
         restart = self.children[index].restart
         is_restarted = restart == "permanent" or (restart == "transient" and how == "abnormal")
         if how == "never_starts" or not is_restarted:
-            return self._stays_away(index)
-        self._window = [one for one in self._window if one[0] > now - self.period]
+            self._away.add(index)
+            significant = {number for number, child in enumerate(self.children) if child.significant}
+            if index in significant and (
+                self.auto_shutdown == "any_significant"
+                or (self.auto_shutdown == "all_significant" and significant <= self._away)
+            ):
+                return ShutDown(index)
+            return Forget(index)
+        self._window = [entry for entry in self._window if entry[0] > now - self.period]
         if is_refused:
             # Poison of one child must not use up the intensity: from now on the call cannot crash it again.
-            self._window = [one for one in self._window if one[1:] != (index, cause)]
+            self._window = [entry for entry in self._window if entry[1:] != (index, cause)]
         else:
             self._window.append((now, index, cause))
         restarts = len(self._window)
@@ -147,25 +154,11 @@ class Restarts:
         if restarts > self.intensity:
             return GiveUp(index, restarts)
         delay = self.backoff.delay(max(1, restarts), self.chance())
-        others = self._others(index)
+        first = {"one_for_one": len(self.children), "one_for_all": 0, "rest_for_one": index}[self.strategy]
+        others = tuple(
+            other for other in range(first, len(self.children)) if other != index and other not in self._away
+        )
         # OTP's rule: a temporary child that is stopped with the others is not started again.
-        self._away.update(one for one in others if self.children[one].restart == "temporary")
+        self._away.update(other for other in others if self.children[other].restart == "temporary")
         starts = tuple(sorted({index, *others} - self._away))
         return StartAgain(others, starts, delay)
-
-    def _stays_away(self, index: int) -> Decision:
-        self._away.add(index)
-        significant = {number for number, child in enumerate(self.children) if child.significant}
-        if index in significant and (
-            self.auto_shutdown == "any_significant"
-            or (self.auto_shutdown == "all_significant" and significant <= self._away)
-        ):
-            return ShutDown(index)
-        return Forget(index)
-
-    def _others(self, index: int) -> tuple[int, ...]:
-        """Return the indexes of the other children that the strategy stops because this child has ended."""
-        if self.strategy == "one_for_one":
-            return ()
-        first = 0 if self.strategy == "one_for_all" else index
-        return tuple(one for one in range(first, len(self.children)) if one != index and one not in self._away)

@@ -56,7 +56,9 @@ class InThread:
     @classmethod
     def of(cls, journal: Journal, key: Hashable) -> "InThread":
         """Return the key of an actor whose state is stored in the conversation thread of a journal."""
-        return cls(journal.identity, _text(key), journal.thread_id, key)
+        # The prefixes keep texts and digests of other keys apart, and both apart from no key.
+        text = "" if key is None else f"={key}" if type(key) is str else f"%{digest(key)}"
+        return cls(journal.identity, text, journal.thread_id, key)
 
     def __repr__(self) -> str:
         return repr(self.thread_id) if self.key is None else f"{self.thread_id!r}, {self.key!r}"
@@ -67,13 +69,6 @@ def own_key(key: Hashable) -> Hashable:
     if not isinstance(key, InThread):
         return key
     return key.thread_id if key.key is None else key.key
-
-
-def _text(key: Hashable) -> str:
-    if key is None:
-        return ""
-    # The prefixes keep texts and digests of other keys apart, and both apart from no key.
-    return f"={key}" if type(key) is str else f"%{digest(key)}"
 
 
 class JournalSnapshots:
@@ -93,9 +88,9 @@ class JournalSnapshots:
             return None  # restarted between two runs: without a version here, the next run restarts it from its place
         # Read before the await: if the state changes during it, the version differs, and the next run loads again.
         version = journal.version(actor, key.text)
-        found = await journal.load(actor, key.text)
+        state = await journal.load(actor, key.text)
         self._versions[key] = version
-        return found
+        return state
 
     async def keep(
         self, actor: str, key: Hashable, taken: Callable[[], Awaitable[object]], call_id: str | None

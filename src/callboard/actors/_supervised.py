@@ -204,7 +204,11 @@ class ActorUnit:
                     await self._save(snapshot)
                 # A failed save is logged and the result kept, unless another process owns the key and goes on without
                 # this state.
-                return self._lost_with_key(call_id) if self.cell.has_lost_state else None
+                ownership = self.cell.ownership
+                if not self.cell.has_lost_state or ownership is None or ownership.is_current:
+                    return None
+                reason = "its process lost its key, and the state after it was not kept"
+                return ActorDiedError(self.cell.name, call_id, reason)
             try:
                 await self._snapshots.keep(self.spec.name, self.cell.key, taken, call_id)
             except Exception as error:
@@ -212,13 +216,6 @@ class ActorUnit:
                 failed.__cause__ = error
                 return failed
         return None
-
-    def _lost_with_key(self, call_id: str | None) -> Exception | None:
-        """Return an error if this process lost the actor's key, so that a call's state was not saved; else `None`."""
-        ownership = self.cell.ownership
-        if ownership is None or ownership.is_current:
-            return None
-        return ActorDiedError(self.cell.name, call_id, "its process lost its key, and the state after it was not kept")
 
     async def _save(self, snapshot: object) -> None:
         """Save the state within `stop_timeout`. A failure is logged, and does not change the result of any call."""

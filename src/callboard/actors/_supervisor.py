@@ -138,8 +138,8 @@ class Tree:
 
     def _next_due(self) -> StartAgain | None:
         """Return a delayed restart that is due, or `None`; drop the restarts of children that run again."""
-        self._due = [one for one in self._due if not any(self.units[index].is_alive for index in one[1].starts)]
-        first = min(self._due, key=lambda one: one[0], default=None)
+        self._due = [due for due in self._due if not any(self.units[index].is_alive for index in due[1].starts)]
+        first = min(self._due, key=lambda due: due[0], default=None)
         if first is None or first[0] > self.loop.now():
             return None
         self._due.remove(first)
@@ -207,13 +207,16 @@ class Tree:
         for index in set(again.stops) - set(again.starts):
             self.units[index].finish("it was stopped with another one, and is not restarted")
         # Here other children are stopped, too: this task may pause, since the whole group waits.
-        await self._pause(again.delay)
+        until = self.loop.now() + again.delay
+        while not self._is_stopping and self.loop.now() < until:
+            # Ends of other children wake this task; they stay in `_ends` until the pause is over.
+            await self._wait(until)
         for index in again.starts:
             unit = self.units[index]
             if self._is_stopping:
                 return None  # a child started after `stop()` would never be stopped
             # If the start fails, its new delay counts, not that of an earlier end.
-            self._due = [one for one in self._due if index not in one[1].starts]
+            self._due = [due for due in self._due if index not in due[1].starts]
             try:
                 self.restarts += 1
                 await unit.start()
@@ -232,12 +235,6 @@ class Tree:
                 await self._end_all(error)
                 return None
         return None
-
-    async def _pause(self, seconds: float) -> None:
-        until = self.loop.now() + seconds
-        while not self._is_stopping and self.loop.now() < until:
-            # Ends of other children wake this task; they stay in `_ends` until the pause is over.
-            await self._wait(until)
 
     async def _end_all(self, error: BaseException | None) -> None:
         """End the supervisor from within its own task, and report the end through the callback `on_end`."""
@@ -314,7 +311,7 @@ class Supervisor(Openable):
         self._failed: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f"Supervisor([{', '.join(one.name for one in self._children)}], name={self.name!r})"
+        return f"Supervisor([{', '.join(child.name for child in self._children)}], name={self.name!r})"
 
     async def __aenter__(self) -> Self:
         if self._tree is not None and not is_over(self._tree.loop):
@@ -417,11 +414,11 @@ class Supervisor(Openable):
     def tree(self, on_end: OnEnd) -> Tree:
         """Return a new `Tree` with new children, not yet started; `on_end` is called if the tree ends by itself."""
         tree = Tree(self.name, self._make_restarts, on_end)
-        for one in self._children:
-            if isinstance(one, Supervisor):
-                tree.units.append(one.tree(tree.child_ended))
+        for child in self._children:
+            if isinstance(child, Supervisor):
+                tree.units.append(child.tree(tree.child_ended))
             else:
-                tree.units.append(ActorUnit(one, tree.child_ended, cell_for(one, Cell)))
+                tree.units.append(ActorUnit(child, tree.child_ended, cell_for(child, Cell)))
         return tree
 
 
@@ -471,27 +468,25 @@ def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AbstractAsyncCon
 def _checked(children: object) -> "list[ChildSpec[Any] | Supervisor]":
     if isinstance(children, (str, bytes, ChildSpec, Actor, Supervisor)) or not isinstance(children, Sequence):
         raise TypeError(f"Supervisor takes a list of actors, such as Supervisor([Notebook(path)]); got {children!r}")
-    found: list[ChildSpec[Any] | Supervisor] = []
-    for one in children:
-        spec = one if isinstance(one, Supervisor) else spec_of(one)
+    checked: list[ChildSpec[Any] | Supervisor] = []
+    for child in children:
+        spec = child if isinstance(child, Supervisor) else spec_of(child)
         if isinstance(spec, ChildSpec):
-            _check_child(spec)
-        if any(spec.name == other.name for other in found):
+            # Options that only keyed actors, nodes, agents or fleets support.
+            if (spec.key, spec.cap, spec.idle) != (None, None, None):
+                raise ValueError(f"child({spec.name}): key, cap and idle are for a node, or for keyed(...)")
+            if (spec.intensity, spec.period) != (INTENSITY, PERIOD):
+                raise ValueError(f"child({spec.name}): here its supervisor has them for all: Supervisor(intensity=...)")
+            if spec.prefix:
+                raise ValueError(
+                    f"child({spec.name}): prefix is for the names of tools, in a node; got {spec.prefix!r}"
+                )
+            check_store(spec, "a supervisor of its own")
+            check_fleet(spec, "a supervisor of its own")
+        if any(spec.name == other.name for other in checked):
             raise ValueError(f"two children are named {spec.name!r}; give one a name: child({spec.name}, name='other')")
-        found.append(spec)
-    return found
-
-
-def _check_child(spec: ChildSpec[Any]) -> None:
-    """Raise an error if a child has options that only keyed actors, nodes, agents or fleets support."""
-    if (spec.key, spec.cap, spec.idle) != (None, None, None):
-        raise ValueError(f"child({spec.name}): key, cap and idle are for a node, or for keyed(...)")
-    if (spec.intensity, spec.period) != (INTENSITY, PERIOD):
-        raise ValueError(f"child({spec.name}): here its supervisor has them for all: Supervisor(intensity=...)")
-    if spec.prefix:
-        raise ValueError(f"child({spec.name}): prefix is for the names of tools, in a node; got {spec.prefix!r}")
-    check_store(spec, "a supervisor of its own")
-    check_fleet(spec, "a supervisor of its own")
+        checked.append(spec)
+    return checked
 
 
 def _actors_in(tree: Tree) -> "list[ActorUnit]":
