@@ -57,15 +57,21 @@ def corrections(value: Any, alternatives: Iterable[Schema]) -> list[tuple[Kind, 
     # text, texts with separators for lists. Neither is text that looks like JSON but is invalid.
     due = set[str]().union(*map(types_of, alternatives))
     if isinstance(value, str):
-        return [*_of_text(value, due, [c for one in alternatives for c in choices_of(one) or () if isinstance(c, str)])]
+        return [
+            *_of_text(
+                value,
+                due,
+                [choice for schema in alternatives for choice in choices_of(schema) or () if isinstance(choice, str)],
+            )
+        ]
     if isinstance(value, list):
         return [("item", value[0])] if len(value) == 1 and due and "array" not in due else []
-    found: list[tuple[Kind, Any]] = []
+    possible: list[tuple[Kind, Any]] = []
     if "array" in due and value is not None and not (isinstance(value, dict) and "object" in due):
-        found.append(("list", [value]))
+        possible.append(("list", [value]))
     if "string" in due and isinstance(value, int) and not isinstance(value, bool):
-        found.append(("text", str(value)))
-    return found
+        possible.append(("text", str(value)))
+    return possible
 
 
 def _of_text(text: str, due: set[str], choices: list[str]) -> Iterator[tuple[Kind, Any]]:
@@ -91,8 +97,8 @@ def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
     # Required names that are absent or, if the schema forbids others, any absent name.
     targets = [name for name in (properties if is_closed else schema.get("required", ())) if name not in value]
     unknown = [name for name in value if name not in properties]
-    found = {name: target for name in unknown if (target := the_one(name, targets)) is not None}
-    return found if len(set(found.values())) == len(found) else {}
+    names = {name: target for name in unknown if (target := the_one(name, targets)) is not None}
+    return names if len(set(names.values())) == len(names) else {}
 
 
 def is_wrapper(name: str, tool: str) -> bool:
@@ -110,7 +116,7 @@ def the_one(word: str, choices: Iterable[str]) -> str | None:
     folded = {choice: fold(choice) for choice in choices if len(choice) <= _MAX_WORD}
     key = fold(word)
     near = [choice for choice, other in folded.items() if other == key]
-    near = near or [choice for choice, other in folded.items() if _one_slip(key, other)]
+    near = near or [choice for choice, other in folded.items() if _differ_by_one_slip(key, other)]
     return near[0] if len(near) == 1 and near[0] != word else None
 
 
@@ -119,20 +125,21 @@ def fold(word: str) -> str:
     return re.sub(r"(?<=[^\W\d_])[\s_-]+(?=\w)|(?<=\w)[\s_-]+(?=[^\W\d_])", "", word.strip()).casefold()
 
 
-def _one_slip(one: str, other: str) -> bool:
-    if min(len(one), len(other)) < _LEAST_WORD or not (one.isalpha() and other.isalpha()):
+def _differ_by_one_slip(word: str, other: str) -> bool:
+    if min(len(word), len(other)) < _LEAST_WORD or not (word.isalpha() and other.isalpha()):
         return False
-    start = _common(one, other)
-    one, other = one[start:], other[start:]
-    end = min(_common(one[::-1], other[::-1]), len(one), len(other))
-    one, other = one[: len(one) - end], other[: len(other) - end]
-    swapped = len(one) == 2 and one == other[::-1]
-    return start > 0 and (max(len(one), len(other)) <= 1 or swapped)
+    start = _common_length(word, other)
+    word, other = word[start:], other[start:]
+    end = _common_length(word[::-1], other[::-1])
+    word, other = word[: len(word) - end], other[: len(other) - end]
+    is_swapped = len(word) == 2 and word == other[::-1]
+    return start > 0 and (max(len(word), len(other)) <= 1 or is_swapped)
 
 
-def _common(one: str, other: str) -> int:
+def _common_length(word: str, other: str) -> int:
     """Return the length of the longest common beginning of two words."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(word, other, strict=False))
+    return next((length for length, (a, b) in pairs if a != b), min(len(word), len(other)))
 
 
 UNREADABLE = object()
@@ -148,7 +155,13 @@ def read(text: str) -> Any:
     text = unfenced(text)
     for form in (str, _as_json):
         try:
-            value = _loads(form(text))
+            value = json.loads(
+                form(text),
+                strict=False,
+                object_pairs_hook=_object,
+                parse_float=_finite,
+                parse_constant=_refuse_constant,
+            )
         except (ValueError, RecursionError):
             continue
         return value if is_small(value) else UNREADABLE
@@ -162,12 +175,6 @@ def unfenced(text: str) -> str:
         return text
     language, _, body = text[3:-3].partition("\n")
     return body.strip() if language.strip().lower() in ("", "json", "python") else text
-
-
-def _loads(text: str) -> Any:
-    return json.loads(
-        text, strict=False, object_pairs_hook=_object, parse_float=_finite, parse_constant=_refuse_constant
-    )
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -207,15 +214,12 @@ def _as_json(text: str) -> str:
         match = _TOKEN.match(text, at)
         if match is None or (match["last"] and (not pieces or pieces[-1] in ("[", "{", ":", ","))):
             raise ValueError("neither JSON nor Python")
-        pieces.append(_piece(match))
+        if match["quoted"] is not None:
+            pieces.append('"' + re.sub(r'\\(.)|"', _requoted, match["quoted"], flags=re.DOTALL) + '"')
+        else:
+            pieces.append(match["plain"] or _CONSTANTS.get(match["word"] or "", ""))
         at = match.end()
     return " ".join(pieces)
-
-
-def _piece(match: re.Match[str]) -> str:
-    if match["quoted"] is not None:
-        return '"' + re.sub(r'\\(.)|"', _requoted, match["quoted"], flags=re.DOTALL) + '"'
-    return match["plain"] or _CONSTANTS.get(match["word"] or "", "")
 
 
 def _requoted(match: re.Match[str]) -> str:
@@ -266,20 +270,20 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
             faults = contract.faults(args)
             if not faults:
                 return Repaired(args, tuple(dict.fromkeys(repairs))) if repairs else None
-            found = [[*_corrections_of(contract.shape, args, group)] for group in _groups(contract.shape, faults)]
+            choices = [[*_corrections_of(contract.shape, args, group)] for group in _groups(contract.shape, faults)]
             if (inner := _unwrapped(contract, args)) is not None:
-                if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(found):
+                if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(choices):
                     return None  # an argument with the name of a wrapper: either may be meant
                 repairs.append(Repair("wrapper", "*", *args))
                 args = inner
                 continue
             args = copied(args)
-            for choices in found:
+            for corrections_of_group in choices:
                 # The value of a fault may have been valid in another alternative: a second correction is another
                 # meaning, so nothing is repaired.
-                if len(choices) != 1:
+                if len(corrections_of_group) != 1:
                     return None
-                [(path, value, made)] = choices
+                [(path, value, made)] = corrections_of_group
                 args = _with(args, path, value)
                 repairs += made
     except Exception as error:
@@ -298,7 +302,9 @@ def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
         path = fault[: next((at for at, step in enumerate(steps) if not step), len(steps)) - 1]
         # A value that breaks one alternative may be valid in another: all faults within them are one group.
         unions = (
-            at for at, step in enumerate(steps[: len(path) + 1]) if sum(one.get("type") != "null" for one in step) > 1
+            at
+            for at, step in enumerate(steps[: len(path) + 1])
+            if sum(schema.get("type") != "null" for schema in step) > 1
         )
         group = groups.setdefault(path[: next(unions, len(path))], [])
         if path not in group:
@@ -314,8 +320,8 @@ def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator
         alternatives = shape.along(path)[-1]
         for kind, new in corrections(value, alternatives) if path else ():
             yield path, new, [Repair(kind, _place(shape, path))]
-        for one in alternatives if isinstance(value, dict) else ():
-            if names := renamed(value, one):
+        for schema in alternatives if isinstance(value, dict) else ():
+            if names := renamed(value, schema):
                 made = [Repair("name", _place(shape, (*path, right)), name) for name, right in names.items()]
                 yield path, {names.get(name, name): item for name, item in value.items()}, made
 
@@ -339,24 +345,24 @@ def _with(args: Args, path: Path, value: Any) -> Args:
     """Set the value at a path in the arguments, in place, and return the arguments."""
     if not path:
         return cast("Args", value)
-    here: Any = args
+    parent: Any = args
     for key in path[:-1]:
-        here = here[key]
-    here[path[-1]] = value
+        parent = parent[key]
+    parent[path[-1]] = value
     return args
 
 
 def _place(shape: Shape, path: Path) -> str:
     steps = shape.along(path)
     return ".".join(
-        key if isinstance(key, str) and any(key in one.get("properties", {}) for one in step) else "*"
+        key if isinstance(key, str) and any(key in schema.get("properties", {}) for schema in step) else "*"
         for key, step in zip(path, steps, strict=False)
     )
 
 
 # Middleware
 
-_TOLD = 8
+_MOST_CLAUSES = 8
 """Maximum number of repairs that the message to the model lists."""
 
 
@@ -420,7 +426,7 @@ class RepairArguments(Middleware):
 
 
 def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:
-    distinct = dict.fromkeys((one.place, one.kind) for one in repairs)
+    distinct = dict.fromkeys((repair.place, repair.kind) for repair in repairs)
     return {"arguments": [place for place, _ in distinct], "kinds": [kind for _, kind in distinct]}
 
 
@@ -432,7 +438,15 @@ def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], 
         return output
     update: dict[str, Any] = {"additional_kwargs": with_facts(output, repaired=_facts(repairs))}
     if tells:
-        content, text = output.content, _sentence(repairs)
+        # The name that the model wrote is untrusted: cut and escaped, so that it cannot forge a line of the message.
+        changes = [(repair, _DONE[repair.kind].format(written=ascii(repair.written[:60]))) for repair in repairs]
+        clauses = dict.fromkeys(
+            done if repair.kind == "wrapper" else f"{repair.place} {done}" for repair, done in changes
+        )
+        more = f"; and {len(clauses) - _MOST_CLAUSES} more" if len(clauses) > _MOST_CLAUSES else ""
+        listed = "; ".join([*clauses][:_MOST_CLAUSES])
+        text = f"[The arguments of this call were repaired: {listed}{more}.]"
+        content = output.content
         if isinstance(content, str):
             update["content"] = f"{content}\n\n{text}" if content else text
         else:
@@ -449,15 +463,3 @@ _DONE: Mapping[Kind, str] = {
     "name": "was called {written}",
     "wrapper": "all were inside of {written}",
 }
-
-
-def _sentence(repairs: Iterable[Repair]) -> str:
-    told = list(dict.fromkeys(_clause(one) for one in repairs))
-    more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
-    return f"[The arguments of this call were repaired: {'; '.join(told[:_TOLD])}{more}.]"
-
-
-def _clause(one: Repair) -> str:
-    # The name that the model wrote is untrusted: cut and escaped, so that it cannot forge a line of the message.
-    done = _DONE[one.kind].format(written=ascii(one.written[:60]))
-    return done if one.kind == "wrapper" else f"{one.place} {done}"

@@ -38,20 +38,25 @@ class Shape:
         self._document = document
         # Keyed by `id()`. The schema itself is kept as well, because the id of a freed object may be reused.
         self._seen: dict[int, tuple[object, list[Schema]]] = {}
-        found = self.alternatives(document)
-        self.root: Schema = _without(found[0], hidden) if len(found) == 1 else document
+        self.root: Schema = document
+        alternatives = self.alternatives(document)
+        if len(alternatives) == 1:
+            [schema] = alternatives
+            properties = {name: part for name, part in schema.get("properties", {}).items() if name not in hidden}
+            required = [name for name in schema.get("required", ()) if name not in hidden]
+            self.root = {**schema, "properties": properties, "required": required}
 
     def alternatives(self, schema: object) -> list[Schema]:
         """Return the alternative schemas that a schema combines, such as in `anyOf`, with resolved references."""
-        known = self._seen.get(id(schema))
-        if known is None:
+        entry = self._seen.get(id(schema))
+        if entry is None:
             resolved: list[Schema]
             try:
                 resolved = self._resolved(schema, 0, _Budget(_MAX_PARTS))
             except TooManyChoicesError:
                 resolved = [{}]  # any value: nothing is known of what the schema wants
-            known = self._seen[id(schema)] = (schema, resolved)
-        return known[1]
+            entry = self._seen[id(schema)] = (schema, resolved)
+        return entry[1]
 
     def _resolved(self, schema: object, depth: int, budget: "_Budget") -> list[Schema]:
         budget.spend(1)
@@ -77,16 +82,19 @@ class Shape:
     def _target(self, reference: Any) -> Schema:
         if not isinstance(reference, str):
             return cast("Schema", reference)
-        found = _at(reference, self._document) if reference.startswith("#") else None
-        return {} if found is None else cast("Schema", found)
+        # A JSON pointer within the document; other documents are not fetched.
+        part: Any = self._document if reference.startswith("#") else None
+        for key in reference.split("/")[1:]:
+            part = part.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+        return {} if part is None else cast("Schema", part)
 
     def along(self, path: Path) -> list[list[Schema]]:
         """Return the alternative schemas for the root value, then for each value on a path of keys and indices."""
         steps = [self.alternatives(self.root)]
         for key in path:
-            around = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
-            found = [one for schema in around for one in self.alternatives(_inner(schema, key))]
-            steps.append(list({id(one): one for one in found}.values()))
+            containers = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
+            inner = [part for schema in containers for part in self.alternatives(_inner(schema, key))]
+            steps.append(list({id(schema): schema for schema in inner}.values()))
         return steps
 
     def faults(self, value: object) -> list[Path]:
@@ -99,21 +107,28 @@ class Shape:
 
     @cached_property
     def _validator(self) -> Any:
-        return _validator_of(self.root)
+        """`jsonschema` validator for the draft that the schema names, or for draft 2020-12."""
+        # From an extra; `contract_of()` has checked that it is installed.
+        from jsonschema import Draft202012Validator, validators
+        from referencing import Registry
+
+        draft = validators.validator_for(self.root, default=Draft202012Validator)
+        keywords = {
+            **dict.fromkeys(_IGNORED, lambda *_: None),
+            "additionalProperties": _unless_patterns(draft.VALIDATORS["additionalProperties"]),
+            **{word: _counted(draft.VALIDATORS[word]) for word in _COUNTED if word in draft.VALIDATORS},
+        }
+        extend: Any = validators.extend
+        # An empty registry: references to other documents fail instead of being fetched.
+        return extend(draft, keywords)(_of_one_draft(self.root), registry=Registry())
 
 
-def _without(schema: Schema, names: frozenset[str]) -> Schema:
-    properties = {name: one for name, one in schema.get("properties", {}).items() if name not in names}
-    required = [name for name in schema.get("required", ()) if name not in names]
-    return {**schema, "properties": properties, "required": required}
-
-
-def _merged(one: Schema, other: Schema) -> Schema:
-    both = {**one, **other}
-    if "properties" in one and "properties" in other:
-        both["properties"] = {**one["properties"], **other["properties"]}
-    if "required" in one and "required" in other:
-        both["required"] = [*one["required"], *other["required"]]
+def _merged(schema: Schema, other: Schema) -> Schema:
+    both = {**schema, **other}
+    if "properties" in schema and "properties" in other:
+        both["properties"] = {**schema["properties"], **other["properties"]}
+    if "required" in schema and "required" in other:
+        both["required"] = [*schema["required"], *other["required"]]
     return both
 
 
@@ -140,9 +155,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 def types_of(schema: Schema) -> set[str]:
     """Return the JSON types that a schema allows; an empty set if it allows any type."""
-    given = schema.get("type")
-    if given is not None:
-        return set(given) if isinstance(given, list) else {given}
+    types = schema.get("type")
+    if types is not None:
+        return set(types) if isinstance(types, list) else {types}
     return {name for value in choices_of(schema) or () for name in _TYPES if is_type(value, name)}
 
 
@@ -199,23 +214,6 @@ class _Budget:
 _choices: ContextVar[_Budget] = ContextVar("callboard_schema_choices")
 
 
-def _validator_of(schema: Schema) -> Any:
-    """Return a `jsonschema` validator for the draft that a schema names, or for draft 2020-12."""
-    # From an extra; `contract_of()` has checked that it is installed.
-    from jsonschema import Draft202012Validator, validators
-    from referencing import Registry
-
-    draft = validators.validator_for(schema, default=Draft202012Validator)
-    keywords = {
-        **dict.fromkeys(_IGNORED, _anything),
-        "additionalProperties": _unless_patterns(draft.VALIDATORS["additionalProperties"]),
-        **{word: _counted(draft.VALIDATORS[word]) for word in _COUNTED if word in draft.VALIDATORS},
-    }
-    extend: Any = validators.extend
-    # An empty registry: references to other documents fail instead of being fetched.
-    return extend(draft, keywords)(_of_one_draft(schema), registry=Registry())
-
-
 def _places(error: Any) -> Iterator[Path]:
     if not error.context:
         # A `False` schema has no keyword. The value must not exist, so the fault is in the object around it.
@@ -223,21 +221,17 @@ def _places(error: Any) -> Iterator[Path]:
         yield path if error.validator else path[:-1]
         return
     alternatives = defaultdict[object, list[Any]](list)
-    for one in error.context:
-        alternatives[one.schema_path[0]].append(one)
+    for part in error.context:
+        alternatives[part.schema_path[0]].append(part)
     # Ignore alternatives of another type: a broken object is not a failed attempt to write `null`.
     suited = [
         errors
         for errors in alternatives.values()
-        if not any(one.validator in _OF_KIND and not one.path for one in errors)
+        if not any(part.validator in _OF_KIND and not part.path for part in errors)
     ]
     for errors in suited or alternatives.values():
-        for one in errors:
-            yield from _places(one)
-
-
-def _anything(*_: object) -> None:
-    """Accept any value. This function replaces jsonschema's check of the schema keywords in `_IGNORED`."""
+        for part in errors:
+            yield from _places(part)
 
 
 def _unless_patterns(keyword: Any) -> Any:
@@ -260,14 +254,6 @@ def _counted(keyword: Any) -> Any:
         yield from keyword(validator, parts, instance, schema) or ()
 
     return judge
-
-
-def _at(reference: str, document: Schema) -> Any:
-    """Return the part of a document that a reference with a JSON pointer names; `None` if this part does not exist."""
-    here: Any = document
-    for key in reference.split("/")[1:]:
-        here = here.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(here, Mapping) else None
-    return here
 
 
 def _of_one_draft(schema: Any) -> Any:
@@ -304,7 +290,14 @@ class Contract:
     @cached_property
     def shape(self) -> Shape:
         """Structure of valid arguments, as the tool's schema describes it."""
-        return Shape(_json_schema(self._schema), self.injected)
+        schema: Any = self._schema
+        if not isinstance(schema, dict):
+            # Not the tool's `tool_call_schema`: it lacks aliases, and does not say that extra arguments are forbidden.
+            try:
+                schema = schema.model_json_schema(schema_generator=_AnySchema)
+            except Exception:
+                schema = {}  # an empty schema allows everything, so nothing will be repaired
+        return Shape(schema, self.injected)
 
     def faults(self, args: Args) -> tuple[Path, ...]:
         """Return the paths of invalid values in the arguments, without injected arguments; empty if all are valid."""
@@ -324,7 +317,7 @@ class Contract:
         if not isinstance(error, ValidationError) or error.error_count() > MAX_NODES:
             return [()]
         details = error.errors(include_url=False, include_context=False, include_input=False)
-        return [one["loc"] for one in details if not one["loc"] or one["loc"][0] not in self.injected]
+        return [detail["loc"] for detail in details if not detail["loc"] or detail["loc"][0] not in self.injected]
 
 
 def contract_of(tool: BaseTool) -> Contract | None:
@@ -348,13 +341,13 @@ def _located(location: tuple[Any, ...], args: Args) -> Path:
     """Return the path of the invalid value in the arguments, from the location that a pydantic error reports."""
     # A location may also name members of unions and missing arguments; keys that the arguments lack are skipped.
     path: list[str | int] = []
-    here: Any = args
+    container: Any = args
     for key in location:
-        if (isinstance(here, dict) and key in here) or (
-            isinstance(here, list) and isinstance(key, int) and key < len(here)
+        if (isinstance(container, dict) and key in container) or (
+            isinstance(container, list) and isinstance(key, int) and key < len(container)
         ):
             path.append(key)
-            here = here[key]
+            container = container[key]
     return tuple(path)
 
 
@@ -395,13 +388,3 @@ class _AnySchema(GenerateJsonSchema):
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
-
-
-def _json_schema(schema: Any) -> Schema:
-    if isinstance(schema, dict):
-        return cast("Schema", schema)
-    # Not the tool's `tool_call_schema`: it lacks aliases and the information that extra arguments are forbidden.
-    try:
-        return cast("Schema", schema.model_json_schema(schema_generator=_AnySchema))
-    except Exception:
-        return {}  # an empty schema allows everything, so nothing will be repaired

@@ -112,7 +112,8 @@ def _spell_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo
         yield from _spell_in_type(path, fields["root"].annotation)
         return
     name, rest = path[0], path[1:]
-    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)) and _has_alias_generator(annotation):
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    if not is_model and (getattr(annotation, "__pydantic_config__", None) or {}).get("alias_generator") is not None:
         raise NoSuchPathError("its `alias_generator` makes names that no rule can know; take a pydantic model instead")
     config = getattr(annotation, "model_config", {})
     is_open = config.get("extra") == "allow"
@@ -154,11 +155,6 @@ def _fields_of(annotation: Any) -> Mapping[str, FieldInfo] | None:
             for name, hint in hints.items()
         }
     return None
-
-
-def _has_alias_generator(annotation: Any) -> bool:
-    config = getattr(annotation, "__pydantic_config__", None) or {}
-    return config.get("alias_generator") is not None
 
 
 def _spellings_of(name: str, field: FieldInfo, *, by_name: bool) -> list[Path]:

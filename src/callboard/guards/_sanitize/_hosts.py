@@ -9,7 +9,7 @@ import re
 import string
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from callboard._records._policies import check_count
@@ -78,7 +78,12 @@ class Url:
                 raise TypeError(f"Url({name}=...) takes several: {name}={{{getattr(self, name)!r}}}")
         if wrong := [scheme for scheme in self.schemes if not _SCHEME.fullmatch(scheme)]:
             raise ValueError(f"Url(schemes=...) takes names in lower case, such as 'https'; got {wrong[0]!r}")
-        _check_ports(self.ports)
+        if self.ports is not None:
+            ports: Any = self.ports
+            if not isinstance(ports, Collection) or isinstance(ports, str):
+                raise TypeError(f"Url(ports=...) takes several: ports={{443}}; got {ports!r}")
+            for port in ports:
+                check_count("Url(ports=...)", port, least=0)
         if not isinstance(self.resolve, bool) and not is_async(self.resolve):
             raise TypeError(f"Url(resolve=...) takes True or an async function (host, port), got {self.resolve!r}")
         if self.hosts is not None:
@@ -110,19 +115,14 @@ class Url:
         if len(value) > _MOST:
             raise RefusedError("size", f"it has {len(value):,} characters, and {_MOST:,} are the most")
         target = read_url(value, self.schemes)
-        self._check_host(target.host)
+        if self.hosts is None or not is_listed(target.host, self.hosts):
+            if self.hosts is not None and "*" not in self.hosts:
+                raise RefusedError("host", "its host is not among those that are allowed")
+            if not self.private and not is_public(target.host):
+                raise RefusedError("address", "its host is not a public one")
         if self.ports is not None and target.port not in self.ports:
             raise RefusedError("port", f"its port is not allowed, only {sorted(self.ports)}")
         return target
-
-    def _check_host(self, host: str) -> None:
-        listed = self.hosts is not None and is_listed(host, self.hosts)
-        if listed:
-            return
-        if self.hosts is not None and "*" not in self.hosts:
-            raise RefusedError("host", "its host is not among those that are allowed")
-        if not self.private and not is_public(host):
-            raise RefusedError("address", "its host is not a public one")
 
     async def _check_addresses(self, target: Target) -> None:
         resolver = system_resolver if self.resolve is True else self.resolve
@@ -175,7 +175,10 @@ def _read_authority(authority: str) -> tuple[str, int | None]:
 def read_host(written: str) -> str:
     """Return a host in normal form: a name in lower-case ASCII, or an address as `ipaddress` writes it."""
     if written.startswith("["):
-        return str(_read_v6(written[1:-1]))
+        try:
+            return str(ipaddress.IPv6Address(written[1:-1]))
+        except ValueError:
+            raise RefusedError("host", "its host is no address") from None
     host = _ascii(written).removesuffix(".")
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
@@ -201,27 +204,11 @@ def _ascii(written: str) -> str:
         raise RefusedError("host", "its host is no name that a host can have") from None
 
 
-def _read_v6(written: str) -> ipaddress.IPv6Address:
-    try:
-        return ipaddress.IPv6Address(written)
-    except ValueError:
-        raise RefusedError("host", "its host is no address") from None
-
-
 def is_listed(host: str, patterns: Collection[str]) -> bool:
     """Return whether `patterns` contains the host itself, or "*." followed by one of the host's parent domains."""
     # Compared by whole labels: "*.example.com" must not match "evil-example.com".
     labels = host.split(".")
     return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))
-
-
-def _check_ports(ports: object) -> None:
-    if ports is None:
-        return
-    if not isinstance(ports, Collection) or isinstance(ports, str):
-        raise TypeError(f"Url(ports=...) takes several: ports={{443}}; got {ports!r}")
-    for port in cast("Collection[object]", ports):
-        check_count("Url(ports=...)", port, least=0)
 
 
 def _pattern(written: str) -> str:

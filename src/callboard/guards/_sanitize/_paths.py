@@ -94,38 +94,25 @@ def check_spelling(path: str) -> None:
         raise RefusedError("separator", "it holds a backslash, or a character that looks like a slash")
     if path.startswith(("~", "//")) or _DRIVE.match(path) or "://" in path or (os.name == "nt" and ":" in path):
         raise RefusedError("prefix", "it begins with a home folder, a drive, a share or a scheme")
-    _check_names(path)
-    _check_readings(path)
-
-
-def _check_names(path: str) -> None:
     for name in path.split("/"):
         if name not in (".", "..") and name.endswith((".", " ")):
             # Windows drops them, so `secret.txt.` would open `secret.txt`.
             raise RefusedError("name", "a name in it ends in a dot or a space")
-
-
-def _check_readings(path: str) -> None:
-    """Raise `RefusedError` if repeated decoding or normalisation would change the path's structure."""
+    # Repeated decoding and normalisation must not change the path's structure.
     if _UTF16_ESCAPE.search(path):
         raise RefusedError("encoding", "it holds percent escapes of another kind than those of URLs")
     reading, structure = path, _structure(path)
     for _ in range(_ROUNDS):
-        other = _decoded(reading)
+        try:
+            other = unquote_to_bytes(normalized("NFKC", reading)).decode()
+        except UnicodeDecodeError:
+            raise RefusedError("encoding", "it holds percent escapes that are no UTF-8") from None
         if _structure(other) != structure or _UTF16_ESCAPE.search(other) or strip_invisible(other) != other:
             raise RefusedError("encoding", "it holds escapes or characters that stand for dots, slashes or controls")
         if other == reading:
             return
         reading = other
     raise RefusedError("encoding", f"it is escaped more than {_ROUNDS - 1} times")
-
-
-def _decoded(path: str) -> str:
-    folded = normalized("NFKC", path)
-    try:
-        return unquote_to_bytes(folded).decode()
-    except UnicodeDecodeError:
-        raise RefusedError("encoding", "it holds percent escapes that are no UTF-8") from None
 
 
 def _structure(path: str) -> list[str]:

@@ -78,7 +78,10 @@ class Rules:
         rule = self._exact.get(path)
         if rule is not None or not self._wild:
             return rule
-        return next((rule for pattern, rule in self._wild if _fits(pattern, path)), None)
+        for pattern, rule in self._wild:
+            if len(pattern) == len(path) and all(name in ("*", part) for name, part in zip(pattern, path, strict=True)):
+                return rule
+        return None
 
 
 def _spell_or_keep(path: Path, tool: BaseTool | None) -> Collection[Path]:
@@ -94,10 +97,6 @@ def _spell_or_keep(path: Path, tool: BaseTool | None) -> Collection[Path]:
 def parts_of(name: str) -> tuple[str, ...]:
     """Return the parts of a rule's name such as `files[].path`; a name in another form is a single part."""
     return tuple(_PART.findall(name)) if _NAME.fullmatch(name) else (name,)
-
-
-def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    return len(pattern) == len(parts) and all(p in ("*", part) for p, part in zip(pattern, parts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +159,15 @@ class Walk:
             if not place and key in self.skip:
                 new[key] = item
                 continue
-            clean = self._key(key, place)
+            clean: object = key
+            if isinstance(key, str):
+                self._count(len(key), place)
+                clean = self._cleaned(key, self.text, (*place, key))
             # Two keys differ only by invisible characters. It would be accidental which value the tool gets.
             if clean in new:
                 self.refuse(place, RefusedError("keys", "two of its keys are the same but for invisible characters"))
             self._visit(new, clean, item, (*place, clean if isinstance(clean, str) else str(clean)))
         return new
-
-    def _key(self, key: object, place: Place) -> object:
-        if not isinstance(key, str):
-            return key
-        self._count(len(key), place)
-        return self._cleaned(key, self.text, (*place, key))
 
     def _items(self, value: Iterable[Any], place: Place) -> list[Any]:
         new: list[Any] = []
@@ -242,7 +238,7 @@ def dotted(place: Place, max_chars: int = 120) -> str:
 
 # Middleware
 
-_TOLD = 10
+_MOST_LINES = 10
 """Maximum number of refused arguments that one message lists."""
 _DEEPEST = 100
 
@@ -292,7 +288,12 @@ class Sanitize(Middleware):
         check_type("Sanitize(text=...)", text, Text, "Text(max_chars=1000)")
         check_type("Sanitize(results=...)", results, Results, "Results(max_chars=1000)")
         self._for_all = _checked("arguments", arguments or {})
-        by_tool = _by_tool(tools or {})
+        by_tool = tools or {}
+        if not isinstance(cast("object", by_tool), Mapping):
+            raise TypeError(
+                f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
+            )
+        tool_names("Sanitize(tools=...)", by_tool)
         self._for_tool = {name: _checked(f"tools[{name!r}]", rules) for name, rules in by_tool.items()}
         self._text = text or Text()
         self._max_depth = max_depth
@@ -314,8 +315,18 @@ class Sanitize(Middleware):
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Check the arguments, run the call with cleaned arguments, and clean its result."""
-        walk = self._walk(request)
-        written = request.tool_call["args"]
+        name, written = request.tool_call["name"], request.tool_call["args"]
+        # Those of a known tool are cached, because reading annotations takes time.
+        facts = (
+            _Facts(self._rules_of(name, None), frozenset()) if request.tool is None else self._facts.of(request.tool)
+        )
+        walk = Walk(
+            rules=facts.rules,
+            text=self._text,
+            max_depth=self._max_depth,
+            max_size=self._max_size,
+            skip=facts.injected,
+        )
         arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
         for due in walk.due:
             # The innermost checks come first. A check of a list must not see items that are already refused.
@@ -336,16 +347,6 @@ class Sanitize(Middleware):
             return message  # written by callboard itself, such as for a timeout
         return cast("ToolMessage", await self._cleaned(message, request, self._results))
 
-    def _walk(self, request: ToolCallRequest) -> Walk:
-        known = self._about(request.tool_call["name"], request.tool)
-        return Walk(
-            rules=known.rules,
-            text=self._text,
-            max_depth=self._max_depth,
-            max_size=self._max_size,
-            skip=known.injected,
-        )
-
     async def _cleaned(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
         call = request.tool_call
         cleaning = Cleaning(rules, call["id"], rules.is_fenced(request.tool, call["name"]))
@@ -353,12 +354,6 @@ class Sanitize(Middleware):
         if cleaning.done:
             note("sanitized", result=sorted(cleaning.done))
         return clean
-
-    def _about(self, name: str, tool: BaseTool | None) -> "_Facts":
-        """Return the rules and injected arguments of a tool; cached, because reading annotations takes time."""
-        if tool is None:
-            return _Facts(self._rules_of(name, None), frozenset())
-        return self._facts.of(tool)
 
     def _facts_of(self, tool: BaseTool) -> "_Facts":
         _check_rules(tool, self._for_tool.get(tool.name, {}))
@@ -377,33 +372,19 @@ class _Facts:
     injected: frozenset[str]
 
 
-def _by_tool(tools: object) -> Mapping[str, Any]:
-    """Return the option `tools`, the rules by tool name; raise `TypeError` if it is not a mapping."""
-    if not isinstance(tools, Mapping):
-        raise TypeError(
-            f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
-        )
-    tool_names("Sanitize(tools=...)", tools)
-    return cast("Mapping[str, Any]", tools)
-
-
-def _checked(where: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
-    given: object = rules
-    if not isinstance(given, Mapping):
-        raise TypeError(f"Sanitize({where}) takes rules by argument, such as {{'url': Url()}}; got {rules!r}")
+def _checked(option: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    candidate: object = rules
+    if not isinstance(candidate, Mapping):
+        raise TypeError(f"Sanitize({option}) takes rules by argument, such as {{'url': Url()}}; got {rules!r}")
     for name, rule in rules.items():
         if isinstance(rule, (Text, Url, PathIn)):
             continue
-        if not _is_plain_function(rule):
+        if not callable(cast("object", rule)) or inspect.isclass(rule) or inspect.iscoroutinefunction(rule):
             raise TypeError(
-                f"Sanitize({where}: {name!r}) takes a Url(...), a PathIn(...), a Text(...) or a plain function of "
+                f"Sanitize({option}: {name!r}) takes a Url(...), a PathIn(...), a Text(...) or a plain function of "
                 f"the value, got {rule!r}"
             )
     return dict(rules)
-
-
-def _is_plain_function(given: Any) -> bool:
-    return callable(given) and not inspect.isclass(given) and not inspect.iscoroutinefunction(given)
 
 
 def _check_rules(tool: BaseTool, rules: Mapping[str, Rule]) -> None:
@@ -478,14 +459,16 @@ def _reason(error: Exception, rule: object) -> RefusedError:
 
 def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
     call = request.tool_call
-    for one in refused[:_TOLD]:
-        [argument] = _declared([dotted(one.place[:1])], request.tool)
-        note("refused", argument=argument, rule=one.error.rule)
+    lines: list[str] = []
+    for refusal in refused[:_MOST_LINES]:
+        [argument] = _declared([dotted(refusal.place[:1])], request.tool)
+        note("refused", argument=argument, rule=refusal.error.rule)
+        subject = f"argument {dotted(refusal.place)}" if refusal.place else "the arguments"
+        lines.append(f"- {subject}: {refusal.error.reason}")
+    if len(refused) > _MOST_LINES:
+        lines.append(f"- and {len(refused) - _MOST_LINES} more")
     # The name of an unknown tool was invented by the model, so it is escaped.
     name = call["name"] if request.tool is not None else shown(call["name"])
-    lines = [f"- {_described(one)}: {one.error.reason}" for one in refused[:_TOLD]]
-    if len(refused) > _TOLD:
-        lines.append(f"- and {len(refused) - _TOLD} more")
     text = f"The tool {name} was not run, because of its arguments:\n" + "\n".join(lines)
     return error_message(f"{text}\nChange them and call it again, or go on without it.", call)
 
@@ -494,9 +477,5 @@ def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
     """Return sorted argument names for observers, with `*` in place of each name that the tool does not have."""
     # A name that the tool lacks was written by the model, and becomes `*`.
     schema: Any = None if tool is None else tool.args_schema
-    known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)
-    return sorted({name if name in known or not name else "*" for name in arguments})
-
-
-def _described(refused: Refused) -> str:
-    return f"argument {dotted(refused.place)}" if refused.place else "the arguments"
+    declared = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)
+    return sorted({name if name in declared or not name else "*" for name in arguments})

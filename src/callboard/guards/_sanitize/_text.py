@@ -5,7 +5,6 @@ The text may be hostile, so every function takes linear time.
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,16 +71,13 @@ def _without_sequences(text: str) -> str:
     shown: list[str] = []
     # Introducers are searched in pieces, but each sequence is matched in the whole text: it may cross a border.
     done = 0
-    for found in _introducers(text):
-        if found >= done and (sequence := _SEQUENCE.match(text, found)) is not None:
-            shown.append(text[done:found])
-            done = sequence.end()
-    return "".join([*shown, text[done:]])
-
-
-def _introducers(text: str) -> Iterator[int]:
     for start in range(0, len(text), _PIECE):
-        yield from (found.start() for found in _INTRODUCER.finditer(text, start, start + _PIECE))
+        for introducer in _INTRODUCER.finditer(text, start, start + _PIECE):
+            begin = introducer.start()
+            if begin >= done and (sequence := _SEQUENCE.match(text, begin)) is not None:
+                shown.append(text[done:begin])
+                done = sequence.end()
+    return "".join([*shown, text[done:]])
 
 
 def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
@@ -95,17 +91,14 @@ def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
 def _kept(match: re.Match[str]) -> str:
     char, text, at = match[0], match.string, match.start()
     before, after = text[at - 1 : at], text[at + 1 : at + 2]
-    if char in _PRESENTATION and _takes_presentation(before, after):
+    is_keycap = before in tuple("#*0123456789") and after == "\u20e3"
+    if char in _PRESENTATION and (is_keycap or _is_symbol(before)):
         return char
     # The next character must stay, or removing it later would leave this joiner without a partner.
     stays = before and after and after not in _JOINERS + _PRESENTATION
     if char in _JOINERS and stays and _joins(char, text[max(0, at - 2) : at], after):
         return char
     return ""
-
-
-def _takes_presentation(before: str, after: str) -> bool:
-    return _is_symbol(before) or (before in tuple("#*0123456789") and after == "\u20e3")
 
 
 def _joins(char: str, before: str, after: str) -> bool:
@@ -130,8 +123,8 @@ def shortened(text: str, max_chars: int, more: int = 0) -> str:
         return text
     whole = len(text) + more
     # Computed with the largest number: a smaller number never makes the note longer.
-    kept = max(0, min(len(text), max_chars - len(_left_out(whole))))
-    return (text[:kept] + _left_out(whole - kept))[:max_chars]
+    size = max(0, min(len(text), max_chars - len(_left_out(whole))))
+    return (text[:size] + _left_out(whole - size))[:max_chars]
 
 
 def _left_out(count: int) -> str:

@@ -82,20 +82,17 @@ class Cleaning:
 
     def output(self, output: Output) -> Output:
         """Return a copy of the call's output; its messages have no invisible characters, and a limited length."""
-        return with_entries(output, self._one)
+        return with_entries(output, self._entry)
 
-    def _one(self, value: Any) -> Any:
+    def _entry(self, value: Any) -> Any:
         """Return a cleaned copy of a message (an object or a mapping); return any other value unchanged."""
         if isinstance(value, BaseMessage):
-            return self._message(value)
+            if not self._is_new({"tool_call_id": getattr(value, "tool_call_id", None), "id": value.id}):
+                return value
+            return value.model_copy(update={"content": self._content(value.content)})
         if _is_message(value) and self._is_new(value):
             return {**value, "content": self._content(value["content"])}
         return value
-
-    def _message(self, message: BaseMessage) -> BaseMessage:
-        if not self._is_new({"tool_call_id": getattr(message, "tool_call_id", None), "id": message.id}):
-            return message
-        return message.model_copy(update={"content": self._content(message.content)})
 
     def _is_new(self, message: dict[str, Any]) -> bool:
         """Return whether a message was made by this call, and not repeated from the message history."""
@@ -108,7 +105,12 @@ class Cleaning:
         clean = self._value("text", content, 0)
         if not self.fenced or not clean:
             return clean
-        return _fence_blocks(clean) if isinstance(clean, list) else _fence(clean)
+        opening, closing = _markers()
+        if not isinstance(clean, list):
+            return f"{opening}\n{_without_markers(clean)}\n{closing}"
+        # Marker blocks around the content blocks, so that images are marked as untrusted, too.
+        blocks = [_block_without_markers(block) for block in clean]
+        return [{"type": "text", "text": opening}, *blocks, {"type": "text", "text": closing}]
 
     def _value(self, key: str, value: Any, depth: int) -> Any:
         """Return a cleaned copy of a text, of a content block, or of a part of a content block."""
@@ -150,17 +152,6 @@ def _is_message(value: Any) -> bool:
         and "content" in value
         and any(isinstance(kind := value.get(key), str) and kind in _ROLES for key in ("role", "type"))
     )
-
-
-def _fence(text: str) -> str:
-    opening, closing = _markers()
-    return f"{opening}\n{_without_markers(text)}\n{closing}"
-
-
-def _fence_blocks(blocks: list[Any]) -> list[Any]:
-    """Return content blocks between two marker blocks, so that images are marked as untrusted, too."""
-    opening, closing = ({"type": "text", "text": marker} for marker in _markers())
-    return [opening, *(_block_without_markers(block) for block in blocks), closing]
 
 
 def _block_without_markers(block: Any) -> Any:
