@@ -108,7 +108,7 @@ def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
         row.longest_wait = max(row.longest_wait, call.waited)
         if call.end is not None:
             row.durations.append(call.end - call.start)
-    return sorted(rows.items(), key=lambda one: (-one[1].calls, one[0]))
+    return sorted(rows.items(), key=lambda item: (-item[1].calls, item[0]))
 
 
 def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
@@ -128,7 +128,7 @@ def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
                 row.running += 1
         for change in part.lives:
             rows[change.actor].changes[change.what] += 1
-    return sorted(rows.items(), key=lambda one: (-one[1].asks, one[0]))
+    return sorted(rows.items(), key=lambda item: (-item[1].asks, item[0]))
 
 
 # Counts of a run, from its events.

@@ -155,8 +155,8 @@ def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
     # One fetch in 25 requests the page that never answers.
     rng = random.Random(0)  # noqa: S311 (nothing here is secret)
     paths = [f"/item/{number}" for number in range(fetches)]
-    for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
-        paths[place] = "/hang"
+    for index in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
+        paths[index] = "/hang"
     work: list[tuple[str, Mapping[str, object]]] = [
         *(("fetch", {"path": path}) for path in paths),
         *(("query", {"city": rng.choice(CITIES)}) for _ in range(max(1, fetches // 5))),
@@ -274,8 +274,13 @@ def run_demo(options: DemoOptions) -> int:
     """Run the demo, print its result, and return the exit code of the command."""
     console = open_console()
     fetches = options.calls or _FETCHES
-    for line in _introduction(fetches, options):
-        console.print(line)
+    numbers = Counter(tool for tool, _ in make_work(fetches))
+    work = ", ".join(f"{tool} {numbers[tool]}" for tool in TOOLS)
+    console.print(f"The model is scripted: it asks for {numbers.total()} calls at once and then reads the answers.")
+    console.print(f"The work: {work}; on {options.backend.value}.")
+    console.print(
+        "The tools are real: an HTTP service in a thread of its own, and a SQLite file asked from worker threads."
+    )
     session, service = Session(), Service()
     # Numbers of each second are useful without a terminal, too, which cannot show a table that goes away.
     screen = Screen(console, session.calls, [], live=options.live or not console.is_terminal)
@@ -292,14 +297,11 @@ def run_demo(options: DemoOptions) -> int:
     console.print(result_table(session.calls.counts, text_width(console)))
     for line in _conclusion(session, service):
         console.print(line)
-    return _exit_code(session)
-
-
-def _introduction(fetches: int, options: DemoOptions) -> Iterable[str]:
-    numbers = Counter(tool for tool, _ in make_work(fetches))
-    yield f"The model is scripted: it asks for {numbers.total()} calls at once and then reads the answers."
-    yield f"The work: {', '.join(f'{tool} {numbers[tool]}' for tool in TOOLS)}; on {options.backend.value}."
-    yield "The tools are real: an HTTP service in a thread of its own, and a SQLite file asked from worker threads."
+    if session.stopped_by is not None:
+        return 128 + session.stopped_by
+    statistics = session.statistics
+    is_busy = statistics is not None and (statistics.running or statistics.waiting or statistics.abandoned_threads)
+    return 1 if session.left_over or is_busy else 0
 
 
 def _conclusion(session: Session, service: Service) -> Iterable[str]:
@@ -324,11 +326,3 @@ def _conclusion(session: Session, service: Service) -> Iterable[str]:
             f"calls left over: {numbers.running} running, {numbers.waiting} waiting; "
             f"threads left over: {numbers.abandoned_threads}"
         )
-
-
-def _exit_code(session: Session) -> int:
-    if session.stopped_by is not None:
-        return 128 + session.stopped_by
-    numbers = session.statistics
-    still = numbers is not None and (numbers.running or numbers.waiting or numbers.abandoned_threads)
-    return 1 if session.left_over or still else 0

@@ -44,13 +44,19 @@ def run_doctor(*, as_json: bool) -> int:
         "confinement": _confinement,
         "backends": _backends,
     }
-    found = {name: _results(name, checks) for name, checks in groups.items()}
-    broken = sum(check.state == "broken" for checks in found.values() for check in checks)
+    results: dict[str, list[Check]] = {}
+    for name, run in groups.items():
+        results[name] = []
+        try:
+            results[name].extend(run())
+        except Exception as error:
+            results[name].append(Check(name, "broken", error_text(error), _REINSTALL))
+    broken = sum(check.state == "broken" for checks in results.values() for check in checks)
     if as_json:
-        listed = [{"group": name, **asdict(check)} for name, checks in found.items() for check in checks]
+        listed = [{"group": name, **asdict(check)} for name, checks in results.items() for check in checks]
         print(json.dumps({"ok": not broken, "checks": listed}, indent=2))
     else:
-        for name, checks in found.items():
+        for name, checks in results.items():
             _print_table(name, checks)
         print(f"{count(broken, 'check')} failed." if broken else "All required parts work.")
     return 1 if broken else 0
@@ -61,16 +67,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="callboard doctor", description="Check this installation of callboard.")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return run_doctor(as_json=parser.parse_args(arguments).json)
-
-
-def _results(group: str, checks: Callable[[], Iterable[Check]]) -> list[Check]:
-    """Run a group of checks and return the results. A check that raises counts as "broken", and ends the group."""
-    found: list[Check] = []
-    try:
-        found.extend(checks())
-    except Exception as error:
-        found.append(Check(group, "broken", error_text(error), _REINSTALL))
-    return found
 
 
 def _print_table(group: str, checks: Sequence[Check]) -> None:
@@ -98,22 +94,22 @@ def _versions() -> Iterator[Check]:
     yield Check("platform", "ok", f"{platform.python_implementation()} on {platform.platform()}")
     seen: set[str] = set(OURS)
     for distribution in OURS:
-        found = _version_of(distribution)
-        if found is None:
+        installed = _version_of(distribution)
+        if installed is None:
             yield Check(distribution, "absent", "not installed", _install(distribution))
             continue
-        yield Check(distribution, "ok", found)
-        for one, found in _packages(distribution):
-            if one.name not in seen or not _is_good(one, found):
-                seen.add(one.name)
-                yield _version_check(one, found)
+        yield Check(distribution, "ok", installed)
+        for package, installed in _packages(distribution):
+            if package.name not in seen or not _is_good(package, installed):
+                seen.add(package.name)
+                yield _version_check(package, installed)
 
 
-def _version_check(one: "Requirement", found: str | None) -> Check:
-    if _is_good(one, found):
-        return Check(one.name, "ok", f"{found} ({one.specifier})")
-    told = f"{found} (outside {one.specifier})" if found else f"not installed ({one.specifier})"
-    return Check(one.name, "broken", told, _install(f"{one.name}{one.specifier}"))
+def _version_check(package: "Requirement", installed: str | None) -> Check:
+    if _is_good(package, installed):
+        return Check(package.name, "ok", f"{installed} ({package.specifier})")
+    value = f"{installed} (outside {package.specifier})" if installed else f"not installed ({package.specifier})"
+    return Check(package.name, "broken", value, _install(f"{package.name}{package.specifier}"))
 
 
 def _extras() -> Iterator[Check]:
@@ -121,18 +117,18 @@ def _extras() -> Iterator[Check]:
         for extra in metadata(distribution).get_all("Provides-Extra") or ():
             name = f"{distribution}[{extra}]"
             packages = list(_packages(distribution, extra))
-            missing = [one.name for one, found in packages if found is None]
+            missing = [package.name for package, installed in packages if installed is None]
             wrong = [
-                f"{one.name} {found} (outside {one.specifier})"
-                for one, found in packages
-                if found and not _is_good(one, found)
+                f"{package.name} {installed} (outside {package.specifier})"
+                for package, installed in packages
+                if installed and not _is_good(package, installed)
             ]
             if missing:
                 yield Check(name, "absent", f"missing: {', '.join(missing)}", _install(name))
             elif wrong:
                 yield Check(name, "warning", ", ".join(wrong), _install(name))
             else:
-                complete = ", ".join(f"{one.name} {found}" for one, found in packages)
+                complete = ", ".join(f"{package.name} {installed}" for package, installed in packages)
                 yield Check(name, "ok", complete or "not for this Python and platform")
 
 
@@ -140,12 +136,14 @@ def _packages(distribution: str, extra: str = "") -> "Iterator[tuple[Requirement
     """Yield the requirements of a distribution, or only those of an extra, each with the installed version."""
     from packaging.requirements import Requirement
 
-    for one in map(Requirement, requires(distribution) or ()):
-        with_extra, without = (one.marker is None or one.marker.evaluate({"extra": name}) for name in (extra, ""))
+    for package in map(Requirement, requires(distribution) or ()):
+        with_extra, without = (
+            package.marker is None or package.marker.evaluate({"extra": name}) for name in (extra, "")
+        )
         if with_extra and not (extra and without):
-            yield one, (found := _version_of(one.name))
-            for inner in one.extras if found else ():
-                yield from _packages(one.name, inner)
+            yield package, (installed := _version_of(package.name))
+            for inner in package.extras if installed else ():
+                yield from _packages(package.name, inner)
 
 
 def _version_of(distribution: str) -> str | None:
@@ -155,8 +153,8 @@ def _version_of(distribution: str) -> str | None:
         return None
 
 
-def _is_good(one: "Requirement", found: str | None) -> bool:
-    return found is not None and one.specifier.contains(found, prereleases=True)
+def _is_good(package: "Requirement", installed: str | None) -> bool:
+    return installed is not None and package.specifier.contains(installed, prereleases=True)
 
 
 def _install(what: str) -> str:
@@ -171,9 +169,9 @@ def _confinement() -> Iterator[Check]:
     checks = list(entry_points(group=GROUP))
     if not checks:
         yield Check(name, "absent", "comes with callboard-actors", _install("callboard-actors"))
-    for one in checks:
+    for entry in checks:
         try:
-            yield from (Check(*found) for found in one.load()())
+            yield from (Check(*result) for result in entry.load()())
         except ImportError as error:  # worker processes need a POSIX system
             yield Check(name, "absent", str(error))
 
@@ -183,8 +181,8 @@ def _backends() -> Iterator[Check]:
         if name == "uvloop" and _version_of(name) is None:
             # The extra has no packages where uvloop does not exist, such as on Windows: there is nothing to install.
             exists = any(_packages("callboard", name))
-            told = ("not installed", _install("callboard[uvloop]")) if exists else ("not for this system",)
-            yield Check(name, "absent", *told)
+            result = ("not installed", _install("callboard[uvloop]")) if exists else ("not for this system",)
+            yield Check(name, "absent", *result)
             continue
         try:
             took = _run_agent("trio" if name == "trio" else "asyncio", {"use_uvloop": True} if name == "uvloop" else {})

@@ -46,30 +46,30 @@ def call_labels(calls: Sequence[tuple[str, Arguments | None]], width: int) -> li
     """Return a label for each pair of tool and arguments in `calls`, at most `width` terminal cells wide."""
     # If whole calls do not fit, the labels of a tool show only the arguments in which its calls differ.
     by_tool: defaultdict[str, list[int]] = defaultdict(list)
-    for place, (tool, _) in enumerate(calls):
-        by_tool[tool].append(place)
+    for index, (tool, _) in enumerate(calls):
+        by_tool[tool].append(index)
     labels = [""] * len(calls)
-    for tool, places in by_tool.items():
-        found = _labels_of_one_tool(named(tool), [calls[place][1] for place in places], width)
-        for place, label in zip(places, found, strict=True):
-            labels[place] = label
+    for tool, indexes in by_tool.items():
+        labels_of_tool = _labels_of_one_tool(named(tool), [calls[index][1] for index in indexes], width)
+        for index, label in zip(indexes, labels_of_tool, strict=True):
+            labels[index] = label
     return labels
 
 
 def _labels_of_one_tool(tool: str, calls: Sequence[Arguments | None], width: int) -> list[str]:
-    known = [args for args in calls if args is not None]
+    arguments = [args for args in calls if args is not None]
     whole = [_written(tool, args) for args in calls]
     if max(map(cell_len, whole)) <= width:
         return whole
-    names = list(dict.fromkeys(name for args in known for name in args))
-    differing = [name for name in names if len({args.get(name) for args in known}) > 1] or names
+    names = list(dict.fromkeys(name for args in arguments for name in args))
+    differing = [name for name in names if len({args.get(name) for args in arguments}) > 1] or names
     omitted = len(differing) < len(names)
-    short = {name: _without_common([args[name] for args in known if name in args], width) for name in differing}
-    return [_cut_label(tool, None if args is None else _chosen(args, short), width, omitted=omitted) for args in calls]
-
-
-def _chosen(args: Arguments, short: Mapping[str, Mapping[str, str]]) -> Arguments:
-    return {name: values[args[name]] for name, values in short.items() if name in args}
+    short = {name: _without_common([args[name] for args in arguments if name in args], width) for name in differing}
+    labels: list[str] = []
+    for args in calls:
+        chosen = args and {name: values[args[name]] for name, values in short.items() if name in args}
+        labels.append(_cut_label(tool, chosen, width, omitted=omitted))
+    return labels
 
 
 def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
@@ -86,7 +86,7 @@ def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
 def _shared(texts: Sequence[str]) -> int:
     """Return the length of the longest common beginning of all texts, in characters."""
     first, last = min(texts), max(texts)  # a prefix of both is a prefix of every text between them
-    return next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return next((length for length, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 
 
 def _written(tool: str, args: Arguments | None, more: str = "") -> str:
@@ -144,7 +144,10 @@ def grid(
     """Return a table with a line for each row, at most `width` terminal cells wide."""
     # `names` shortens the row names to a width in cells. Columns are dropped until the names have `least` cells.
     wanted = max(map(cell_len, names(width)), default=0)
-    shown = _fitting(columns, width, min(width, max(_NAME, min(least, wanted))))
+    name_width = min(width, max(_NAME, min(least, wanted)))
+    shown = list(columns)
+    while shown and name_width + sum(column.width + _GAP for column in shown) > width:
+        shown.remove(min(shown, key=lambda column: column.worth))
     room = max(1, width - sum(column.width + _GAP for column in shown))
     texts = names(room)
     taken = min(room, max(max(map(cell_len, texts), default=0), len(heading), _NAME))
@@ -153,17 +156,10 @@ def grid(
     widths = [column.width + (room - taken if column.grows else 0) for column in shown]
     for column, cell in zip(shown, widths, strict=True):
         table.add_column(column.heading, width=cell, justify=column.justify, no_wrap=True)
-    for place, (text, row) in enumerate(zip(texts, rows, strict=True), start=1):
-        is_total = ends_in_total and place == len(rows)
+    for number, (text, row) in enumerate(zip(texts, rows, strict=True), start=1):
+        is_total = ends_in_total and number == len(rows)
         if is_total:
             table.add_section()
         cells = [one_line(column.cell(row), room) for column, room in zip(shown, widths, strict=True)]
         table.add_row(text, *cells, style="bold" if is_total else "")
     return table
-
-
-def _fitting(columns: Sequence[Column[T]], width: int, name: int) -> list[Column[T]]:
-    shown = list(columns)
-    while shown and name + sum(column.width + _GAP for column in shown) > width:
-        shown.remove(min(shown, key=lambda column: column.worth))
-    return shown

@@ -39,16 +39,16 @@ class RunOfCalls:
 
 def runs_of(part: Part) -> list[RunOfCalls]:
     """Return all agent runs, even without calls, in one part (one recorder's events) of a recording, by start time."""
-    known: dict[int | None, RecordedRun] = {run.number: run for run in part.runs}
-    batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in known}
+    runs: dict[int | None, RecordedRun] = {run.number: run for run in part.runs}
+    batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in runs}
     for call in part.calls:
         batches.setdefault(call.run, {}).setdefault(call.batch, []).append(call)
     # Runs, batches and calls share the numbers of a recording, which have gaps: "run 1" would be followed by "run 18".
     numbers: list[int | None] = [number for number in batches if number is not None]
-    places = dict(zip(numbers, count_from(1), strict=False))
+    positions = dict(zip(numbers, count_from(1), strict=False))
     return [
         RunOfCalls(
-            None if number is None else places[number], known.get(number), dict(enumerate(calls.values(), start=1))
+            None if number is None else positions[number], runs.get(number), dict(enumerate(calls.values(), start=1))
         )
         for number, calls in batches.items()
     ]
@@ -63,8 +63,8 @@ def notes_in_short(call: RecordedCall) -> str:
     """Return a short text with a call's latest progress report, and its latest middleware decision of each kind."""
     counts = Counter(note.what for note in call.notes)
     last = {note.what: note for note in call.notes}
-    told = {what: note_in_short(what, note.facts, note.message) for what, note in last.items()}
-    return ", ".join(told[what] + (f" x{times}" if times > 1 else "") for what, times in counts.items())
+    texts = {what: note_in_short(what, note.facts, note.message) for what, note in last.items()}
+    return ", ".join(texts[what] + (f" x{times}" if times > 1 else "") for what, times in counts.items())
 
 
 def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
@@ -116,23 +116,23 @@ def statement(part: Part) -> str:
 
 def about_part(part: Part) -> str:
     """Return a line of text about a part of a recording: start time, process id, versions of callboard and Python."""
-    told: Iterable[str] = (
+    facts: Iterable[str] = (
         f"{part.started.astimezone():%Y-%m-%d %H:%M:%S}" if part.started else "",
         f"callboard {part.callboard}" if part.callboard else "",
         f"Python {part.python}" if part.python else "",
         f"pid {part.pid}" if part.pid else "",
     )
-    return one_line("  ".join(filter(None, told)), 200)
+    return one_line("  ".join(filter(None, facts)), 200)
 
 
-def about_run(one: RunOfCalls) -> list[str]:
+def about_run(group: RunOfCalls) -> list[str]:
     """Return short texts about a run: its thread id, outcome, error, questions, model requests and tokens."""
-    run = one.run
+    run = group.run
     if run is None:
         return []
     tokens_in = sum(request.input_tokens or 0 for request in run.requests)
     tokens_out = sum(request.output_tokens or 0 for request in run.requests)
-    told = [
+    facts = [
         f"thread {named(run.thread)}" if run.thread else "",
         f"in {named(run.namespace)}" if run.namespace else "",
         named(run.outcome or "open"),
@@ -141,4 +141,4 @@ def about_run(one: RunOfCalls) -> list[str]:
         count(len(run.requests), "model request") if run.requests else "",
         f"{tokens_in:,} + {tokens_out:,} tokens" if tokens_in or tokens_out else "",
     ]
-    return [text for text in told if text]
+    return [text for text in facts if text]

@@ -52,20 +52,15 @@ def _module(name: str) -> str:
             "digits, '-', '_' and '.', and end with a letter or digit; give another one, such as --name trip"
         )
     module = re.sub(r"[-.]+", "_", name).lower()
-    if keyword.iskeyword(module) or _is_module(module):
+    spec = PathFinder.find_spec(module)
+    # A folder without code has a spec without an origin, as a namespace package has, which belongs to a distribution.
+    is_there = spec is not None and (spec.origin is not None or module in packages_distributions())
+    if keyword.iskeyword(module) or is_there or module in sys.stdlib_module_names:
         raise CommandError(
             f"{_quoted(name)} is no name for a project: a keyword, or another module, is called {module!r}; "
             "give another one, such as --name trip"
         )
     return module
-
-
-def _is_module(name: str) -> bool:
-    """Return whether the name belongs to an importable module already, so that the new project would conflict."""
-    found = PathFinder.find_spec(name)
-    # A folder without code has a spec without an origin, as a namespace package has, which belongs to a distribution.
-    is_there = found is not None and (found.origin is not None or name in packages_distributions())
-    return is_there or name in sys.stdlib_module_names
 
 
 def _texts(name: str, module: str) -> dict[str, str]:
@@ -96,14 +91,14 @@ def _check_free(directory: Path, texts: dict[str, str]) -> None:
         return
     if not directory.is_dir():
         raise CommandError(f"{_quoted(directory)} is a file; name a folder, which is made if it is missing")
-    found = sorted((path.name for path in directory.iterdir()), key=lambda one: (one not in texts, one))
+    names = sorted((path.name for path in directory.iterdir()), key=lambda name: (name not in texts, name))
     # Hidden files, such as .git and .venv, may be there first.
-    if in_the_way := [one for one in found if one in texts or not one.startswith(".")]:
+    if in_the_way := [name for name in names if name in texts or not name.startswith(".")]:
         listed = ", ".join(map(_quoted, in_the_way[:5])) + (" ..." if len(in_the_way) > 5 else "")
         raise CommandError(
             f"the folder {_quoted(directory)} is not empty: it has {listed}. No file is overwritten; name a new folder"
         )
 
 
-def _quoted(what: object) -> str:
-    return f"'{named(str(what))}'"
+def _quoted(value: object) -> str:
+    return f"'{named(str(value))}'"

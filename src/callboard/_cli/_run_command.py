@@ -80,28 +80,28 @@ def load_agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) ->
 
 def print_traceback(error: BaseException) -> None:
     """Print the traceback of an error to stderr, without the first frames, which are callboard's and importlib's."""
-    told = traceback.TracebackException.from_exception(error)
+    summary = traceback.TracebackException.from_exception(error)
     own = (str(Path(__file__).parent), str(commands.__file__))
-    while told.stack and (told.stack[0].filename.startswith(own) or "importlib" in told.stack[0].filename):
-        told.stack.pop(0)
-    print("".join(told.format()), file=sys.stderr, end="")
+    while summary.stack and (summary.stack[0].filename.startswith(own) or "importlib" in summary.stack[0].filename):
+        summary.stack.pop(0)
+    print("".join(summary.format()), file=sys.stderr, end="")
 
 
 def _load(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
     try:
-        module, found = load_named(name, app_dir, example="agent")
+        module, value = load_named(name, app_dir, example="agent")
     except NotThereError as error:
         raise CommandError(f"{error}; {_offers(error.module)}" if error.module else f"{error}") from None
-    if found is module:
+    if value is module:
         raise CommandError(f"which agent of {module.__name__}? Write {module.__name__}:NAME; {_offers(module)}")
-    made = _made(found, name, portal)
-    if isinstance(made, AbstractAsyncContextManager) and not isinstance(made, Agent) and made is not found:
-        made = stack.enter_context(portal.wrap_async_context_manager(made))
-    if isinstance(made, Agent | Pregel):
-        return made
-    if isinstance(made, StateGraph):
+    agent = _made(value, name, portal)
+    if isinstance(agent, AbstractAsyncContextManager) and not isinstance(agent, Agent) and agent is not value:
+        agent = stack.enter_context(portal.wrap_async_context_manager(agent))
+    if isinstance(agent, Agent | Pregel):
+        return agent
+    if isinstance(agent, StateGraph):
         raise CommandError(f"{name} is a graph that is not compiled: call its compile()")
-    kind = made.__name__ if inspect.isclass(made) else type(made).__name__
+    kind = agent.__name__ if inspect.isclass(agent) else type(agent).__name__
     raise CommandError(f"{name} is no agent, but {kind}; {_offers(module)}")
 
 
@@ -121,18 +121,18 @@ def _offers(module: ModuleType) -> str:
     return "it has " + ", and ".join(f"the {kind} {', '.join(names)}" for kind, names in named if names)
 
 
-def _made(found: Any, name: str, portal: BlockingPortal) -> Any:
-    if isinstance(found, Agent | Pregel | StateGraph) or not callable(found) or inspect.isclass(found):
-        return found
-    if needed := _parameters(found):
+def _made(value: Any, name: str, portal: BlockingPortal) -> Any:
+    if isinstance(value, Agent | Pregel | StateGraph) or not callable(value) or inspect.isclass(value):
+        return value
+    if needed := _parameters(value):
         raise CommandError(f"{name} is a function that needs {', '.join(needed)}; callboard calls it without arguments")
 
-    made: Any = found()
+    result: Any = value()
 
     async def awaited() -> Any:
-        return await made
+        return await result
 
-    return portal.call(awaited) if inspect.isawaitable(made) else made
+    return portal.call(awaited) if inspect.isawaitable(result) else result
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
@@ -142,7 +142,11 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in optional
+    ]
 
 
 # Questions of a run: short texts, and the accepting answer.
@@ -168,8 +172,8 @@ def in_short(value: object) -> str:
     approval = approval_in(value)
     if approval is None:
         return as_text(value)
-    actions = ", ".join(call_label(one.name, one.args, _LONGEST_ACTION) for one in approval.actions)
-    reasons = dict.fromkeys(one.description.partition("\n")[0] for one in approval.actions if one.description)
+    actions = ", ".join(call_label(action.name, action.args, _LONGEST_ACTION) for action in approval.actions)
+    reasons = dict.fromkeys(action.description.partition("\n")[0] for action in approval.actions if action.description)
     return " ".join([f"approve {actions}", *(f"({reason})" for reason in reasons if reason != _NO_REASON)])
 
 
@@ -231,23 +235,21 @@ class Asker:
             self._console.print()
             if len(questions) > 1:
                 self._console.print(f"Question {number} of {len(questions)}", style="bold")
-            answers[question.id] = self._answer(question)
+            approval = approval_in(question)
+            if approval is None or any(not action.allowed for action in approval.actions):
+                self._console.print(as_text(question.value))
+                answers[question.id] = free_answer(self._text("answer (JSON, or text): "), question)
+            else:
+                answers[question.id] = approval.encode([self._decided(action) for action in approval.actions])
         return answers
 
-    def confirm(self, what: str) -> bool:
+    def confirm(self, question: str) -> bool:
         """Ask a yes/no question, and return whether the answer is yes; raise EOFError at the end of input."""
         self._console.print()
         while True:
-            said = self._read(f"{what} [yes/no] ", "").strip().lower()
-            if said and said in ("yes"[: len(said)], "no"[: len(said)]):
-                return said[0] == "y"
-
-    def _answer(self, question: Interrupt) -> Any:
-        approval = approval_in(question)
-        if approval is None or any(not action.allowed for action in approval.actions):
-            self._console.print(as_text(question.value))
-            return free_answer(self._text("answer (JSON, or text): "), question)
-        return approval.encode([self._decided(action) for action in approval.actions])
+            answer = self._read(f"{question} [yes/no] ", "").strip().lower()
+            if answer and answer in ("yes"[: len(answer)], "no"[: len(answer)]):
+                return answer[0] == "y"
 
     def _decided(self, action: Action) -> Answer:
         show(self._console, action)
@@ -336,10 +338,10 @@ class ThreadRunner:
 
     async def standing(self) -> StateSnapshot:
         """Return the current state of the conversation; each question is listed once, even if several tasks ask it."""
-        found: StateSnapshot = await self._agent.aget_state(self._config)
-        return found._replace(interrupts=tuple({question.id: question for question in found.interrupts}.values()))
+        state: StateSnapshot = await self._agent.aget_state(self._config)
+        return state._replace(interrupts=tuple({question.id: question for question in state.interrupts}.values()))
 
-    async def run(self, given: Any) -> tuple[StateSnapshot, Exception | None]:
+    async def run(self, update: Any) -> tuple[StateSnapshot, Exception | None]:
         """Run the agent until it stops, and show its output; return the new state and the error of the run, if any."""
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
@@ -354,7 +356,7 @@ class ThreadRunner:
                 watchers.start_soon(screen.keep_up)
                 with scope:
                     try:
-                        await self._show(given, calls, screen)
+                        await self._show(update, calls, screen)
                     except Exception as error:
                         failure = error  # returned below: the task group would wrap it in a group
                 watchers.cancel_scope.cancel()
@@ -366,9 +368,9 @@ class ThreadRunner:
         if self._scope is not None:
             self._scope.cancel()
 
-    async def _show(self, given: Any, calls: Calls, screen: Screen) -> None:
+    async def _show(self, update: Any, calls: Calls, screen: Screen) -> None:
         agent: Any = self._agent
-        stream = agent.astream(given, self._config, stream_mode=_MODES)
+        stream = agent.astream(update, self._config, stream_mode=_MODES)
         with observe(calls.counts, actors=calls.counts.actors):
             async with aclosing(stream) as chunks:
                 async for mode, payload in chunks:
@@ -393,7 +395,17 @@ _LONG = 1000
 
 def run_agent(options: RunOptions) -> int:
     """Run the command `callboard run` and return its exit code; raise `CommandError` for an invalid command line."""
-    _check(options)
+    if options.message is None and not options.resume:
+        raise CommandError("say something to the agent, or --resume a thread: callboard run module:agent 'message'")
+    if options.message is not None and options.resume:
+        raise CommandError(
+            "a message or --resume, not both; a message starts a new turn, also where questions are open"
+        )
+    if options.resume and options.thread is None:
+        raise CommandError("--resume needs --thread; callboard threads lists those of a database")
+    for option, value in (("--web-port", options.web_port), ("--wait or --no-wait", options.wait)):
+        if value is not None and not options.web:
+            raise CommandError(f"{option} needs --web, which shows the run on a page")
     console = open_console(stderr=options.as_json)
     try:
         with stoppable(), ExitStack() as stack:
@@ -429,20 +441,6 @@ def _run_in_loop(options: RunOptions, console: Console, page: WebPage | None) ->
 def _has_person(console: Console) -> bool:
     """Return whether a person sees the output and can type."""
     return sys.stdin.isatty() and console.is_terminal
-
-
-def _check(options: RunOptions) -> None:
-    if options.message is None and not options.resume:
-        raise CommandError("say something to the agent, or --resume a thread: callboard run module:agent 'message'")
-    if options.message is not None and options.resume:
-        raise CommandError(
-            "a message or --resume, not both; a message starts a new turn, also where questions are open"
-        )
-    if options.resume and options.thread is None:
-        raise CommandError("--resume needs --thread; callboard threads lists those of a database")
-    for option, given in (("--web-port", options.web_port), ("--wait or --no-wait", options.wait)):
-        if given is not None and not options.web:
-            raise CommandError(f"{option} needs --web, which shows the run on a page")
 
 
 class _Session:
@@ -486,9 +484,16 @@ class _Session:
             return self._go_on(standing)
         return self._run(None)
 
-    def _run(self, given: Any) -> int:
-        standing, failure = self._wait(partial(self._conversation.run, given))
-        return self._go_on(standing) if failure is None else self._failed(standing, failure)
+    def _run(self, update: Any) -> int:
+        standing, failure = self._wait(partial(self._conversation.run, update))
+        if failure is None:
+            return self._go_on(standing)
+        if self._has_person and isinstance(failure, ValidationError) and is_invalid_resume(failure):
+            self._console.print(f"That answer was refused: {printable(str(failure))}", style="red")
+            return self._go_on(standing)
+        print(f"Error: the run failed: {error_text(failure)}", file=sys.stderr)
+        self._say_how_to_go_on("Failed")
+        return FAILED
 
     def _go_on(self, standing: StateSnapshot) -> int:
         """Get answers to open questions and resume the run, until the agent has finished or a question stays open."""
@@ -496,60 +501,42 @@ class _Session:
         if not standing.interrupts and not standing.next:
             return self._finished(standing, DONE)
         goes_on = False
-        given: Any = None
+        resume: Any = None
         try:
             if standing.interrupts:
-                answers = self._answers(standing)
-                goes_on, given = bool(answers), Command(resume=answers)
+                answers: dict[str, Any] = {}
+                if self._options.yes:
+                    accepting = {question.id: accepted(question) for question in standing.interrupts}
+                    answers = {name: answer for name, answer in accepting.items() if answer is not None}
+                open_questions = [question for question in standing.interrupts if question.id not in answers]
+                if open_questions and self._has_person:
+                    answers |= self._asker.ask(open_questions)
+                goes_on, resume = bool(answers), Command(resume=answers)
             else:
-                goes_on = self._is_approved(standing)
+                # A breakpoint: the user, or `--yes`, allows the run to continue.
+                for call in open_calls(standing.values):
+                    self._say(f"call    {call_label(call['name'], call['args'], _LONG)}")
+                question = f"Stopped before {', '.join(standing.next)}. Go on?"
+                goes_on = self._options.yes or (self._has_person and self._asker.confirm(question))
         except EOFError:
             self._console.print()
         if goes_on:
-            return self._run(given)
-        for question in standing.interrupts:
-            self._console.print(f"waits   {one_line(in_short(question.value), _LONG)}", soft_wrap=True)
+            return self._run(resume)
+        for interrupt in standing.interrupts:
+            self._console.print(f"waits   {one_line(in_short(interrupt.value), _LONG)}", soft_wrap=True)
         self._say_how_to_go_on("Waiting for a person")
         return self._finished(standing, WAITING)
-
-    def _answers(self, standing: StateSnapshot) -> dict[str, Any]:
-        """Return answers by question id, from `--yes` and from the user; empty if no question was answered."""
-        answers: dict[str, Any] = {}
-        if self._options.yes:
-            found = {question.id: accepted(question) for question in standing.interrupts}
-            answers = {name: answer for name, answer in found.items() if answer is not None}
-        left = [question for question in standing.interrupts if question.id not in answers]
-        if left and self._has_person:
-            answers |= self._asker.ask(left)
-        return answers
-
-    def _is_approved(self, standing: StateSnapshot) -> bool:
-        """Return whether the user, or `--yes`, allows the run to continue at a breakpoint."""
-        what = f"Stopped before {', '.join(standing.next)}. Go on?"
-        for call in open_calls(standing.values):
-            self._say(f"call    {call_label(call['name'], call['args'], _LONG)}")
-        return self._options.yes or (self._has_person and self._asker.confirm(what))
-
-    def _failed(self, standing: StateSnapshot, error: Exception) -> int:
-        if self._has_person and isinstance(error, ValidationError) and is_invalid_resume(error):
-            self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
-            return self._go_on(standing)
-        print(f"Error: the run failed: {error_text(error)}", file=sys.stderr)
-        self._say_how_to_go_on("Failed")
-        return FAILED
 
     def _finished(self, standing: StateSnapshot, code: int) -> int:
         values = standing.values
         if self._options.as_json:
-            print(as_json(self._as_json(standing), indent=2))
+            questions = [{"id": question.id, "value": question.value} for question in standing.interrupts]
+            thread = self._thread_id if self._conversation.is_kept else None
+            state = {"thread": thread, "state": values, "next": standing.next, "questions": questions}
+            print(as_json(state, indent=2))
         elif isinstance(values, Mapping) and code == DONE and values.get("structured_response") is not None:
             self._console.print(as_text(values["structured_response"]))
         return code
-
-    def _as_json(self, standing: StateSnapshot) -> Any:
-        questions = [{"id": question.id, "value": question.value} for question in standing.interrupts]
-        thread = self._thread_id if self._conversation.is_kept else None
-        return {"thread": thread, "state": standing.values, "next": standing.next, "questions": questions}
 
     def _say_how_to_go_on(self, why: str) -> None:
         if not self._conversation.is_kept:

@@ -39,7 +39,7 @@ class Calls:
         # A graph of LangGraph sends no events, so only its messages contain the names of its calls.
         shown = [(call["name"], shown_arguments(call["args"])) for call in calls]
         labels = lru_cache(maxsize=1)(partial(call_labels, shown))
-        self._asked.update((call["id"], (labels, place)) for place, call in enumerate(calls))
+        self._asked.update((call["id"], (labels, index)) for index, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
         """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
@@ -49,8 +49,8 @@ class Calls:
         """Return a label of a call, which differs from the labels of the other calls of the same reply."""
         if call_id not in self._asked:
             return call_label(tool, None, width)
-        labels, place = self._asked[call_id]
-        return labels(width)[place]
+        labels, index = self._asked[call_id]
+        return labels(width)[index]
 
     def table(self, now: float, width: int) -> RenderableType:
         """Return the open calls as rows, or as counts by tool if there are many; `now` is a time of the event loop."""
@@ -105,13 +105,23 @@ class Screen:
             return
         for update in payload.values():
             for message in messages_in(update):
-                self._take_message(message)
+                if isinstance(message, AIMessage):
+                    self._take_reply(message)
+                    self._announce(message)
+                elif isinstance(message, ToolMessage) and message.id not in self._shown:
+                    self._shown.add(message.id)
+                    self._show_result(message)
 
     async def keep_up(self) -> None:
         """Redraw the live view of open calls at intervals until cancelled, then remove it."""
         try:
             while True:
-                self._show_calls(anyio.current_time())
+                now = anyio.current_time()
+                if supports_pictures(self._console):
+                    self._draw(now)
+                elif self._all and self._calls.counts.open and now >= self._next_line:
+                    self._next_line = now + _LINE_EVERY
+                    self._line("calls", line(self._calls.counts, now))
                 await anyio.sleep(_REFRESH)
         finally:
             self.close()
@@ -121,13 +131,6 @@ class Screen:
         self._hide_calls()
         self._end_line()
 
-    def _show_calls(self, now: float) -> None:
-        if supports_pictures(self._console):
-            self._draw(now)
-        elif self._all and self._calls.counts.open and now >= self._next_line:
-            self._next_line = now + _LINE_EVERY
-            self._line("calls", line(self._calls.counts, now))
-
     def _draw(self, now: float) -> None:
         if not self._calls.counts.open or self._mid_line:
             self._hide_calls()
@@ -136,11 +139,9 @@ class Screen:
             # Without rich's refresh thread: the event loop draws, so that no picture mixes old and new counts.
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(self._picture(now), refresh=True)
-
-    def _picture(self, now: float) -> RenderableType:
         width, height = self._console.size
-        return picture(self._calls.counts, now, width, height) if self._all else self._calls.table(now, width)
+        view = picture(self._calls.counts, now, width, height) if self._all else self._calls.table(now, width)
+        self._live.update(view, refresh=True)
 
     def _hide_calls(self) -> None:
         if self._live is not None:
@@ -156,14 +157,6 @@ class Screen:
             self._say(message.text)
         elif isinstance(message, AIMessage):
             self._take_reply(message)
-
-    def _take_message(self, message: BaseMessage) -> None:
-        if isinstance(message, AIMessage):
-            self._take_reply(message)
-            self._announce(message)
-        elif isinstance(message, ToolMessage) and message.id not in self._shown:
-            self._shown.add(message.id)
-            self._show_result(message)
 
     def _take_reply(self, message: AIMessage) -> None:
         """Print a complete reply of the model, unless its text was streamed already."""
@@ -194,16 +187,16 @@ class Screen:
         if message.tool_call_id in self._quiet and not failed:
             return
         call = self._calls.text(message.tool_call_id, message.name or "call", self._length * 2 // 3)
-        told = "  ".join(filter(None, (call, self._calls.took(message.tool_call_id))))
-        word = "failed" if failed else "done"
-        room = self._length - len(told) - 2
-        said = one_line(message.text, _REASON if failed else max(room, _RESULT))
-        if not said or cell_len(said) <= room:
-            self._line(word, "  ".join(filter(None, (told, said))), failed=failed)
+        label = "  ".join(filter(None, (call, self._calls.took(message.tool_call_id))))
+        state = "failed" if failed else "done"
+        room = self._length - len(label) - 2
+        text = one_line(message.text, _REASON if failed else max(room, _RESULT))
+        if not text or cell_len(text) <= room:
+            self._line(state, "  ".join(filter(None, (label, text))), failed=failed)
             return
-        self._line(word, told, failed=failed)
+        self._line(state, label, failed=failed)
         # The reason of a failure is wrapped over several lines: a shortened reason would not help.
-        for part in wrap(said, max(_RESULT, self._length)):
+        for part in wrap(text, max(_RESULT, self._length)):
             self._line("", part, failed=failed)
 
     @property
@@ -232,8 +225,8 @@ class Screen:
 def messages_in(update: Any) -> Iterator[BaseMessage]:
     """Yield the messages in a graph node's update, which may also be a list of updates."""
     if isinstance(update, list | tuple):
-        for one in update:
-            yield from messages_in(one)
+        for part in update:
+            yield from messages_in(part)
     elif isinstance(update, Mapping):
         written = update.get("messages")
         listed = written if isinstance(written, list | tuple) else [written]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from anyio.from_thread import BlockingPortal
 
@@ -44,7 +44,10 @@ def stoppable() -> Generator[None]:
     def stop(number: int, _: object) -> None:
         nonlocal stopping
         if stopping:
-            _end_now(number)
+            show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
+            # Not `print` and `sys.exit`: the handler may have interrupted a print, and no clean-up may delay the end.
+            os.write(2, f"{show_cursor}\nStopped at once; what the calls were doing is unknown.\n".encode())
+            os._exit(128 + number)
         stopping = True
         raise Stopped(number)
 
@@ -75,13 +78,6 @@ def interruptible_input() -> Generator[None]:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, handler)
-
-
-def _end_now(number: int) -> NoReturn:
-    show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-    # Not `print` and `sys.exit`: the handler may have interrupted a print, and no clean-up may delay the end.
-    os.write(2, f"{show_cursor}\nStopped at once; what the calls were doing is unknown.\n".encode())
-    os._exit(128 + number)
 
 
 def wait_for(

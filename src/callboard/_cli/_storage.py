@@ -16,12 +16,16 @@ from callboard.threads import Threads, masked
 
 
 @contextmanager
-def open_database(where: str, *, must_exist: bool) -> Generator[Threads]:
+def open_database(database: str, *, must_exist: bool) -> Generator[Threads]:
     """Open the database at a path or URL for the `with` block; storage errors in the block become `CommandError`."""
     try:
-        with _threads(where) as threads:
+        try:
+            opened = Threads(database if "://" in database else f"sqlite:///{database}")
+        except (ImportError, ValueError) as error:
+            raise CommandError(f"--db {masked(database)}: {error}") from error
+        with opened as threads:
             # Checked before anything connects: SQLite would create the file.
-            if must_exist and (path := _file_of(where)) is not None and not Path(path).exists():
+            if must_exist and (path := _file_of(database)) is not None and not Path(path).exists():
                 file = masked(path)
                 raise CommandError(f"there is no database {file!r}; callboard run ... --db {file} makes one")
             yield threads
@@ -29,21 +33,14 @@ def open_database(where: str, *, must_exist: bool) -> Generator[Threads]:
         raise CommandError(" ".join(printable(str(error)).split())) from error
 
 
-def _threads(where: str) -> Threads:
-    try:
-        return Threads(where if "://" in where else f"sqlite:///{where}")
-    except (ImportError, ValueError) as error:
-        raise CommandError(f"--db {masked(where)}: {error}") from error
-
-
 _SQLITE = "sqlite:///"
 
 
-def _file_of(where: str) -> str | None:
+def _file_of(database: str) -> str | None:
     """Return the path of a SQLite file, given as a path or URL; `None` for a URL of another database."""
-    if where.lower().startswith(_SQLITE):
-        return where[len(_SQLITE) :]
-    return None if "://" in where else where
+    if database.lower().startswith(_SQLITE):
+        return database[len(_SQLITE) :]
+    return None if "://" in database else database
 
 
 # Files of recordings: their names and directories.
@@ -75,13 +72,13 @@ def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
             f"there is no file {_quoted(name)}; the name of a thread needs --db or --records, "
             f"which say where its recording is. {_ADVICE}"
         )
-    found = directory / recording_name(name)
-    if not _is_there(found):
+    path = directory / recording_name(name)
+    if not _is_there(path):
         raise CommandError(
             f"there is no file {_quoted(name)}, and no recording of a thread of that name: "
-            f"{_quoted(str(found))} is not there. {_ADVICE}"
+            f"{_quoted(str(path))} is not there. {_ADVICE}"
         )
-    return found
+    return path
 
 
 _ADVICE = "callboard run ... --record makes recordings."
@@ -106,8 +103,8 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
     folder = options.record_to or (records_dir(options.db) if options.db else None)
     if options.record is not False and folder is not None:
         return folder / recording_name(thread_id)
-    for option, given in (("--record", options.record), ("--capture", options.capture and not options.web)):
-        if given:
+    for option, value in (("--record", options.record), ("--capture", options.capture and not options.web)):
+        if value:
             raise CommandError(f"{option} needs a recording: --record-to DIR, or --db with the path of a file")
     return None
 

@@ -31,8 +31,8 @@ def list_threads(options: ThreadsOptions) -> int:
     with open_database(options.db, must_exist=True) as threads:
 
         async def read() -> list[StoredThread]:
-            found = [await threads.read(name) for name in await threads.names()]
-            return sorted((one for one in found if one is not None), key=lambda one: one.when, reverse=True)
+            stored = [await threads.read(name) for name in await threads.names()]
+            return sorted(filter(None, stored), key=lambda thread: thread.when, reverse=True)
 
         conversations = _read(read)
     console = open_console()
@@ -41,11 +41,11 @@ def list_threads(options: ThreadsOptions) -> int:
         return 0
     table = _table("thread", "turns", "when", "open", "last message")
     length = max(20, text_width(console) - 60)
-    for one in conversations:
-        last = one_line(_last_text(one.messages), length)
-        left_open = f"before {_listed(one.next)}" if one.next else ""
-        left_open = count(len(one.questions), "question") if one.questions else left_open
-        table.add_row(*map(Text, (named(one.thread_id), str(one.turns), _time(one.when), left_open, last)))
+    for thread in conversations:
+        last = one_line(_last_text(thread.messages), length)
+        left_open = f"before {_listed(thread.next)}" if thread.next else ""
+        left_open = count(len(thread.questions), "question") if thread.questions else left_open
+        table.add_row(*map(Text, (named(thread.thread_id), str(thread.turns), _time(thread.when), left_open, last)))
     console.print(table)
     return 0
 
@@ -53,27 +53,27 @@ def list_threads(options: ThreadsOptions) -> int:
 def show_thread(options: ShowOptions) -> int:
     """Print one conversation with its calls and their results; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
-        found = _read(partial(threads.read, options.thread, options.at))
-    if found is None:
+        conversation = _read(partial(threads.read, options.thread, options.at))
+    if conversation is None:
         raise _no_thread(options.thread)
-    _Printer(open_console(), found, full=options.full).print(options.last)
+    _Printer(open_console(), conversation, full=options.full).print(options.last)
     return 0
 
 
 def show_history(options: ShowOptions) -> int:
     """Print a table of the checkpoints of one conversation (thread), latest first; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
-        places = _read(partial(threads.history, options.thread))
-    if not places:
+        states = _read(partial(threads.history, options.thread))
+    if not states:
         raise _no_thread(options.thread)
     console = open_console()
     table = _table("checkpoint", "when", "messages", "next", "last message")
     length = max(20, text_width(console) - 90)
-    for place in places[: options.last]:
-        messages: Sequence[BaseMessage] = place.values.get("messages") or []
-        where = str((place.config.get("configurable") or {}).get("checkpoint_id"))
-        told = (named(where), _time(place.created_at or ""), str(len(messages)), _listed(dict.fromkeys(place.next)))
-        table.add_row(*map(Text, (*told, one_line(_last_text(messages), length))))
+    for state in states[: options.last]:
+        messages: Sequence[BaseMessage] = state.values.get("messages") or []
+        name = named(str((state.config.get("configurable") or {}).get("checkpoint_id")))
+        cells = (name, _time(state.created_at or ""), str(len(messages)), _listed(dict.fromkeys(state.next)))
+        table.add_row(*map(Text, (*cells, one_line(_last_text(messages), length))))
     console.print(table)
     return 0
 
@@ -100,19 +100,19 @@ class _Printer:
 
     def print(self, last: int | None) -> None:
         """Print the last `last` messages of the conversation (`None` for all), then open questions and next nodes."""
-        one, messages = self._shown, self._shown.messages
+        conversation, messages = self._shown, self._shown.messages
         left_out = max(0, len(messages) - (last or len(messages)))
-        told = (
-            f"thread {named(one.thread_id)}",
-            count(one.turns, "turn"),
+        facts = (
+            f"thread {named(conversation.thread_id)}",
+            count(conversation.turns, "turn"),
             count(len(messages), "message"),
-            _time(one.when),
+            _time(conversation.when),
         )
-        self._line("  ".join(told), "bold")
+        self._line("  ".join(facts), "bold")
         if left_out:
             self._line(f"({count(left_out, 'message')} before)", "dim")
         shown = {id(message) for message in messages[left_out:]}
-        for exchange in one.exchanges():
+        for exchange in conversation.exchanges():
             if id(exchange.message) in shown:
                 self._exchange(exchange)
                 continue
@@ -120,8 +120,8 @@ class _Printer:
                 if id(answer) in shown:  # its call is among the messages that are left out
                     self._result(answer)
         if not messages:
-            others = f": {_listed(one.other_keys)}" if one.other_keys else ""
-            self._line(f"no messages; the state has {count(len(one.other_keys), 'other key')}{others}", "dim")
+            others = f": {_listed(conversation.other_keys)}" if conversation.other_keys else ""
+            self._line(f"no messages; the state has {count(len(conversation.other_keys), 'other key')}{others}", "dim")
         self._end()
 
     def _exchange(self, exchange: Exchange) -> None:
@@ -157,19 +157,19 @@ class _Printer:
                     self._line(f"          {part}", "dim")
 
     def _end(self) -> None:
-        one = self._shown
-        if not (one.next or one.questions):
+        conversation = self._shown
+        if not (conversation.next or conversation.questions):
             return
         self._console.print()
-        failed = {name: error for name, error in one.errors.items() if name in one.next}
+        failed = {name: error for name, error in conversation.errors.items() if name in conversation.next}
         for name, error in failed.items():
             self._line(f"{named(str(name))} failed: {one_line(error, 2 * self._length)}", "red")
-        if one.questions:
-            self._line(f"waits for a person: {count(len(one.questions), 'question')}", "yellow")
-            for question in one.questions:
+        if conversation.questions:
+            self._line(f"waits for a person: {count(len(conversation.questions), 'question')}", "yellow")
+            for question in conversation.questions:
                 self._line(f"  {one_line(in_short(question.value), 2 * self._length)}")
-        elif one.next:
-            self._line(f"stopped before {_listed(one.next)}", "yellow")
+        elif conversation.next:
+            self._line(f"stopped before {_listed(conversation.next)}", "yellow")
 
     def _line(self, text: str, style: str = "") -> None:
         self._console.print(printable(text), style=style, soft_wrap=not self._console.is_terminal)

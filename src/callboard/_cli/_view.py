@@ -160,9 +160,9 @@ def open_calls(calls: Sequence[OpenCall], now: float, width: int, *, heading: st
     if heading:
         yield Text(heading, style="bold")
     for label, call in zip(labels(width), calls, strict=True):
-        told = ", ".join(filter(None, (duration(now - call.began), call.place, _state_of_call(call))))
+        facts = ", ".join(filter(None, (duration(now - call.began), call.place, _state_of_call(call))))
         yield Text(label, no_wrap=True)
-        yield Text(_INDENT + one_line(told, width - len(_INDENT)), no_wrap=True, style="dim")
+        yield Text(_INDENT + one_line(facts, width - len(_INDENT)), no_wrap=True, style="dim")
 
 
 def _state_of_call(call: OpenCall) -> str:
@@ -190,9 +190,9 @@ def picture(counts: CallCounts, now: float, width: int, height: int) -> Renderab
 
 def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterator[RenderableType]:
     rows = counts.rows_at(now)
-    head = [text for one in _head(counts, rows, now) for text in wrap(one, width)][:height]
-    for place, text in enumerate(head):
-        yield Text(text, style="" if place else "bold", no_wrap=True, overflow="ellipsis")
+    head = [text for sentence in _head(counts, rows, now) for text in wrap(sentence, width)][:height]
+    for index, text in enumerate(head):
+        yield Text(text, style="" if index else "bold", no_wrap=True, overflow="ellipsis")
     actors = list(counts.actors.rows().items())[:_ACTORS_SHOWN]
     of_actors = _HEADING + len(actors) if actors and height >= _ROOM_FOR_ACTORS else 0
     each = lines_of_a_call(width)
@@ -222,11 +222,11 @@ def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
 
 def _at_most(number: int, rows: Mapping[str, ToolRow]) -> Sequence[tuple[str, ToolRow]]:
     """Return at most `number` pairs of tool name and row. The last row is the sum of all further tools, if any."""
-    known = list(rows.items())
-    if len(known) <= number:
-        return known
-    shown, left = known[: number - 1], known[number - 1 :]
-    return [*shown, (f"{len(left)} more", total(row for _, row in left))]
+    named_rows = list(rows.items())
+    if len(named_rows) <= number:
+        return named_rows
+    shown, rest = named_rows[: number - 1], named_rows[number - 1 :]
+    return [*shown, (f"{len(rest)} more", total(row for _, row in rest))]
 
 
 def _head(counts: CallCounts, rows: Mapping[str, ToolRow], now: float) -> list[str]:
