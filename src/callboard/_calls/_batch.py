@@ -136,15 +136,12 @@ class Batch(Generic[T]):
                     failed = call
             if self._pulse.unreported:
                 self._pulse.warn()
-        # After the scope was left: `_fail` cancels every child, and a child must not cancel itself while it ends.
+        # After the scope was left: this cancels every child, and a child must not cancel itself while it ends.
         if failed is not None:
-            self._fail(failed)
-
-    def _fail(self, call: SupervisedCall[T]) -> None:
-        self._failed.append(call)
-        if self._on_error == "cancel" or not isinstance(call.error, Exception):
-            assert self._nursery is not None
-            self._nursery.cancel()
+            self._failed.append(failed)
+            if self._on_error == "cancel" or not isinstance(failed.error, Exception):
+                assert self._nursery is not None
+                self._nursery.cancel()
 
     def _raise_failures(self, count: int) -> NoReturn:
         failed, self._failed = self._failed, []
@@ -152,7 +149,10 @@ class Batch(Generic[T]):
         notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in failed[1:]]
         for call in failed:
             if isinstance(call.error, Exception) and not isinstance(call.error, CallError):
-                _note(call.error, call)
+                name, call_id = repr(call.name), repr(call.id)
+                # A tool may raise the same error object twice: it has this note then.
+                if not any(name in note and call_id in note for note in getattr(call.error, "__notes__", ())):
+                    call.error.add_note(f"In tool {name} (call {call_id}).")
         # The traceback refers to this frame and its callers. No object that they hold may refer back to the error.
         for call in failed:
             call.error = None
@@ -166,14 +166,6 @@ class Batch(Generic[T]):
             raise errors[0]
         finally:
             errors.clear()
-
-
-def _note(error: Exception, call: SupervisedCall[Any]) -> None:
-    """Add a note that names the tool and the call to an error, unless the error has this note already."""
-    name, call_id = repr(call.name), repr(call.id)
-    # A tool may raise the same error object twice.
-    if not any(name in note and call_id in note for note in getattr(error, "__notes__", ())):
-        error.add_note(f"In tool {name} (call {call_id}).")
 
 
 mark(Batch._run_next, SupervisedCall)
@@ -194,15 +186,12 @@ def _warn_about_left_task(task: "asyncio.Task[object]", context: Context) -> Non
     if not function or (tool, function) in _warned:
         return
     _warned.add((tool, function))
+    stack = task.get_stack(limit=1)
+    location = f" at {stack[0].f_code.co_filename}:{stack[0].f_lineno}" if stack else ""
     warnings.warn(
         f"tool {tool!r} (call {call_id!r}) left a task behind that outlives its batch: {task.get_name()!r}, "
-        f"{function}(){_location(task)}. It is neither cancelled nor awaited; await it in the tool, such as in an "
+        f"{function}(){location}. It is neither cancelled nor awaited; await it in the tool, such as in an "
         "asyncio.TaskGroup, or start it in an actor, which may outlive calls",
         AbandonedTaskWarning,
         stacklevel=2,
     )
-
-
-def _location(task: "asyncio.Task[object]") -> str:
-    stack = task.get_stack(limit=1)
-    return f" at {stack[0].f_code.co_filename}:{stack[0].f_lineno}" if stack else ""

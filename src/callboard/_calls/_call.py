@@ -190,19 +190,19 @@ class Attempt:
 
     def _around(self) -> "Iterator[Attempt]":
         """Yield the attempts that enclose this one, the nearest first."""
-        one = self.owner.outer
-        while one is not None:
-            if isinstance(one, Attempt):
-                yield one
-                one = one.owner.outer
+        outer = self.owner.outer
+        while outer is not None:
+            if isinstance(outer, Attempt):
+                yield outer
+                outer = outer.owner.outer
             else:
-                one = getattr(one, "outer", None)  # a call, if its middleware runs this attempt's call
+                outer = getattr(outer, "outer", None)  # a call, if its middleware runs this attempt's call
 
     async def _place_at(self, gate: AnyGate, around: "tuple[Attempt, ...]", loop: EventLoop) -> AnyGate | Loan:
         """Acquire a permit at a limit, or borrow one from an outer attempt; raise `DeadlockError` in a deadlock."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
-        lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
-        loan = next((one for one in lent if one is not None), None)
+        loans = (outer.lend(gate.identity) for outer in around) if around and gate.is_lendable else ()
+        loan = next((loan for loan in loans if loan is not None), None)
         if loan is not None and loan.try_borrow(self):
             return loan
         if loan is None and gate.try_enter(loop):
@@ -246,7 +246,7 @@ class Attempt:
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
                 return None if loan.is_lost else loan
-            place = next((one for one in self.places if one.identity == identity), None)
+            place = next((place for place in self.places if place.identity == identity), None)
             # The store may have given a lost permit to another process: the borrower has to acquire its own.
             if place is None or (isinstance(place, (SharedPermit, Loan)) and place.is_lost):
                 return None
@@ -605,16 +605,12 @@ class SupervisedCall(Generic[T]):
             return
         report_activity()
         if self._observers or self._around.on_progress is not None:
-            self._throttled().put((self, progress, attempt or self.attempts))
-
-    def _throttled(self) -> "Throttle[_Report]":
-        if (found := self.throttle) is not None:
-            return found
-        with _one_for_each:  # threads of one call may report for the first time at the same moment
             if self.throttle is None:
-                assert self._batch is not None
-                self.throttle = Throttle(self.loop, self._batch, _tell_of)
-            return self.throttle
+                with _first_report:  # threads of one call may report for the first time at the same moment
+                    if self.throttle is None:
+                        assert self._batch is not None
+                        self.throttle = Throttle(self.loop, self._batch, _tell_of)
+            self.throttle.put((self, progress, attempt or self.attempts))
 
     def _tell(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **more: Any) -> None:
         if not self._observers:
@@ -637,7 +633,7 @@ class SupervisedCall(Generic[T]):
 mark(SupervisedCall.attempt, Attempt)
 
 _Report = tuple[SupervisedCall[Any], Progress, int]
-_one_for_each = threading.Lock()
+_first_report = threading.Lock()
 
 
 def _tell_of(report: _Report) -> None:
@@ -658,9 +654,9 @@ def waiting() -> Generator[None]:
 
 def current_call() -> SupervisedCall[Any] | None:
     """Return the call to which the running code belongs; `None` outside of a call and in an engine's worker."""
-    here = reporter.get()
-    found = here.owner if isinstance(here, Attempt) else here
-    return found if isinstance(found, SupervisedCall) else None
+    supervised = reporter.get()
+    call = supervised.owner if isinstance(supervised, Attempt) else supervised
+    return call if isinstance(call, SupervisedCall) else None
 
 
 def note(what: str, **facts: object) -> None:

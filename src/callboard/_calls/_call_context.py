@@ -43,14 +43,14 @@ def inject_context() -> Carried:
     Call this in the task that waits for the worker.
     """
     left, timed = remaining(), current_timed.get()
-    found: Carried = {"levels": _levels()}
+    context: Carried = {"levels": _levels()}
     if left < math.inf:
-        found["left"] = left
+        context["left"] = left
     with suppress(ValueError):  # JSON cannot express the arguments: the body has no key, and may not need one
         if (key := current_key()) is not None:
-            found["key"] = key
+            context["key"] = key
     if timed is not None:
-        found["grace"] = timed.grace
+        context["grace"] = timed.grace
     # Optional packages are looked up in `sys.modules`: if the application has not imported them, they have no context.
     if "opentelemetry.context" in sys.modules:
         from opentelemetry.context import get_current
@@ -60,11 +60,11 @@ def inject_context() -> Carried:
         if get_current():
             inject(trace)
         if trace:
-            found["trace"] = trace
+            context["trace"] = trace
     if (structlog := sys.modules.get("structlog.contextvars")) is not None:
         bound = structlog.get_contextvars()
-        found["bound"] = {name: value for name, value in bound.items() if isinstance(value, _PLAIN)}
-    return found
+        context["bound"] = {name: value for name, value in bound.items() if isinstance(value, _PLAIN)}
+    return context
 
 
 _probe = logging.getLogger("callboard.levels")
@@ -79,7 +79,7 @@ def _levels() -> dict[str, int]:
     worked_out: dict[int, bool] = _probe.__dict__.get("_cache", {})
     if -1 not in worked_out:
         loggers = list(logging.root.manager.loggerDict.items())
-        levels = {name: one.level for name, one in loggers if isinstance(one, logging.Logger) and one.level}
+        levels = {name: log.level for name, log in loggers if isinstance(log, logging.Logger) and log.level}
         _known_levels = {**levels, "": logging.root.level}
         worked_out[-1] = True
     return _known_levels
@@ -231,7 +231,11 @@ def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
     name = name[:_LONGEST_NAME]  # before the lookup: a hostile name with 60,000 dots has as many parent loggers
-    logger = _nearest_logger(name)
+    # The existing logger with this name, or its nearest existing parent: a worker must not make new loggers here.
+    loggers = logging.Logger.manager.loggerDict
+    while name and not isinstance(loggers.get(name), logging.Logger):
+        name = name.rpartition(".")[0]
+    logger = logging.getLogger(name)
     pathname, lineno, function = place
     record = logger.makeRecord(
         name, int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
@@ -239,14 +243,6 @@ def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
     record.created, record.process = float(created), int(process)
     record.processName = "worker"
     return logger, record
-
-
-def _nearest_logger(name: str) -> logging.Logger:
-    """Return the existing logger with this name, or its nearest existing parent; never create a new logger."""
-    known = logging.Logger.manager.loggerDict
-    while name and not isinstance(known.get(name), logging.Logger):
-        name = name.rpartition(".")[0]
-    return logging.getLogger(name)
 
 
 class BodyRaisedError(Exception):

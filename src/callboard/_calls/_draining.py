@@ -145,11 +145,11 @@ class _Round:
         self.wakeup: Wakeup | None = None
         self.report = Drained()
 
-    def account_for(self, one: Operation, *, was_ended: bool) -> None:
-        if one not in self.left:  # nested in another operation, or the caller's own, or already counted
+    def account_for(self, operation: Operation, *, was_ended: bool) -> None:
+        if operation not in self.left:  # nested in another operation, or the caller's own, or already counted
             return
-        self.left.remove(one)
-        ended = Drained(ended=1, unknown=tuple(one.unknown())) if was_ended else Drained(finished=1)
+        self.left.remove(operation)
+        ended = Drained(ended=1, unknown=tuple(operation.unknown())) if was_ended else Drained(finished=1)
         self.report += ended
         if not self.left and self.wakeup is not None:
             self.wakeup.set()
@@ -176,7 +176,7 @@ class InFlight:
     def __reduce__(self) -> tuple[object, ...]:
         return InFlight, (self.what,)
 
-    def admit(self, one: Operation, around: tuple[Operation, ...]) -> None:
+    def admit(self, operation: Operation, around: tuple[Operation, ...]) -> None:
         """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
         # An operation within a running operation of the same object is always admitted, and needs no registration.
         inside = False
@@ -187,21 +187,32 @@ class InFlight:
             if self.is_draining and not inside:
                 raise DrainingError(self.what)
             if not inside:
-                self._all.add(one)
+                self._all.add(operation)
 
-    def left(self, one: Operation, *, was_ended: bool) -> None:
+    def left(self, operation: Operation, *, was_ended: bool) -> None:
         """Unregister an operation that has ended, and count it in every running drain."""
         with self._lock:
-            one.is_over = True
-            self._all.discard(one)
+            operation.is_over = True
+            self._all.discard(operation)
             for drain in self._rounds:
-                drain.account_for(one, was_ended=was_ended)
+                drain.account_for(operation, was_ended=was_ended)
 
     async def drain(self, timeout: float) -> Drained:
         """Refuse new operations until `reopen()`; wait for running ones, and cancel them after `timeout` seconds."""
         check_duration("drain(timeout=...)", timeout)
         loop = current_loop()
-        drain = self._begun()
+        with self._lock:
+            running = self._all.difference(
+                operations.get()
+            )  # without the caller's own operations: they cannot end first
+            # Such a loop could neither finish nor cancel its operations: refuse before anything has changed.
+            if any(stands_still(operation.loop) for operation in running):
+                raise RuntimeError(
+                    f"{self.what} has something under way in the event loop that waits for this: await it there, or "
+                    "call it in a thread"
+                )
+            self.is_draining = True
+            self._rounds.append(drain := _Round(running))
         try:
             await checkpoint()
             with loop.scope(loop.now() + timeout, 0.0):
@@ -209,7 +220,9 @@ class InFlight:
         finally:
             # Reached at the timeout, at a cancellation of the caller, and after a normal end with nothing left.
             if drain.left:
-                self._end(drain)
+                for operation in list(drain.left):
+                    if not run_there(operation.loop, operation.end):
+                        self.left(operation, was_ended=True)  # its event loop has ended, and will never report its end
                 # Shielded without a limit: each operation ends within its grace.
                 with loop.shield(math.inf):
                     await self._until_over(drain)
@@ -231,19 +244,6 @@ class InFlight:
         finally:
             self.is_draining = was_draining
 
-    def _begun(self) -> _Round:
-        with self._lock:
-            left = self._all.difference(operations.get())  # without the caller's own operations: they cannot end first
-            # Such a loop could neither finish nor cancel its operations: refuse before anything has changed.
-            if any(stands_still(one.loop) for one in left):
-                raise RuntimeError(
-                    f"{self.what} has something under way in the event loop that waits for this: await it there, or "
-                    "call it in a thread"
-                )
-            self.is_draining = True
-            self._rounds.append(drain := _Round(left))
-        return drain
-
     async def _until_over(self, drain: _Round) -> None:
         # Check and wakeup under one lock, or the last operation could end in between and wake nothing.
         with self._lock:
@@ -251,11 +251,6 @@ class InFlight:
                 return
             wakeup = drain.wakeup = current_loop().wakeup()
         await wakeup.wait()
-
-    def _end(self, drain: _Round) -> None:
-        for one in list(drain.left):
-            if not run_there(one.loop, one.end):
-                self.left(one, was_ended=True)  # its event loop has ended, so it will never report its end
 
 
 def report_drain(what: str, report: Drained) -> None:
@@ -293,18 +288,24 @@ class EngineOperations:
             EngineError: if the engine is being drained, or a drain ended the body.
         """
         # More than the grace: the engine ends the body within its grace, and then needs time for its own clean-up.
-        one = Operation(self._in_flight, grace=grace + DEFAULT_GRACE)
+        operation = Operation(self._in_flight, grace=grace + DEFAULT_GRACE)
+
+        def begin() -> None:
+            operation.begin(body.title, body.call_id)
+            if body.on_begin is not None:
+                body.on_begin()
+
         try:
-            with one:
-                yield replace(body, on_begin=_noting(one, body))
+            with operation:
+                yield replace(body, on_begin=begin)
                 return
         except DrainingError as error:
-            if error.begun or one.has_entered:
+            if error.begun or operation.has_entered:
                 raise  # raised inside the block, by another object that is being drained
             raise self._refusal(body.title, body.call_id) from None
         # Reached only if a drain cancelled the block. A body that had begun may have had effects: "unknown".
         reason = f"its {self._noun} was drained"
-        raise EngineError(body.title, body.call_id, reason, ended="unknown" if one.has_begun else "unavailable")
+        raise EngineError(body.title, body.call_id, reason, ended="unknown" if operation.has_begun else "unavailable")
 
     def check_open(self, title: str) -> None:
         """Raise `EngineError` if the engine is being drained; called before a dedicated worker is reserved.
@@ -332,14 +333,3 @@ class EngineOperations:
     def reopen(self) -> None:
         """Accept function calls again after a drain."""
         self._in_flight.reopen()
-
-
-def _noting(one: Operation, body: Body) -> Callable[[], object]:
-    """Return a callback for the start of a function: it records the start, and calls `body.on_begin`."""
-
-    def begin() -> None:
-        one.begin(body.title, body.call_id)
-        if body.on_begin is not None:
-            body.on_begin()
-
-    return begin

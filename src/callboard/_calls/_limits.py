@@ -427,13 +427,11 @@ class Limiter:
             gate = self._by_key.get(key)
             if gate is None:
                 self._prune(loop)
-                gate = self._by_key[key] = Gate(self._limit, self._name_for(key))
+                # The model reads the name in a rejection. A key of the call's arguments came from the model itself; a
+                # key from the context, such as a user or a tenant, must not be shown to it.
+                calls = "calls like this one" if self.takes_context else repr(key)
+                gate = self._by_key[key] = Gate(self._limit, f"{self._name} for {calls}")
             return gate
-
-    def _name_for(self, key: Hashable) -> str:
-        # The model reads the name in a rejection. A key of the call's arguments came from the model itself; a key from
-        # the context, such as a user or a tenant, must not be shown to it.
-        return f"{self._name} for calls like this one" if self.takes_context else f"{self._name} for {key!r}"
 
     def _prune(self, loop: EventLoop) -> None:
         # Keys come from the model, in any number. Doubling the threshold keeps the average cost of a check constant.
@@ -473,7 +471,7 @@ class SharedLimiter:
     @property
     def takes_context(self) -> bool:
         """True if the key or tenant function takes a `CallContext` in addition to the call."""
-        return any(one is not None and one.takes_context for one in (self._key, self._tenant))
+        return any(function is not None and function.takes_context for function in (self._key, self._tenant))
 
     def seeing(self, context: Callable[[], CallContext]) -> "SharedLimiter | Seeing":
         """Return a limiter that passes a `CallContext` to its key functions; `self` if no function takes a context."""
@@ -484,7 +482,7 @@ class SharedLimiter:
     ) -> "SharedPermit":
         """Return a new `SharedPermit` for one attempt; `context` creates the context of the key functions."""
         # A new object for each attempt: it holds the attempt's own request at the store.
-        key, tenant = (_text_of(one, call, context, self._title) for one in (self._key, self._tenant))
+        key, tenant = (_text_of(function, call, context, self._title) for function in (self._key, self._tenant))
         title = f"{self._title} for calls like this one" if key else self._title
         wanted = PermitRequest(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
         return SharedPermit(self._shared, wanted)

@@ -9,7 +9,7 @@ call that holds a permit, searches for a cycle once, right before it waits. No o
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 
-from callboard._calls._limits import AnyGate, Holder, Wait
+from callboard._calls._limits import Holder, Wait
 from callboard.exceptions import DeadlockError
 
 
@@ -18,43 +18,29 @@ def waiting(attempt: Holder, wait: Wait, around: Collection[Holder], tool: str, 
     """Register the wait of an attempt during a `with` block; raise `DeadlockError` if the wait completes a cycle."""
     attempt.waits_for = wait
     # The enclosing attempts all wait for this one.
-    for one in around:
-        if one.stalled is None:
-            one.stalled = {}
-        one.stalled[attempt] = None
+    for outer in around:
+        if outer.stalled is None:
+            outer.stalled = {}
+        outer.stalled[attempt] = None
     try:
         # Registered before the search: if two threads complete a cycle at the same time, at least one of them finds it.
-        if (chain := _circle(attempt, frozenset(around))) is not None:
-            raise DeadlockError(tool, call_id, tuple(one.title for one in chain), remedy=_remedy(wait.crowd))
+        # First a test that is cheap, and false for almost every wait: in a deadlock, every attempt that could free a
+        # permit for this one is waiting too.
+        all_wait = _is_stuck(wait, lambda holder: bool(holder.stalled) or holder.waits_for is not None)
+        if all_wait and attempt in (stuck := _stuck(attempt)):
+            chain = _chain(attempt, frozenset(around), stuck)
+            limit = wait.crowd.title.removeprefix("the queue of ")
+            remedy = (
+                f"Every place at the limit of {limit} is held by a call that waits for this one; raise its "
+                "concurrency, or give the calls that run within others a limit of their own."
+            )
+            raise DeadlockError(tool, call_id, tuple(link.title for link in chain), remedy=remedy)
         yield
     finally:
         attempt.waits_for = None
-        for one in around:
-            if one.stalled is not None:
-                one.stalled.pop(attempt, None)
-
-
-def _remedy(crowd: AnyGate) -> str:
-    limit = crowd.title.removeprefix("the queue of ")
-    return (
-        f"Every place at the limit of {limit} is held by a call that waits for this one; raise its concurrency, or "
-        "give the calls that run within others a limit of their own."
-    )
-
-
-def _circle(attempt: Holder, around: Collection[Holder]) -> list[Holder] | None:
-    """Return a cycle of waiting attempts that begins and ends with `attempt`; `None` if there is no cycle."""
-    if not _all_wait(attempt):  # cheap, and false for almost every wait
-        return None
-    stuck = _stuck(attempt)
-    return _chain(attempt, around, stuck) if attempt in stuck else None
-
-
-def _all_wait(attempt: Holder) -> bool:
-    """Return whether every attempt that could free a permit for `attempt` is waiting too, as in each deadlock."""
-    return attempt.waits_for is not None and _is_stuck(
-        attempt.waits_for, lambda one: bool(one.stalled) or one.waits_for is not None
-    )
+        for outer in around:
+            if outer.stalled is not None:
+                outer.stalled.pop(attempt, None)
 
 
 def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
@@ -67,14 +53,14 @@ def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
         return False  # a permit is free, or is held by another process or by work that is no attempt
     if loan is not None and not loan.is_closed and (borrower is None or not is_stuck(borrower)):
         return False
-    return all(is_stuck(one) for one in holders)
+    return all(is_stuck(holder) for holder in holders)
 
 
-def _waits_of(one: Holder) -> Iterator[Holder]:
-    """Yield the waiting attempts on which the end of attempt `one` depends: nested attempts, and `one` itself."""
-    yield from [] if one.stalled is None else list(one.stalled)
-    if one.waits_for is not None:
-        yield one
+def _waits_of(attempt: Holder) -> Iterator[Holder]:
+    """Yield the waiting attempts on which the end of `attempt` depends: nested attempts, and itself."""
+    yield from [] if attempt.stalled is None else list(attempt.stalled)
+    if attempt.waits_for is not None:
+        yield attempt
 
 
 def _stuck(attempt: Holder) -> set[Holder]:
@@ -84,35 +70,35 @@ def _stuck(attempt: Holder) -> set[Holder]:
     stuck: set[Holder] = set()
     todo = [attempt]
     while todo:
-        one = todo.pop()
-        if one in stuck or (wait := one.waits_for) is None:
+        waiter = todo.pop()
+        if waiter in stuck or (wait := waiter.waits_for) is None:
             continue
-        stuck.add(one)
+        stuck.add(waiter)
         holders, borrower = wait.may_end_by()
         for holder in (*holders, *([] if borrower is None else [borrower])):
             todo += _waits_of(holder)
 
     def is_stuck(holder: Holder) -> bool:
-        return any(one in stuck for one in _waits_of(holder))
+        return any(waiter in stuck for waiter in _waits_of(holder))
 
-    while freed := {one for one in stuck if one.waits_for is None or not _is_stuck(one.waits_for, is_stuck)}:
+    while freed := {waiter for waiter in stuck if not (waiter.waits_for and _is_stuck(waiter.waits_for, is_stuck))}:
         stuck -= freed
     return stuck
 
 
 def _chain(attempt: Holder, around: Collection[Holder], stuck: Collection[Holder]) -> list[Holder]:
     """Return, for an error text, a list of attempts, each of which waits for the next; it ends with `attempt` again."""
-    chain, here = [attempt], attempt
-    while here.waits_for is not None:
-        holders, _ = here.waits_for.may_end_by()
-        holder = next((one for one in holders if one in around), None) or next(iter(holders))
-        if holder is not here:
+    chain, waiter = [attempt], attempt
+    while waiter.waits_for is not None:
+        holders, _ = waiter.waits_for.may_end_by()
+        holder = next((holder for holder in holders if holder in around), None) or next(iter(holders))
+        if holder is not waiter:
             chain.append(holder)
         if holder in around or holder is attempt:
             break
-        here = next((one for one in _waits_of(holder) if one in stuck), attempt)
-        if here in chain[:-1]:
+        waiter = next((nested for nested in _waits_of(holder) if nested in stuck), attempt)
+        if waiter in chain[:-1]:
             break
-        if here is not holder:
-            chain.append(here)
+        if waiter is not holder:
+            chain.append(waiter)
     return [*chain, attempt] if chain[-1] is not attempt or len(chain) == 1 else chain

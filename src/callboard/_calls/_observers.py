@@ -79,9 +79,9 @@ def observe(
     Raises:
         TypeError: if an observer is not callable.
     """
-    for name, one in (("observer", observer), ("runs", runs), ("actors", actors)):
-        if one is not None and not callable(one):
-            raise TypeError(f"observe({name}=...) is called with each event; {one!r} cannot be called")
+    for name, function in (("observer", observer), ("runs", runs), ("actors", actors)):
+        if function is not None and not callable(function):
+            raise TypeError(f"observe({name}=...) is called with each event; {function!r} cannot be called")
     with observed_by(careful_observers(observer, runs, actors)):
         yield
 
@@ -104,22 +104,22 @@ def careful_observers(
 
 
 @contextmanager
-def observed_by(one: Observers) -> Generator[None]:
+def observed_by(observers: Observers) -> Generator[None]:
     """Register observers for all calls, runs and actors that start inside the `with` block."""
-    token = _here.set((*_here.get(), one))
+    token = _here.set((*_here.get(), observers))
     try:
         yield
     finally:
         _here.reset(token)
 
 
-def observe_everywhere(one: Observers) -> Callable[[], None]:
+def observe_everywhere(observers: Observers) -> Callable[[], None]:
     """Register observers for the whole process; return a function that removes them."""
-    _everywhere.append(one)
+    _everywhere.append(observers)
 
     def end() -> None:
-        if one in _everywhere:
-            _everywhere.remove(one)
+        if observers in _everywhere:
+            _everywhere.remove(observers)
 
     return end
 
@@ -144,14 +144,14 @@ def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) ->
 
 def current_observers() -> Observers:
     """Return the observers of all calls, runs and actors that start in the current context."""
-    here = _here.get()
-    if not here and not _everywhere:
+    in_context = _here.get()
+    if not in_context and not _everywhere:
         return _unasked(_NOBODY.kinds)
-    found = _NOBODY
-    for one in reversed((*_everywhere, *here)):
-        if found.kinds.isdisjoint(one.kinds):
-            found = joined(one, found)
-    return joined(_unasked(found.kinds), found)
+    observers = _NOBODY
+    for registered in reversed((*_everywhere, *in_context)):
+        if observers.kinds.isdisjoint(registered.kinds):
+            observers = joined(registered, observers)
+    return joined(_unasked(observers.kinds), observers)
 
 
 def current_mark() -> str | None:
@@ -174,6 +174,10 @@ def joined(first: Observers, second: Observers) -> Observers:
         first.mark or second.mark,
         first.kinds | second.kinds,
     )
+
+
+_OF_LIVES = (("started", "restarted"), ("died", "stopped"))
+_OF_OTHERS = (("begun",), ("ended",))
 
 
 class CarefulObserver(Generic[E]):
@@ -201,7 +205,9 @@ class CarefulObserver(Generic[E]):
 
     @property
     def name(self) -> str:
-        return _name(self._observer)
+        """Name of the observer for logs; not its `repr`, which may contain confidential data of events."""
+        name = getattr(self._observer, "__qualname__", None)
+        return name if isinstance(name, str) else type(self._observer).__qualname__
 
     @property
     def loop_holder(self) -> LoopHolder:
@@ -218,9 +224,12 @@ class CarefulObserver(Generic[E]):
         if (seconds := self._clock() - since) > PATIENCE and self._paused_until is None and self._is_to_blame(looks):
             self._take_a_pause(seconds)
 
-    def _hears(self, event: E) -> bool:
-        begins, ends = _bounds_of(event)
-        number, is_paused = _number(event), self._is_paused()
+    def _hears(self, event: CallEvent | RunEvent | AskEvent | ActorEvent) -> bool:
+        begins, ends = _OF_LIVES if isinstance(event, ActorEvent) else _OF_OTHERS
+        number = event.run.number if isinstance(event, RunEvent) else event.number
+        if self._paused_until is not None and self._clock() >= self._paused_until:
+            self._paused_until = None
+        is_paused = self._paused_until is not None
         if event.phase in begins:
             (self._missed if is_paused else self._known).add(number)
             return not is_paused
@@ -232,11 +241,6 @@ class CarefulObserver(Generic[E]):
                 self._missed.remove(number)
                 return False
         return not is_paused and number not in self._missed
-
-    def _is_paused(self) -> bool:
-        if self._paused_until is not None and self._clock() >= self._paused_until:
-            self._paused_until = None
-        return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
         """Return whether the observer itself was slow, and not the whole process; the watchdog's checks show this."""
@@ -252,7 +256,7 @@ class CarefulObserver(Generic[E]):
         except BaseException as error:  # `SystemExit`, too: an observer must not change the call
             if not self._failed:
                 self._failed = True
-                _report_failure(self.name, error)
+                log_failure(logging.ERROR, f"the observer {self.name} failed, which is reported once", error)
 
     def _take_a_pause(self, seconds: float) -> None:
         now = self._clock()
@@ -270,22 +274,6 @@ class CarefulObserver(Generic[E]):
         )
 
 
-_OF_LIVES = (("started", "restarted"), ("died", "stopped"))
-_OF_OTHERS = (("begun",), ("ended",))
-
-
-def _bounds_of(event: CallEvent | RunEvent | AskEvent | ActorEvent) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return _OF_LIVES if isinstance(event, ActorEvent) else _OF_OTHERS
-
-
-def _number(event: CallEvent | RunEvent | AskEvent | ActorEvent) -> int:
-    return event.run.number if isinstance(event, RunEvent) else event.number
-
-
-def _report_failure(observer: str, error: BaseException) -> None:
-    log_failure(logging.ERROR, f"the observer {observer} failed, which is reported once", error)
-
-
 def log_failure(level: int, text: str, error: BaseException, *, shows_text: bool = False) -> None:
     """Log a text with the type and the frames of an error, at the logging level `level`.
 
@@ -296,12 +284,6 @@ def log_failure(level: int, text: str, error: BaseException, *, shows_text: bool
     frames = "".join(format_tb(error.__traceback__)).rstrip()
     full = error if shows_text and _log.isEnabledFor(logging.DEBUG) else None
     _log.log(level, "%s: %s\n%s", text, type(error).__qualname__, frames, exc_info=full)
-
-
-def _name(observer: object) -> str:
-    """Return the name of an observer for logs; not its `repr`, which may contain confidential data of events."""
-    found = getattr(observer, "__qualname__", None)
-    return found if isinstance(found, str) else type(observer).__qualname__
 
 
 mark(CarefulObserver.tell, CarefulObserver)

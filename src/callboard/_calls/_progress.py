@@ -62,9 +62,9 @@ def progress(message: str = "", *, done: float | None = None, total: float | Non
         ValueError: if an amount is negative, infinite or NaN.
     """
     check_progress(message, done, total)
-    here = reporter.get()
-    if here is not None:
-        here.report(Progress(message, done, total))
+    supervised = reporter.get()
+    if supervised is not None:
+        supervised.report(Progress(message, done, total))
 
 
 def check_progress(message: str, done: float | None, total: float | None) -> None:

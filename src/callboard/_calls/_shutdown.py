@@ -7,8 +7,9 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from itertools import chain
 from types import FrameType
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 from anyio import Event, create_task_group
 
@@ -78,11 +79,11 @@ class Shutdown:
     def _hurry(self) -> None:
         self._deadline = self._loop.now()  # stages that have not begun get no time either
         # A second drain with a timeout of 0 cancels the work that the first drain waits for. The first one reports it.
-        self._hurries += [self._loop.spawn(partial(self._end, one), DEFAULT_GRACE) for one in self._current]
+        self._hurries += [self._loop.spawn(partial(self._end, thing), DEFAULT_GRACE) for thing in self._current]
 
-    async def _end(self, one: CanDrain, scope: Scope) -> None:
+    async def _end(self, thing: CanDrain, scope: Scope) -> None:
         with scope:
-            await self._drained(one)
+            await self._drained(thing)
 
     async def keep(self, then: Callable[[], object], scope: Scope) -> None:
         """Wait for the start of the shutdown, drain one stage after the other, and call the function `then`."""
@@ -91,24 +92,24 @@ class Shutdown:
             for stage in self._stages:
                 self._current = stage
                 async with create_task_group() as group:
-                    for one in stage:
-                        group.start_soon(self._drain, one)
+                    for thing in stage:
+                        group.start_soon(self._drain, thing)
             self._current = ()
             for hurry in self._hurries:
                 await hurry.wait()
         self._over.set()
         then()
 
-    async def _drain(self, one: CanDrain) -> None:
-        report = await self._drained(one)
+    async def _drain(self, thing: CanDrain) -> None:
+        report = await self._drained(thing)
         self.report += report  # not `self.report += await ...`: that would drop reports of parallel drains
 
-    async def _drained(self, one: CanDrain) -> Drained:
+    async def _drained(self, thing: CanDrain) -> Drained:
         """Drain one object and return its report; store an error, because it must not stop the other drains."""
         try:
-            return await one.drain(max(0.0, self._deadline - self._loop.now()))
+            return await thing.drain(max(0.0, self._deadline - self._loop.now()))
         except Exception as error:
-            _log.exception("%r could not be drained", one)
+            _log.exception("%r could not be drained", thing)
             self._errors.append(error)
             return Drained()
 
@@ -154,7 +155,13 @@ async def drain_on_signal(
     """
     if not things:
         raise ValueError("drain_on_signal() has nothing to drain: give it agents, nodes, supervisors or engines")
-    shutdown = Shutdown([_stage(one) for one in things], timeout)
+    stages: list[list[Any]] = [[*thing] if isinstance(thing, (list, tuple)) else [thing] for thing in things]
+    for thing in chain.from_iterable(stages):
+        if not has_members_of(CanDrain, thing):
+            raise TypeError(
+                f"drain_on_signal(...) takes what has a method drain(timeout), such as an agent; got {thing!r}"
+            )
+    shutdown = Shutdown(stages, timeout)
     check_duration("drain_on_signal(timeout=...)", timeout)
     loop = current_loop()
     block = loop.scope(math.inf, DEFAULT_GRACE)
@@ -166,17 +173,6 @@ async def drain_on_signal(
         finally:
             await shutdown.finish(task)
     shutdown.check()
-
-
-def _stage(given: object) -> list[CanDrain]:
-    found: list[CanDrain] = []
-    for one in given if isinstance(given, (list, tuple)) else (given,):
-        if not has_members_of(CanDrain, one):
-            raise TypeError(
-                f"drain_on_signal(...) takes what has a method drain(timeout), such as an agent; got {one!r}"
-            )
-        found.append(cast("CanDrain", one))
-    return found
 
 
 @contextmanager
