@@ -267,13 +267,13 @@ class AsyncioLoop:
     # uncancelled here, or an outer `asyncio.timeout` or task group would take it for the caller's.
 
     def cancelled_itself(self, exc: BaseException) -> bool:
-        found = unasked(exc)
-        return found is not None and found[1].cancelling() <= found[0]._before
+        foreign = unasked(exc)
+        return foreign is not None and foreign[1].cancelling() <= foreign[0]._before
 
     def uncancel_foreign(self, exc: BaseException) -> bool:
-        if (found := unasked(exc)) is None:
+        if (foreign := unasked(exc)) is None:
             return False
-        scope, task = found
+        scope, task = foreign
         while task.cancelling() > scope._before:
             task.uncancel()
         return True

@@ -6,7 +6,6 @@ belongs to one loop. A cancelled or interrupted caller waits for the end of its 
 
 import asyncio
 import math
-import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -21,6 +20,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from callboard._loops._asyncio_scope import AsyncioScope
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
+from callboard._loops._forks import after_fork_in_child
 
 T = TypeVar("T")
 
@@ -121,8 +121,7 @@ def _forget() -> None:
     _lock, _shared = threading.RLock(), None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+after_fork_in_child(_forget)
 
 
 def _background() -> _BackgroundLoop:
@@ -139,11 +138,11 @@ class _BridgedCall(Generic[T]):
     # Until `on_end`, only the thread of the background loop writes the fields. Afterwards the caller reads the result.
 
     def __init__(self, background: _BackgroundLoop, fn: Callable[[], Awaitable[T]], on_end: Callable[[], None]) -> None:
-        around = current_timed.get()
+        timed = current_timed.get()
         self._background = background
         self._fn = fn
         self._on_end = on_end
-        self._scope = AsyncioScope(math.inf, DEFAULT_GRACE if around is None else around.grace)
+        self._scope = AsyncioScope(math.inf, DEFAULT_GRACE if timed is None else timed.grace)
         self._cancelled = self._is_told = False
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -272,11 +271,11 @@ def stands_still(loop: object) -> bool:
 
 def _loops_here() -> list[object]:
     """Return the objects by which asyncio and callboard represent this thread's running loop, if any, as a list."""
-    found: list[object] = []
-    for which in (asyncio.get_running_loop, current_loop):
+    loops: list[object] = []
+    for running_loop in (asyncio.get_running_loop, current_loop):
         with suppress(RuntimeError):
-            found.append(which())
-    return found
+            loops.append(running_loop())
+    return loops
 
 
 def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:

@@ -30,7 +30,7 @@ class InContext(Generic[T]):
             # Before the first step: the code must find the cancel scopes of this task in the borrowed context.
             self._loop.adopt(context)
         # Each step enters the context anew: while the coroutine is suspended, the task has its own context again.
-        steps = context.run(self._begin)
+        steps = context.run(lambda: self._fn().__await__())
         send, throw = steps.send, steps.throw
         try:
             waits_for = context.run(send, None)
@@ -51,6 +51,3 @@ class InContext(Generic[T]):
         except StopIteration as end:
             value: T = end.value
             return value
-
-    def _begin(self) -> Generator[Any, Any, T]:
-        return self._fn().__await__()

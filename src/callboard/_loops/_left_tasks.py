@@ -35,7 +35,7 @@ def left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]]:
     global _look_again
     if (since := time.monotonic()) < _look_again:
         return []
-    found = [
+    left_over = [
         (task, context)
         for task in asyncio.all_tasks()
         if not task.cancelling()
@@ -45,7 +45,7 @@ def left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]]:
     ]
     if (took := time.monotonic() - since) > _QUICK:
         _look_again = since + took / _SHARE
-    return found
+    return left_over
 
 
 def unmarked(context: Context) -> Context:
@@ -60,13 +60,13 @@ def _is_owned(task: "asyncio.Task[object]") -> bool:
     frame = getattr(task.get_coro(), "cr_frame", None)
     if frame is not None and str(frame.f_globals.get("__name__", "")).startswith("anyio."):
         return True
-    callbacks = [one[0] for one in getattr(task, "_callbacks", None) or ()]
-    return any(isinstance(getattr(one, "__self__", None), asyncio.TaskGroup) for one in callbacks)
+    callbacks = [callback for callback, *_ in getattr(task, "_callbacks", None) or ()]
+    return any(isinstance(getattr(callback, "__self__", None), asyncio.TaskGroup) for callback in callbacks)
 
 
 def _context_of(task: "asyncio.Task[object]") -> Context | None:
     """Return the context of a task, or `None` if the context is not found, which is possible before Python 3.12."""
     if (getter := getattr(task, "get_context", None)) is not None:
-        found: Context | None = getter()
-        return found
-    return next((one for one in gc.get_referents(task) if isinstance(one, Context)), None)
+        context: Context | None = getter()
+        return context
+    return next((referent for referent in gc.get_referents(task) if isinstance(referent, Context)), None)

@@ -116,11 +116,11 @@ _open: WeakSet[OwnerTask] = WeakSet()
 
 @atexit.register
 def _warn_of_open_blocks() -> None:
-    for one in list(_open):
+    for task in list(_open):
         if _log.hasHandlers():
-            _log.warning("%s", one.forgotten())
+            _log.warning("%s", task.forgotten())
         elif sys.__stderr__ is not None:  # `sys.stderr` of a kernel leads to a notebook that listens no more
-            print(one.forgotten(), file=sys.__stderr__)
+            print(task.forgotten(), file=sys.__stderr__)
 
 
 class Openable:
@@ -142,7 +142,9 @@ class Openable:
         owner = self._owner_task
         if owner is not None and owner.is_open and owner.is_here:
             return self
-        if _ends_with_its_cell():
+        ipython: Any = sys.modules.get("IPython")
+        shell = ipython.get_ipython() if ipython is not None and current_loop().name == "trio" else None
+        if shell is not None and shell.loop_runner is shell.loop_runner_map["trio"][0]:
             raise RuntimeError(
                 f"{self!r} cannot stay open: with `%autoawait trio`, each cell runs an event loop of its own. Use "
                 "`%autoawait asyncio`, or `async with` within one cell"
@@ -159,28 +161,14 @@ class Openable:
             RuntimeError: if the object was opened in another event loop.
             BaseException: the error of the end of `async with`.
         """
-        owner = self._kept_by()
-        if owner is not None:
-            try:
-                await owner.close()
-            finally:
-                self._owner_task = None
-
-    def _kept_by(self) -> OwnerTask | None:
-        """Return the task that keeps the object open, or `None`; raise `RuntimeError` in another event loop."""
         owner = self._owner_task
         if owner is None:
-            return None
+            return
         if not owner.is_here:
             if owner.is_over:
-                return None
+                return
             raise RuntimeError(f"{self!r} was opened in another event loop: `await ....aclose()` there")
-        return owner
-
-
-def _ends_with_its_cell() -> bool:
-    """Return whether this notebook runs each cell in a separate event loop, as IPython does with trio."""
-    ipython: Any = sys.modules.get("IPython")
-    if current_loop().name != "trio" or ipython is None or (shell := ipython.get_ipython()) is None:
-        return False
-    return bool(shell.loop_runner is shell.loop_runner_map["trio"][0])
+        try:
+            await owner.close()
+        finally:
+            self._owner_task = None

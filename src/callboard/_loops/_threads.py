@@ -97,7 +97,9 @@ class OwnThread:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
         context, wakeup = copy_context(), current_loop().wakeup()
         context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
-        token = self._token_of(current_token())
+        token = current_token()
+        if sniffio.current_async_library() == "trio":
+            token = self._token = self._token or _leading_back(token)
         outcome: list[tuple[T | None, BaseException | None]] = []
         cancelled: list[BaseException] = []
 
@@ -121,13 +123,6 @@ class OwnThread:
             raise error
         finally:
             del error  # its traceback refers to this frame: a reference cycle
-
-    def _token_of(self, token: EventLoopToken) -> EventLoopToken:
-        if sniffio.current_async_library() != "trio":
-            return token
-        if self._token is None:
-            self._token = _leading_back(token)
-        return self._token
 
     def close(self, last: Callable[[], object] | None = None) -> None:
         """Ask the thread to run its queued jobs, then the function `last`, and then to end; return at once."""

@@ -85,7 +85,7 @@ class Pulse:
     """Watchdog state of one event loop; created in the loop's thread. `post` schedules a function in the loop."""
 
     def __init__(self, post: Callable[[Callable[[], object]], object]) -> None:
-        # The watchdog's thread runs `look` and `_ask`, the loop's thread the other methods. There is no lock: single
+        # The watchdog's thread runs `look`, the loop's thread the other methods. There is no lock: single
         # assignments and deque operations are atomic, and an answer that overlaps with a check is handled in `look`.
         self.thread = threading.get_ident()
         self.unreported: deque[Hold] = deque(maxlen=16)
@@ -113,8 +113,8 @@ class Pulse:
     def held_since(self, since: float) -> str | None:
         """Return a description of the longest blocking of the loop since the time `since`; `None` if there was none."""
         # `since` is a time of `time.monotonic()`. A blocking that still lasts counts, too.
-        found = [hold for hold in list(self._recent) if hold.until is None or hold.until > since]
-        longest = max(found, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
+        holds = [hold for hold in list(self._recent) if hold.until is None or hold.until > since]
+        longest = max(holds, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
         return None if longest is None else str(longest)
 
     def warn(self) -> None:
@@ -131,7 +131,11 @@ class Pulse:
         asked, hold = self._asked, self._hold
         if asked is None:
             if _mark(frame) is not None:
-                self._ask(now)
+                self._asked, self._looks = now, 0  # before the post: the answer may come before `_post` returns
+                try:
+                    self._post(self._answer)
+                except RuntimeError:  # the loop is closed
+                    self._asked = None
         elif hold is None:
             self._looks += 1
             if self._looks >= _LOOKS and now - asked >= _HELD and (hold := _hold_by(frame, asked)) is not None:
@@ -143,13 +147,6 @@ class Pulse:
         elif now - asked >= _STILL and not hold.is_logged:
             hold.is_logged = True
             _log.warning("%s, and still does", hold)
-
-    def _ask(self, now: float) -> None:
-        self._asked, self._looks = now, 0  # before the post: the answer may come before `_post` returns
-        try:
-            self._post(self._answer)
-        except RuntimeError:  # the loop is closed
-            self._asked = None
 
     def _answer(self) -> None:
         self._asked = None
@@ -177,13 +174,13 @@ def _hold_by(frame: FrameType | None, since: float) -> Hold | None:
     marked = _mark(frame)
     if frame is None or marked is None:
         return None
-    body, around = marked
-    kind = _marks[around.f_code]
-    found = next((one for one in around.f_locals.values() if isinstance(one, kind)), None)
-    if found is None:
+    body, caller = marked
+    kind = _marks[caller.f_code]
+    described = next((value for value in caller.f_locals.values() if isinstance(value, kind)), None)
+    if described is None:
         return None  # the function has only begun
-    where = _location(body) if body is frame else f"{_location(body)} (in {_location(frame)})"
-    return Hold(found.loop_holder, where, since)
+    location = _location(body) if body is frame else f"{_location(body)} (in {_location(frame)})"
+    return Hold(described.loop_holder, location, since)
 
 
 def _location(frame: FrameType) -> str:
