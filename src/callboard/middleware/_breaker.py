@@ -122,26 +122,20 @@ class Circuit:
         opens_until = now + self.rules.open_for
         if self._until is not None:
             return self._change(opens_until if failed else None)
-        self._count(now, failed)
-        return self._change(opens_until) if self._fails_too_often() else None
-
-    def idle(self, now: float) -> bool:
-        """Return whether the circuit can be dropped: no call is running, and no outcome or state is still valid."""
-        known_until = self._until
-        if known_until is None and self._outcomes:
-            known_until = self._outcomes[-1][0]
-        return not self._inside and (known_until is None or known_until + self.rules.window <= now)
-
-    def _count(self, now: float, failed: bool) -> None:
         outcomes, rules = self._outcomes, self.rules
         while outcomes and (outcomes[0][0] <= now - rules.window or len(outcomes) >= max(MOST, rules.minimum)):
             self._failures -= outcomes.popleft()[1]
         outcomes.append((now, failed))
         self._failures += failed
+        opens = len(outcomes) >= rules.minimum and self._failures >= rules.ratio * len(outcomes)
+        return self._change(opens_until) if opens else None
 
-    def _fails_too_often(self) -> bool:
-        count = len(self._outcomes)
-        return count >= self.rules.minimum and self._failures >= self.rules.ratio * count
+    def idle(self, now: float) -> bool:
+        """Return whether the circuit can be dropped: no call is running, and no outcome or state is still valid."""
+        valid_until = self._until
+        if valid_until is None and self._outcomes:
+            valid_until = self._outcomes[-1][0]
+        return not self._inside and (valid_until is None or valid_until + self.rules.window <= now)
 
     def _change(self, until: float | None) -> State:
         """Open the circuit until the time `until`, or close it if `until` is `None`; return its new state."""
@@ -186,7 +180,15 @@ class Circuits:
         """Admit or refuse a call by the circuit of its key, and return the decision."""
         now = common_time()
         with self._lock:
-            circuit = self._circuit(key, now)
+            circuit = self._circuits.get(key)
+            if circuit is None:
+                # Keys may come from the model, so their number is unlimited. Doubling the threshold keeps the average
+                # cost per new circuit constant. A circuit with running calls is never dropped: its outcomes would be
+                # lost.
+                if len(self._circuits) >= self._prune_at:
+                    self._circuits = {key: circuit for key, circuit in self._circuits.items() if not circuit.idle(now)}
+                    self._prune_at = max(FEWEST, 2 * len(self._circuits))
+                circuit = self._circuits[key] = Circuit(self._rules)
             wait, state = circuit.wait(now), circuit.state(now)
             ticket = circuit.before(now)
         return Admission(key, circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
@@ -211,20 +213,6 @@ class Circuits:
                 self._circuits.clear()
             else:
                 self._circuits.pop(key, None)
-
-    def _circuit(self, key: Hashable, now: float) -> Circuit:
-        circuit = self._circuits.get(key)
-        if circuit is None:
-            self._prune(now)
-            circuit = self._circuits[key] = Circuit(self._rules)
-        return circuit
-
-    def _prune(self, now: float) -> None:
-        # Keys may come from the model, so their number is unlimited. Doubling the threshold keeps the average cost
-        # per new circuit constant. A circuit with running calls is never dropped: its outcomes would be lost.
-        if len(self._circuits) >= self._prune_at:
-            self._circuits = {key: circuit for key, circuit in self._circuits.items() if not circuit.idle(now)}
-            self._prune_at = max(FEWEST, 2 * len(self._circuits))
 
 
 # Middleware
@@ -327,16 +315,29 @@ class CircuitBreaker(Middleware):
         return await self._counted(call, name, partial(call_next, request))
 
     async def _counted(self, request: ToolCallRequest, key: Hashable, run: Callable[[], Awaitable[T]]) -> T:
-        admission = self._enter(request, key)
+        tool_call = request.tool_call
+        admission = self._circuits.enter(key)
+        self._tell(admission.news, request, admission.wait)
+        if admission.ticket is None:
+            note("breaker_refused", tool=tool_call["name"], retry_after=admission.wait)
+            raise CircuitOpenError(tool_call["name"], tool_call.get("id"), admission.wait, partly=self._key is not None)
         call = running_call()
         attempts = 0 if call is None else call.attempts
         failed: bool | None = None
         try:
             output = await run()
-            failed = self._has_failed(output)
+            # An error message may be about invalid arguments, or a refusal by other middleware: neither a failure nor a
+            # success, because it says nothing about the tool.
+            if self._failures.has_message(output):
+                failed = True
+            elif not (isinstance(output, ToolMessage) and output.status == "error"):
+                failed = False
             return output
         except Exception as error:
-            failed = self._is_failure(error)
+            if not (is_control_flow(error) or isinstance(error, _NOT_OUTCOMES)):
+                # `or None`: an error that `on` does not name is no success either, so it must not close a half-open
+                # circuit.
+                failed = self._failures.has(error) or None
             raise
         except anyio.get_cancelled_exc_class():
             # A spent budget arrives as a cancellation, too. It is a failure of the tool if a body had started in here.
@@ -346,15 +347,6 @@ class CircuitBreaker(Middleware):
             # `leave()` never waits: this block also runs in a cancelled task. Without it, a half-open circuit would
             # count this call as a running probe for ever.
             self._tell(self._circuits.leave(admission, failed), request, self._rules.open_for)
-
-    def _enter(self, request: ToolCallRequest, key: Hashable) -> Admission:
-        call = request.tool_call
-        admission = self._circuits.enter(key)
-        self._tell(admission.news, request, admission.wait)
-        if admission.ticket is None:
-            note("breaker_refused", tool=call["name"], retry_after=admission.wait)
-            raise CircuitOpenError(call["name"], call.get("id"), admission.wait, partly=self._key is not None)
-        return admission
 
     def _tell(self, news: State | None, request: ToolCallRequest, wait: float) -> None:
         tool = request.tool_call["name"]
@@ -375,19 +367,6 @@ class CircuitBreaker(Middleware):
             # Nothing has validated the arguments yet, so the key function may fail on them. The tool will report that.
             note("breaker_no_key", tool=call["name"], error=type(error).__name__)
             return str(call["name"])
-
-    def _has_failed(self, output: object) -> bool | None:
-        """Return whether the output of a call counts as a failure; `None` if it is neither a failure nor a success."""
-        if self._failures.has_message(output):
-            return True
-        # May be about invalid arguments, or a refusal by other middleware: neither says anything about the tool.
-        return None if isinstance(output, ToolMessage) and output.status == "error" else False
-
-    def _is_failure(self, error: Exception) -> bool | None:
-        if is_control_flow(error) or isinstance(error, _NOT_OUTCOMES):
-            return None
-        # `or None`: an error that `on` does not name is no success either, so it must not close a half-open circuit.
-        return self._failures.has(error) or None
 
 
 def name_of(model: Any) -> str:

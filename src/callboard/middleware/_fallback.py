@@ -98,45 +98,43 @@ class Function:
         return ToolMessage(content=content, name=request.tool_call["name"], tool_call_id=request.tool_call["id"])
 
 
-def alternatives(name: str, given: object) -> tuple[OtherTool | Function, ...]:
+def alternatives(name: str, option: object) -> tuple[OtherTool | Function, ...]:
     """Return the alternatives for a tool, converted from the user's option, in the order in which they are tried."""
-    several = given if isinstance(given, (list, tuple)) else [given]
+    several = option if isinstance(option, (list, tuple)) else [option]
     if not several:
         raise ValueError(f"Fallback({{{name!r}: []}}) has no alternative in it; leave {name!r} out")
-    return tuple(_alternative(name, one) for one in several)
+    return tuple(_alternative(name, alternative) for alternative in several)
 
 
-def _alternative(name: str, given: object) -> OtherTool | Function:
-    if given == name:
+def _alternative(name: str, alternative: object) -> OtherTool | Function:
+    if alternative == name:
         raise ValueError(f"Fallback({{{name!r}: {name!r}}}): a tool cannot stand in for itself; Retry runs it again")
-    if isinstance(given, str):
-        return OtherTool(given)
-    if isinstance(given, BaseTool):
-        return OtherTool(given.name, given)
-    if isinstance(given, Value):
-        return Function("value", _constant(given.content))
-    if callable(given) and not isinstance(given, type):
-        fn = cast("Any", given)
+    if isinstance(alternative, str):
+        return OtherTool(alternative)
+    if isinstance(alternative, BaseTool):
+        return OtherTool(alternative.name, alternative)
+    if isinstance(alternative, Value):
+        content = alternative.content
+
+        async def answer(*_: object) -> object:
+            return content
+
+        return Function("value", answer)
+    if callable(alternative) and not isinstance(alternative, type):
+        fn = cast("Any", alternative)
         return Function(getattr(fn, "__name__", type(fn).__name__), fn if is_async(fn) else _in_thread(fn))
     raise TypeError(
-        f"Fallback({{{name!r}: ...}}) takes the name of a tool, a tool, a Value or a function, got {given!r}; "
-        f"to answer with that, write Value({given!r})"
+        f"Fallback({{{name!r}: ...}}) takes the name of a tool, a tool, a Value or a function, got {alternative!r}; "
+        f"to answer with that, write Value({alternative!r})"
     )
-
-
-def _constant(value: T) -> Callable[..., Awaitable[T]]:
-    async def answer(*_: object) -> T:
-        return value
-
-    return answer
 
 
 def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
     # The result travels in a tuple: trio refuses an awaitable as the result of a thread, and `fn` may return one.
     threads = WorkerThreads(repr(fn), _THREADS)
 
-    async def answer(*asked: object) -> object:
-        return (await threads.run(lambda: (fn(*asked),)))[0]
+    async def answer(*args: object) -> object:
+        return (await threads.run(lambda: (fn(*args),)))[0]
 
     return answer
 
@@ -145,30 +143,30 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
     """Return an alternative's output as the answer to the model's call, under the name of the tool that failed."""
 
     # Its message gets the name of the called tool, and a record of the alternative's name.
-    def entry(given: Any) -> Any:
+    def entry(value: Any) -> Any:
         # A `Command` may carry messages of other calls; only the message of this call is renamed.
-        if not isinstance(given, ToolMessage) or given.tool_call_id != call["id"]:
-            return given
-        return given.model_copy(update={"name": call["name"], "additional_kwargs": with_facts(given, fallback=by)})
+        if not isinstance(value, ToolMessage) or value.tool_call_id != call["id"]:
+            return value
+        return value.model_copy(update={"name": call["name"], "additional_kwargs": with_facts(value, fallback=by)})
 
     return with_entries(output, entry)
 
 
-def other_models(given: object) -> "tuple[ModelFallbackMiddleware[Any, Any], ...]":
+def other_models(option: object) -> "tuple[ModelFallbackMiddleware[Any, Any], ...]":
     """Return, for each alternative model, a LangChain middleware that adapts a model request to this model."""
     from langchain_core.language_models import BaseChatModel
 
-    several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
-    if several is not given or not all(isinstance(one, (str, BaseChatModel)) for one in several):
+    several: Sequence[Any] = option if isinstance(option, (list, tuple)) else [option]
+    if several is not option or not all(isinstance(model, (str, BaseChatModel)) for model in several):
         raise TypeError(
-            f"Fallback(models=...) takes a list of chat models or names such as 'openai:gpt-5.5', got {given!r}"
+            f"Fallback(models=...) takes a list of chat models or names such as 'openai:gpt-5.5', got {option!r}"
         )
     if not several:
         return ()
     require("Fallback(models=...)", "langchain", extra="langchain")
     from langchain.agents.middleware import ModelFallbackMiddleware
 
-    return tuple(ModelFallbackMiddleware(one) for one in several)
+    return tuple(ModelFallbackMiddleware(model) for model in several)
 
 
 async def _instead_of(request: Any, failure: Exception, call_next: Callable[[Any], Awaitable[T]], adapted: Any) -> T:

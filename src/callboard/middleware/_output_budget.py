@@ -278,18 +278,16 @@ def begin_after(text: str, at: int) -> int:
 def _between_characters(text: str, at: int, step: int) -> int:
     """Return the position nearest to `at` that does not split a letter and its accents, or a surrogate pair."""
     # The search goes from `at` in steps of `step`; after too many steps, `at` is returned.
-    place = at
+    position = at
     for _ in range(_LONGEST_CHARACTER):
-        if not 0 < place < len(text) or not _belong_together(text[place - 1], text[place]):
-            return place
-        place += step
+        if not 0 < position < len(text):
+            return position
+        before, after = text[position - 1], text[position]
+        is_pair = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
+        if not is_pair and not unicodedata.category(after).startswith("M"):
+            return position
+        position += step
     return at
-
-
-def _belong_together(before: str, after: str) -> bool:
-    """Return whether two code points belong together: the second is a combining mark, or both are a surrogate pair."""
-    is_pair = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
-    return is_pair or unicodedata.category(after).startswith("M")
 
 
 # Middleware
@@ -344,7 +342,21 @@ class OutputBudget(Middleware):
     ) -> None:
         if characters is None and tokens is None:
             characters = _DEFAULT
-        _check_budget(characters, tokens, count_tokens)
+        if characters is not None and tokens is not None:
+            raise ValueError(f"OutputBudget takes characters or tokens, got {characters!r} and {tokens!r}")
+        if characters is not None:
+            check_count("OutputBudget(characters)", characters, least=1)
+        if tokens is not None:
+            check_count("OutputBudget(tokens=...)", tokens, least=1)
+        if count_tokens is not None:
+            if tokens is None:
+                raise ValueError(
+                    "OutputBudget(count_tokens=...) is for a budget in tokens: OutputBudget(tokens=5000, ...)"
+                )
+            if not callable(cast("object", count_tokens)) or inspect.iscoroutinefunction(count_tokens):
+                raise TypeError(
+                    f"OutputBudget(count_tokens=...) takes a plain function of a text, got {count_tokens!r}"
+                )
         if keep not in get_args(Keep):
             raise ValueError(f"OutputBudget(keep=...) is 'head' or 'both', got {keep!r}")
         if not (store is None or isinstance(cast("object", store), BaseStore)):
@@ -395,7 +407,12 @@ class OutputBudget(Middleware):
         # Stored before the line is written: the line must not offer an id that cannot be read.
         output_id = await self._outputs.keep(text, runtime)
         note("output_cut", characters=len(text), left_out=tail - head, kept=output_id is not None)
-        parts = shown(texts, head, tail, self._line(len(text), head, tail, output_id))
+        line = f"[... {tail - head:,} of {len(text):,} characters left out. "
+        if output_id is None:
+            line += "They could not be kept; ask for less at once.]"
+        else:
+            line += f"Read them with {self._call(output_id, head, tail)}]"
+        parts = shown(texts, head, tail, line)
         update: dict[str, object] = {"content": with_texts(message.content, parts)}
         if output_id is not None:
             update["additional_kwargs"] = with_facts(message, output_id=output_id)
@@ -411,18 +428,21 @@ class OutputBudget(Middleware):
         tail = size - await self._measure.most(size, lambda length: text[size - length :], share)
         return head, begin_after(text, tail)
 
-    def _line(self, size: int, head: int, tail: int, output_id: str | None) -> str:
-        left_out = f"{tail - head:,} of {size:,} characters left out"
-        if output_id is None:
-            return f"[... {left_out}. They could not be kept; ask for less at once.]"
-        return f"[... {left_out}. Read them with {self._call(output_id, head, tail)}]"
-
     def _call(self, output_id: str, start: int, end: int) -> str:
         length = min(self._measure.page, end - start)
         return f'{self._reader}(output_id="{output_id}", start={start}, length={length})'
 
     async def _read(self, output_id: str, start: int, length: int | None, runtime: Runtime) -> str:
-        text = await self._find(output_id, runtime)
+        try:
+            text = await self._outputs.find(output_id, runtime)
+        except Exception as error:
+            note("store_failed", error=type(error).__name__)
+            raise ToolException(f"The output {output_id!r} could not be read just now. Try again later.") from error
+        if text is None:
+            raise ToolException(
+                f"There is no output {output_id!r}, or not any more. Take the output_id from the line that says what "
+                "was left out, or call the tool again."
+            )
         size = len(text)
         if not 0 <= start < size:
             raise ToolException(f"There is no character {start} in this output. Take a start from 0 to {size - 1}.")
@@ -437,19 +457,6 @@ class OutputBudget(Middleware):
             f"{text[start:end]}\n[{end - start:,} characters from {start} on, of {size:,}. "
             f"Go on with {self._call(output_id, end, size)}]"
         )
-
-    async def _find(self, output_id: str, runtime: Runtime) -> str:
-        try:
-            text = await self._outputs.find(output_id, runtime)
-        except Exception as error:
-            note("store_failed", error=type(error).__name__)
-            raise ToolException(f"The output {output_id!r} could not be read just now. Try again later.") from error
-        if text is None:
-            raise ToolException(
-                f"There is no output {output_id!r}, or not any more. Take the output_id from the line that says what "
-                "was left out, or call the tool again."
-            )
-        return text
 
 
 class _Reader(StructuredTool):
@@ -471,18 +478,3 @@ def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awai
         description="Read a part of a tool's result that was too long to be shown.",
         handle_tool_error=True,
     )
-
-
-def _check_budget(characters: int | None, tokens: int | None, count: object) -> None:
-    if characters is not None and tokens is not None:
-        raise ValueError(f"OutputBudget takes characters or tokens, got {characters!r} and {tokens!r}")
-    if characters is not None:
-        check_count("OutputBudget(characters)", characters, least=1)
-    if tokens is not None:
-        check_count("OutputBudget(tokens=...)", tokens, least=1)
-    if count is None:
-        return
-    if tokens is None:
-        raise ValueError("OutputBudget(count_tokens=...) is for a budget in tokens: OutputBudget(tokens=5000, ...)")
-    if not callable(count) or inspect.iscoroutinefunction(count):
-        raise TypeError(f"OutputBudget(count_tokens=...) takes a plain function of a text, got {count!r}")

@@ -35,7 +35,7 @@ from callboard.tools._errors import (
 from callboard.tools._invoke import arguments_of
 from callboard.tools._middleware import check_policies, check_tools, shown_by, tools_of, warn_of_model_cache
 from callboard.tools._middleware_hooks import Missing, check_missing
-from callboard.tools._plan import Plan, ToolFacts, inject, plan_for
+from callboard.tools._plan import ToolFacts, inject, plan_for
 from callboard.tools._results import Item, messages_in
 from callboard.tools._supervision import OnFailure, Supervision, run_judged
 from callboard.tools._tool_batch import chunks_for
@@ -274,21 +274,17 @@ class _AgentCall(SupervisedCall[Item]):
         call, tool = request.tool_call, request.tool
         try:
             if tool is not None:
-                _arguments_of(self._supervise._plans.of(tool), request)
+                plan = self._supervise._plans.of(tool)
+                try:
+                    arguments_of(plan, inject(call, plan.injected, request.runtime, "messages"))
+                except ValidationError as validation_error:
+                    raise_invalid_arguments(validation_error, call, plan.injected.names)
         except ToolInvocationError as invalid:
             content = self._supervise._errors.invalid_arguments(invalid)
             if content is None:
                 raise
             return error_message(content, call, invalid), invalid
         raise error.__cause__ or error from None
-
-
-def _arguments_of(plan: Plan, request: ToolCallRequest) -> None:
-    call = request.tool_call
-    try:
-        arguments_of(plan, inject(call, plan.injected, request.runtime, "messages"))
-    except ValidationError as invalid:
-        raise_invalid_arguments(invalid, call, plan.injected.names)
 
 
 def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:

@@ -74,9 +74,9 @@ class TokenLimit:
         while not isinstance(use := self._entered(key, common_time()), _Use):
             await anyio.sleep(use)
         response = await call_next(request)
-        used = [getattr(message, "usage_metadata", None) for message in getattr(response, "result", [response])]
+        usages = [getattr(message, "usage_metadata", None) for message in getattr(response, "result", [response])]
         with self._lock:
-            use.tokens = sum(one["total_tokens"] for one in used if one)
+            use.tokens = sum(usage["total_tokens"] for usage in usages if usage)
         return response
 
     def _entered(self, key: Hashable, now: float) -> _Use | float:
@@ -86,16 +86,13 @@ class TokenLimit:
             while window and window[0].start <= now - self._per:
                 window.popleft()
             if sum(use.tokens for use in window) < self._tokens:
-                self._forget_idle(key, now)
+                # Keys may be as many as users. One idle window is dropped for each request, so that they stay few.
+                other = next(iter(self._windows))
+                if other != key:
+                    idle = self._windows.pop(other)
+                    if idle and idle[-1].start > now - self._per:
+                        self._windows[other] = idle
                 window.append(use := _Use(now, self._reserve))
                 return use
             # The oldest use leaves next. Zero would be a loop without a pause, as sums of times are not exact.
             return max(1e-3, window[0].start + self._per - now)
-
-    def _forget_idle(self, key: Hashable, now: float) -> None:
-        # Keys may be as many as users. One idle window is dropped for each request, so that they stay few.
-        other = next(iter(self._windows))
-        if other != key and (not (window := self._windows[other]) or window[-1].start <= now - self._per):
-            del self._windows[other]
-        elif other != key:
-            self._windows[other] = self._windows.pop(other)

@@ -24,7 +24,7 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
-from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, check_type, key_function
+from callboard._records._policies import CallContext, check_count, check_seconds, check_type, key_function
 from callboard._util._extras import require
 from callboard._util._identity import ByIdentity
 from callboard._util._suggestions import no_such, suggests_options
@@ -223,7 +223,7 @@ class Cache(Middleware):
             key = _canonical(args)
         if self._stored is not None:
             self._stored.forget(tool, key)
-        self._local.forget(lambda kept: kept.tool == tool and (key is None or kept.value == key))
+        self._local.forget(lambda entry: entry.tool == tool and (key is None or entry.value == key))
 
     def clear(self) -> None:
         """Forget all results of all tools, under the same rules as `invalidate`."""
@@ -261,13 +261,13 @@ class Cache(Middleware):
     async def _shared(self, key: _Key, request: ToolCallRequest, call_next: CallNext) -> Output:
         if key.thread is not None:
             bind_to_thread()  # also for a result that another call has made: enclosing calls repeat it
-        found = self._local.enter(key)
-        if isinstance(found, Hit):
-            note("cache_hit", age=found.age)
-            return await self._for_call(found.result, request)
-        if isinstance(found, Follower):
-            return await self._follow(found, request, call_next)
-        return await self._lead(found, request, call_next)
+        entry = self._local.enter(key)
+        if isinstance(entry, Hit):
+            note("cache_hit", age=entry.age)
+            return await self._for_call(entry.result, request)
+        if isinstance(entry, Follower):
+            return await self._follow(entry, request, call_next)
+        return await self._lead(entry, request, call_next)
 
     async def _follow(
         self, follower: Follower[_Key, ToolMessage], request: ToolCallRequest, call_next: CallNext
@@ -302,16 +302,16 @@ class Cache(Middleware):
         before = _led.get()
         _led.set((*before, flight))
         try:
-            found = await self._find_stored(flight.key)
-            if isinstance(found, Hit):
-                note("cache_hit", age=found.age)
-                turn = found.result
-                return await self._for_call(found.result, request)
+            stored = await self._find_stored(flight.key)
+            if isinstance(stored, Hit):
+                note("cache_hit", age=stored.age)
+                turn = stored.result
+                return await self._for_call(stored.result, request)
             note("cache_miss")
             output = await call_next(request)
             turn = await self._to_share(output)
-            if found is not None and isinstance(turn, ToolMessage) and turn.status == "success":
-                await self._store(found, turn, self._key_to_keep(flight.key, request))
+            if stored is not None and isinstance(turn, ToolMessage) and turn.status == "success":
+                await self._store(stored, turn, self._key_to_keep(flight.key, request))
             return output
         except Exception as error:
             # A copy for the followers, taken now: outer frames will add notes and traceback entries to this error.
@@ -332,7 +332,10 @@ class Cache(Middleware):
         """Return the stored result of a call, or a `Begun` for `_store()` to store it later; `None` to use no store."""
         if self._stored is None or key.thread is not None:
             return None
-        if self._key_function is None and not self._is_known_by_its_name(key):
+        # Other processes may reuse the results of a plain function by its name, and those of no other tool.
+        if self._key_function is None and key.tool and not is_function_alone(key.body):
+            note("cache_skipped", reason="is not known by its name")
+            self._warn(key.tool, f"does not share results of the tool {key.tool!r}: it is more than a function")
             return None
         # Hashing a long key takes a while, so it runs in a thread.
         address = await run_if_long(self._threads, key.value, partial(self._stored.address_of, key.tool, key.value))
@@ -392,12 +395,22 @@ class Cache(Middleware):
         if is_answered(request):
             note("cache_skipped", reason="answered by a person")
             return None
+        value: Hashable
         if self._key_function is not None:
-            value = self._checked_key(self._key_function, request, tool)
-        elif self._depends_on_more(name, tool):
-            value = None
-        else:
+            try:
+                value = self._key_function.of(request, partial(context_of, request))
+            except Exception as error:
+                if not has_valid_arguments(request):
+                    return None  # the arguments are invalid, which the tool itself will report to the model
+                error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
+                raise
+        elif self._is_alone.of(tool):
             value = await self._canonical(request.tool_call["args"])
+        else:
+            # Such as injected state: equal arguments do not mean equal results.
+            note("cache_skipped", reason="depends on more than its arguments")
+            self._warn(name, f"does not cache the tool {name!r}: it is given more than its arguments")
+            return None
         return None if value is None else self._in_thread(_Key(name, body_of(tool), value), request)
 
     def _in_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
@@ -421,8 +434,8 @@ class Cache(Middleware):
             context = partial(call_context, ensure_config(), request.state, getattr(request.runtime, "context", None))
             value = self._key_function.of(request, context)
         else:
-            said = (request.system_message, *request.messages)
-            told = {
+            messages = (request.system_message, *request.messages)
+            facts = {
                 # LangChain writes the name of the agent into the reply.
                 "agent": ensure_config().get("metadata", {}).get("lc_agent_name"),
                 "tools": [
@@ -434,7 +447,9 @@ class Cache(Middleware):
                 "tool_choice": request.tool_choice,
                 "settings": request.model_settings,
             }
-            value = await run_if_long(self._threads, said, partial(_canonical, told, partial(_with_messages, said)))
+            value = await run_if_long(
+                self._threads, messages, partial(_canonical, facts, partial(_with_messages, messages))
+            )
         if value is None:
             return None
         form = request.response_format
@@ -448,32 +463,6 @@ class Cache(Middleware):
         if is_long(args):
             return await self._threads.run(partial(_canonical, args, _in_steps))
         return _canonical(args)
-
-    def _checked_key(self, key: KeyFunction, request: ToolCallRequest, tool: BaseTool) -> Hashable:
-        try:
-            return key.of(request, partial(context_of, request))
-        except Exception as error:
-            if not has_valid_arguments(request):
-                return None  # the arguments are invalid, which the tool itself will report to the model
-            error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
-            raise
-
-    def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
-        """Return whether the result of a tool may depend on more than its arguments, such as on injected state."""
-        # If so, equal arguments do not mean equal results.
-        if self._is_alone.of(tool):
-            return False
-        note("cache_skipped", reason="depends on more than its arguments")
-        self._warn(name, f"does not cache the tool {name!r}: it is given more than its arguments")
-        return True
-
-    def _is_known_by_its_name(self, key: _Key) -> bool:
-        """Return whether other processes may reuse a tool's results by its name: yes if it is a plain function."""
-        if is_function_alone(key.body) or not key.tool:
-            return True
-        note("cache_skipped", reason="is not known by its name")
-        self._warn(key.tool, f"does not share results of the tool {key.tool!r}: it is more than a function")
-        return False
 
     def _warn(self, tool: str, what: str) -> None:
         if tool not in self._warned:
@@ -527,16 +516,17 @@ _CALL_IDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))
 """Names of fields with the id of a call, in messages and in the content blocks of providers."""
 
 
-def _with_messages(messages: Iterable[BaseMessage | None], told: Mapping[str, object]) -> str:
+def _with_messages(messages: Iterable[BaseMessage | None], facts: Mapping[str, object]) -> str:
     """Return a model request as JSON, in which the position of each tool call replaces the random id of the call."""
     # Providers choose ids at random, and a reused reply has new ones: with them, no second request would be equal.
-    said = [one.model_dump(exclude=_UNSENT, warnings=False) for one in messages if one is not None]
-    places = {name: f"call {place}" for place, name in enumerate(_call_ids(said))}
-    return _in_steps({**told, "messages": _renamed(said, places)})
+    dumps = [message.model_dump(exclude=_UNSENT, warnings=False) for message in messages if message is not None]
+    positions = {name: f"call {position}" for position, name in enumerate(_call_ids(dumps))}
+    return _in_steps({**facts, "messages": _renamed(dumps, positions)})
 
 
 def _call_ids(messages: Iterable[Mapping[str, Any]]) -> list[str]:
-    calls = (call for one in messages for kind in ("tool_calls", "invalid_tool_calls") for call in one.get(kind) or ())
+    kinds = ("tool_calls", "invalid_tool_calls")
+    calls = (call for message in messages for kind in kinds for call in message.get(kind) or ())
     return [call["id"] for call in calls if call["id"] is not None]
 
 
@@ -553,14 +543,13 @@ def _renamed(value: Any, names: Mapping[str, str], field: object = None) -> Any:
 def _as_result(response: "ModelResponse[Any]") -> object:
     """Return a model reply as a result for the cache, with messages as plain data; unchanged if it cannot be copied."""
     try:
-        said = [one.model_dump(exclude={"id", "usage_metadata"}, warnings=False) for one in response.result]
+        messages = [message.model_dump(exclude={"id", "usage_metadata"}, warnings=False) for message in response.result]
     except Exception:
         return response
-    for one in said:
-        one["response_metadata"] = {
-            name: item for name, item in one["response_metadata"].items() if name not in _COUNTS
-        }
-    artifact = {"messages": said, "structured_response": response.structured_response}
+    for message in messages:
+        metadata = message["response_metadata"].items()
+        message["response_metadata"] = {name: item for name, item in metadata if name not in _COUNTS}
+    artifact = {"messages": messages, "structured_response": response.structured_response}
     return ToolMessage(content="", tool_call_id="", artifact=artifact)
 
 
@@ -569,9 +558,9 @@ def _reply_of(result: Any) -> "ModelResponse[Any] | None":
     from langchain.agents.middleware import ModelResponse
 
     try:
-        said, structured = result.artifact["messages"], result.artifact["structured_response"]
-        said = _renamed(said, {name: f"call_{uuid4().hex}" for name in _call_ids(said)})
-        messages = messages_from_dict([{"type": one["type"], "data": {**one, "id": str(uuid4())}} for one in said])
+        dumps, structured = result.artifact["messages"], result.artifact["structured_response"]
+        dumps = _renamed(dumps, {name: f"call_{uuid4().hex}" for name in _call_ids(dumps)})
+        messages = messages_from_dict([{"type": dump["type"], "data": {**dump, "id": str(uuid4())}} for dump in dumps])
     except Exception:
         # Damaged, because other programs may write to a store.
         return None

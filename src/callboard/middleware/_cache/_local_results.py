@@ -80,9 +80,9 @@ class LocalResults(Generic[K, T]):
         """Return the key's cached result, or a `Flight` (call that must run), or a `Follower` (call that must wait)."""
         with self._lock:
             self._read_clock()
-            kept = self._kept.get(key)
-            if kept is not None:
-                return Hit(kept[0], self._now - kept[1])
+            entry = self._kept.get(key)
+            if entry is not None:
+                return Hit(entry[0], self._now - entry[1])
             flight = self._flights.get(key)
             if flight is None:
                 flight = self._flights[key] = Flight(key)
@@ -162,7 +162,12 @@ class LocalResults(Generic[K, T]):
 def raised_again(error: Exception) -> Exception:
     """Return a copy of an error that another call can raise, so that each call has its own notes and traceback."""
     try:
-        again = _copied(error)
+        try:
+            again = copy.copy(error)
+        except Exception:  # copying calls the constructor with `args`, which this constructor does not take
+            again = type(error).__new__(type(error), *error.args)
+            again.__dict__.update(error.__dict__)
+        again.args = error.args  # the constructor may have changed them
     except Exception:
         return error  # a type that cannot be copied: sharing it is better than losing it
     again.__cause__, again.__context__ = error.__cause__, error.__context__
@@ -170,13 +175,3 @@ def raised_again(error: Exception) -> Exception:
     if hasattr(error, "__notes__"):
         again.__notes__ = list(error.__notes__)
     return again.with_traceback(error.__traceback__)
-
-
-def _copied(error: Exception) -> Exception:
-    try:
-        again = copy.copy(error)
-    except Exception:  # copying calls the constructor with `args`, which this constructor does not take
-        again = type(error).__new__(type(error), *error.args)
-        again.__dict__.update(error.__dict__)
-    again.args = error.args  # the constructor may have changed them
-    return again

@@ -22,7 +22,7 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._util._canonical import digest
 from callboard.middleware._cache._local_results import Hit
-from callboard.middleware._cache._text_store import LARGEST, Texts, TextStore
+from callboard.middleware._cache._text_store import LARGEST, TextStore
 from callboard.tools._large_values import run_if_long
 
 # Text of a message: a line of JSON and, if the content is a text, this text as it is
@@ -133,7 +133,8 @@ class StoredResults:
         if texts is None:
             note("cache_skipped", reason="the store is away")
             return None
-        marks = [_mark_in(texts, key) for key in address.marks]
+        # "" if the store has no mark, or something else in its place.
+        marks = [mark if _MARK.fullmatch(mark := texts.get(key, "")) else "" for key in address.marks]
         # Before the body: a mark that is written later could replace that of an invalidation in between. The mark of
         # a key exists only after an invalidation of this key.
         new = {key: uuid4().hex for key, mark in zip(address.marks[:2], marks[:2], strict=True) if not mark}
@@ -203,9 +204,3 @@ class StoredResults:
 
     def _key(self, name: str) -> FullKey:
         return self._namespace, name
-
-
-def _mark_in(texts: Texts, key: FullKey) -> str:
-    """Return the mark of a key; "" if the store has none, or something else in its place."""
-    mark = texts.get(key, "")
-    return mark if _MARK.fullmatch(mark) else ""

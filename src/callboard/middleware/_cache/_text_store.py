@@ -144,21 +144,18 @@ class TextStore:
             ) from error
         except Exception as error:
             if not isinstance(error, TimeoutError) or patience == _PATIENCE:
-                self._note_away(error)
+                if self._away_until is None:
+                    _log.warning(
+                        "the store of a Cache, of type %s, cannot be used (%s); calls run without it until it can",
+                        type(self._cache).__name__,
+                        str(error) or type(error).__name__,
+                    )
+                self._away_until = common_time() + _PAUSE
             return None
         if self._away_until is not None:
             self._away_until = None
             _log.warning("the store of a Cache, of type %s, works again", type(self._cache).__name__)
         return result
-
-    def _note_away(self, error: Exception) -> None:
-        if self._away_until is None:
-            _log.warning(
-                "the store of a Cache, of type %s, cannot be used (%s); calls run without it until it can",
-                type(self._cache).__name__,
-                str(error) or type(error).__name__,
-            )
-        self._away_until = common_time() + _PAUSE
 
     def _texts_of(self, keys: Sequence[FullKey]) -> Texts:
         values = self._cache.get(keys)
