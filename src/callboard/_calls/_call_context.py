@@ -232,10 +232,10 @@ def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
     name = name[:_LONGEST_NAME]  # before the lookup: a hostile name with 60,000 dots has as many parent loggers
     # The existing logger with this name, or its nearest existing parent: a worker must not make new loggers here.
-    loggers = logging.Logger.manager.loggerDict
-    while name and not isinstance(loggers.get(name), logging.Logger):
-        name = name.rpartition(".")[0]
-    logger = logging.getLogger(name)
+    existing = name
+    while existing and not isinstance(logging.Logger.manager.loggerDict.get(existing), logging.Logger):
+        existing = existing.rpartition(".")[0]
+    logger = logging.getLogger(existing)
     pathname, lineno, function = place
     record = logger.makeRecord(
         name, int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)

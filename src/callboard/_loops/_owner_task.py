@@ -161,14 +161,20 @@ class Openable:
             RuntimeError: if the object was opened in another event loop.
             BaseException: the error of the end of `async with`.
         """
+        owner = self._kept_by()
+        if owner is not None:
+            try:
+                await owner.close()
+            finally:
+                self._owner_task = None
+
+    def _kept_by(self) -> OwnerTask | None:
+        """Return the task that keeps the object open, or `None`; raise `RuntimeError` in another event loop."""
         owner = self._owner_task
         if owner is None:
-            return
+            return None
         if not owner.is_here:
             if owner.is_over:
-                return
+                return None
             raise RuntimeError(f"{self!r} was opened in another event loop: `await ....aclose()` there")
-        try:
-            await owner.close()
-        finally:
-            self._owner_task = None
+        return owner

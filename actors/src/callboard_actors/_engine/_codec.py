@@ -29,7 +29,15 @@ class _Pickler(pickle.Pickler):
         # Functions and classes are pickled by module and name. So a name that is missing in the worker's main module is
         # detected here, not after the call was sent.
         if hasattr(obj, "__qualname__") and getattr(obj, "__module__", None) in NAMES:
-            _check_main(obj.__module__, obj.__qualname__)
+            if main_module() is None:
+                raise pickle.PicklingError(
+                    f"{obj.__qualname__} is defined in __main__, which is no script or module that a worker could load "
+                    "(but a REPL, a notebook, `python -c` or the __main__.py of a package); move it into a module"
+                )
+            try:
+                named(obj.__module__, obj.__qualname__)
+            except AttributeError as error:
+                raise pickle.PicklingError(str(error)) from error
         # The name of a decorated function leads to the decorator's result; the worker follows the same attributes.
         if isinstance(obj, FunctionType):
             # Usually the name leads to the function itself, and this check is cheap.
@@ -37,18 +45,6 @@ class _Pickler(pickle.Pickler):
             if not is_its_name and (way := way_to(obj)):
                 return found_behind, (obj.__module__, obj.__qualname__, way)
         return NotImplemented
-
-
-def _check_main(module: str, qualname: str) -> None:
-    if main_module() is None:
-        raise pickle.PicklingError(
-            f"{qualname} is defined in __main__, which is no script or module that a worker could load (but a REPL, "
-            "a notebook, `python -c` or the __main__.py of a package); move it into a module"
-        )
-    try:
-        named(module, qualname)
-    except AttributeError as error:
-        raise pickle.PicklingError(str(error)) from error
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -130,18 +126,18 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
             lost.add_note(details)
         raise lost
     try:
-        found = loads(reply)
+        value = loads(reply)
     except Exception as error:
         said = f"it cannot be read here: {type(error).__qualname__}({error})"
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output) from error
     if kind is Kind.VALUE:
-        return found
+        return value
     # Raising a `BaseException` such as `KeyboardInterrupt` or a cancellation here would act on the caller's task.
-    if not isinstance(found, Exception):
-        said = f"it raised an object of type {type(found).__qualname__}"
+    if not isinstance(value, Exception):
+        said = f"it raised an object of type {type(value).__qualname__}"
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
-    add_output(found, output)
-    raise found
+    add_output(value, output)
+    raise value
 
 
 # Clean-up that cannot run, because the engine kills the process.
@@ -163,9 +159,9 @@ def _warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
 
 def _shields(code: CodeType, names: dict[str, Any]) -> bool:
     return any(
-        names.get(name) is cleanup or (names.get(name) is callboard and "cleanup" in one.co_names)
-        for one in _codes(code)
-        for name in one.co_names
+        names.get(name) is cleanup or (names.get(name) is callboard and "cleanup" in inner.co_names)
+        for inner in _codes(code)
+        for name in inner.co_names
     )
 
 

@@ -91,12 +91,12 @@ def as_json(said: Mapping[str, Any]) -> bytes:
 def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
     """Decode the JSON payload of a frame; raise `GarbageError` if the payload is no JSON object."""
     try:
-        found = json.loads(bytes(body))
+        value = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
         raise GarbageError(f"JSON that is none: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise GarbageError("JSON that is no object")
-    return found
+    return value
 
 
 _LENGTH: Final = struct.Struct("!I")
@@ -210,7 +210,13 @@ class FrameReader:
             self._data, self._at = self._data[self._at :] + more, 0
         begin = self._at + HEADER.size
         header = header_of(self._data[self._at : begin])
-        self._check(header)
+        # Before the payload is received.
+        if header.kind not in self.kinds or self.only not in (None, header.number):
+            raise GarbageError("it is for another call")
+        if header.kind is Kind.TOLD and header.length > MAX_TOLD:
+            raise GarbageError(f"a word of {header.length} bytes, and {MAX_TOLD} are the most")
+        if header.length > self.longest:
+            raise GarbageError(f"it has {header.length} bytes, and {self.bound.format(self.longest)}")
         end = begin + header.length
         if end <= len(self._data):
             self._at = end
@@ -221,12 +227,3 @@ class FrameReader:
         while len(body) < header.length:
             body += await self.receive(min(header.length - len(body), 16 * _CHUNK))
         return header, body
-
-    def _check(self, header: Header) -> None:
-        """Raise `GarbageError` if a frame with this header is not allowed; called before the payload is received."""
-        if header.kind not in self.kinds or self.only not in (None, header.number):
-            raise GarbageError("it is for another call")
-        if header.kind is Kind.TOLD and header.length > MAX_TOLD:
-            raise GarbageError(f"a word of {header.length} bytes, and {MAX_TOLD} are the most")
-        if header.length > self.longest:
-            raise GarbageError(f"it has {header.length} bytes, and {self.bound.format(self.longest)}")

@@ -170,12 +170,12 @@ class _Waiting(Generic[_Worker]):
     """Function call that waits until a worker is idle."""
 
     def __init__(self) -> None:
-        self.told = anyio.Event()
+        self.answered = anyio.Event()
         self.worker: _Worker | None = None
 
     def tell(self, worker: _Worker | None) -> None:
         self.worker = worker
-        self.told.set()
+        self.answered.set()
 
 
 class Idle(Generic[_Worker]):
@@ -212,12 +212,12 @@ class Idle(Generic[_Worker]):
         call = _Waiting[_Worker]()
         self._calls.append(call)
         try:
-            await call.told.wait()
+            await call.answered.wait()
         except BaseException:
             # Cancelled after a worker was assigned: pass it on. Otherwise it would stay idle for ever, in no queue.
             if call.worker is not None:
                 self.put(call.worker)
-            elif not call.told.is_set():
+            elif not call.answered.is_set():
                 self._calls.remove(call)
             raise
         return call.worker

@@ -58,40 +58,33 @@ class _Copy:
         if self.is_loading:
             return sys.modules[_THERE]
         if self._module is None and self._failure is None:
-            self._load()
+            self.is_loading = True
+            try:
+                # Imported late, because few programs need it. `prepare` runs the module as `__mp_main__`, puts it in
+                # the place of `__main__`, and keeps the former one, whose code may still be running.
+                from multiprocessing import spawn
+
+                by_path, by_name = {"init_main_from_path": self.source.path}, {"init_main_from_name": self.source.name}
+                spawn.prepare(by_path if self.source.name is None else by_name)
+            except (Exception, SystemExit) as error:
+                path, reason = self.source.path, f"{type(error).__qualname__}({error})"
+                remedy = f"if it runs what only the program should, {_GUARD}"
+                if isinstance(error, PermissionError) and error.filename == path:
+                    remedy = "where it has to be read in confinement, name it in Confine(read=[...])"
+                self._failure = f"{path} cannot be loaded as the main module of a worker process: {reason}; {remedy}"
+            else:
+                self._module = sys.modules[HERE]
+            finally:
+                self.is_loading = False
+            if self.is_unguarded:  # even if the script has caught the error of the pool that it tried to open
+                self._module, self._failure = None, self.unguarded()
         if self._module is None:
             raise RuntimeError(self._failure)
         return self._module
 
-    def _load(self) -> None:
-        self.is_loading = True
-        try:
-            # Imported late, because few programs need it. `prepare` runs the module as `__mp_main__`, puts it in the
-            # place of `__main__`, and keeps the former one, whose code may still be running.
-            from multiprocessing import spawn
-
-            by_path, by_name = {"init_main_from_path": self.source.path}, {"init_main_from_name": self.source.name}
-            spawn.prepare(by_path if self.source.name is None else by_name)
-        except (Exception, SystemExit) as error:
-            told = f"{type(error).__qualname__}({error})"
-            said = f"{self.source.path} cannot be loaded as the main module of a worker process: {told}"
-            self._failure = f"{said}; {_remedy(error, self.source.path)}"
-        else:
-            self._module = sys.modules[HERE]
-        finally:
-            self.is_loading = False
-        if self.is_unguarded:  # even if the script has caught the error of the pool that it tried to open
-            self._module, self._failure = None, self.unguarded()
-
     def unguarded(self) -> str:
         """Return the error text for a script that opens a pool while it is loaded."""
         return f"{self.source.path} opens a pool while a worker process loads it as its main module; {_GUARD}"
-
-
-def _remedy(error: BaseException, path: str) -> str:
-    if isinstance(error, PermissionError) and error.filename == path:
-        return "where it has to be read in confinement, name it in Confine(read=[...])"
-    return f"if it runs what only the program should, {_GUARD}"
 
 
 _copy: _Copy | None = None

@@ -47,21 +47,21 @@ _DEEPEST = 8
 def way_to(fn: FunctionType) -> tuple[str, ...]:
     """Return the attribute names, such as `__wrapped__`, that lead from a decorated function to the original `fn`."""
     try:
-        found = named(fn.__module__, fn.__qualname__)
+        value = named(fn.__module__, fn.__qualname__)
     except (ImportError, AttributeError):
         return ()
     # Without a way, pickle raises its own error for the function.
-    return _way(found, fn, ()) or ()
+    return _way(value, fn, ()) or ()
 
 
-def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, ...] | None:
-    if found is fn:
+def _way(value: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, ...] | None:
+    if value is fn:
         return gone
     # Attributes may form a cycle, or be generated without end, as by a mock.
     if len(gone) == _DEEPEST:
         return None
     for name in _BEHIND:
-        inner = getattr(found, name, None)
+        inner = getattr(value, name, None)
         if inner is not None and (way := _way(inner, fn, (*gone, name))) is not None:
             return way
     return None
@@ -69,18 +69,18 @@ def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, .
 
 def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
     """Find an object by name, then follow the attribute names in `way` from it; called in workers when unpickling."""
-    found = named(module, qualname)
+    value = named(module, qualname)
     for name in way:
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def named(module: str, qualname: str) -> Any:
     """Return the object with this qualified name in a module, or raise `ImportError` or `AttributeError`."""
-    found: Any = module_named(module)
+    value: Any = module_named(module)
     try:
         for name in qualname.split("."):
-            found = getattr(found, name)
+            value = getattr(value, name)
     except AttributeError as error:
         raise AttributeError(missing(qualname) if module in NAMES else str(error)) from error
-    return found
+    return value

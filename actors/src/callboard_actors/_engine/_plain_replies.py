@@ -30,20 +30,17 @@ def returned(value: Any) -> tuple[Kind, bytes]:
 
 def raised(error: Exception) -> tuple[Kind, bytes]:
     """Encode the exception of a call as a reply in JSON: its type, its text and its traceback."""
-    told = {
-        "module": type(error).__module__,
-        "type": type(error).__qualname__,
-        "text": (_text_of(error) + _remedy(error))[:TEXT_BOUND],
-        "traceback": "".join(piece[:_PIECE_BOUND] for piece in traceback.format_exception(error))[-TEXT_BOUND:],
-    }
-    return Kind.RAISED, json.dumps(told).encode()
-
-
-def _remedy(error: Exception) -> str:
-    """Return advice for an import error that the confinement may have caused; an empty text for other errors."""
+    # An import error that the confinement may have caused.
     files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     is_of_import = isinstance(error, PermissionError) and any(file.startswith("<frozen importlib") for file in files)
-    return _REMEDY if is_of_import or isinstance(error, ModuleNotFoundError) else ""
+    remedy = _REMEDY if is_of_import or isinstance(error, ModuleNotFoundError) else ""
+    description = {
+        "module": type(error).__module__,
+        "type": type(error).__qualname__,
+        "text": (_text_of(error) + remedy)[:TEXT_BOUND],
+        "traceback": "".join(piece[:_PIECE_BOUND] for piece in traceback.format_exception(error))[-TEXT_BOUND:],
+    }
+    return Kind.RAISED, json.dumps(description).encode()
 
 
 def _text_of(error: Exception) -> str:

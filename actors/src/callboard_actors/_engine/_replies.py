@@ -80,14 +80,14 @@ def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
 
 def raised(error: Exception, where: str = "worker process", dumps: Callable[[object], bytes] | None = None) -> Reply:
     """Pickle a call's exception as a reply, with its traceback as a note; if this fails, return a LOST reply."""
-    told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
-    note = f"In {where} {os.getpid()}:\n{told}"
+    text = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
+    note = f"In {where} {os.getpid()}:\n{text}"
     try:
         error.add_note(note)
         body = pickled(error) if dumps is None or not _survives_pickle(error) else dumps(error)
-        found = pickle.loads(body)  # noqa: S301 - many exceptions can be pickled, but not unpickled
-        if not isinstance(found, Exception):
-            raise TypeError(f"it would be read as an object of type {type(found).__qualname__}")
+        copy = pickle.loads(body)  # noqa: S301 - many exceptions can be pickled, but not unpickled
+        if not isinstance(copy, Exception):
+            raise TypeError(f"it would be read as an object of type {type(copy).__qualname__}")
     except Exception as problem:
         return Kind.LOST, lost(f"it raised {_said(error)}, which cannot be pickled: {_said(problem)}", note)
     return Kind.RAISED, body
@@ -124,10 +124,10 @@ def remade(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, 
 def _survives_pickle(error: BaseException) -> bool:
     """Return whether default pickling and unpickling restore the exception."""
     try:
-        found = pickle.loads(pickle.dumps(error, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - it is our own
+        copy = pickle.loads(pickle.dumps(error, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - it is our own
     except Exception:  # sent in parts instead
         return False
-    return isinstance(found, BaseException)
+    return isinstance(copy, BaseException)
 
 
 class _Pickler(pickle.Pickler):
@@ -174,14 +174,14 @@ def _parts_of(error: BaseException, sendable: Callable[[object], bool]) -> _Part
     reduced = cast("tuple[Any, ...]", _own_of_python(type(error)).__reduce__(error))
     args, state = reduced[1], dict[str, Any](reduced[2] if len(reduced) > 2 else {})
     left_out = [name for name, value in state.items() if not sendable(value)]
-    left_out += [f"args[{place}]" for place, value in enumerate(args) if not sendable(value)]
-    kept = {name: value for name, value in state.items() if name not in left_out}
+    left_out += [f"args[{index}]" for index, value in enumerate(args) if not sendable(value)]
+    sent = {name: value for name, value in state.items() if name not in left_out}
     if left_out:
         note = f"Left out on its way, because it cannot be pickled: {', '.join(left_out)}"
-        kept["__notes__"] = [*kept.get("__notes__", ()), note]
-    return type(error), tuple(value if sendable(value) else repr(value) for value in args), kept
+        sent["__notes__"] = [*sent.get("__notes__", ()), note]
+    return type(error), tuple(value if sendable(value) else repr(value) for value in args), sent
 
 
 def _own_of_python(cls: type[BaseException]) -> type[BaseException]:
     """Return an exception class itself if it is built into Python, otherwise its nearest built-in base class."""
-    return next(one for one in cls.__mro__ if one.__module__ == "builtins" and issubclass(one, BaseException))
+    return next(base for base in cls.__mro__ if base.__module__ == "builtins" and issubclass(base, BaseException))

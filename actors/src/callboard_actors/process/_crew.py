@@ -70,25 +70,22 @@ class ZygoteProxy:
             except BaseException:
                 ours.close()
                 raise
-        with suppress(ConnectionError):  # it has ended; `_until_ready` finds out why
+        with suppress(ConnectionError):  # it has ended; `until_loaded` finds out why
             ours.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
         # Blocking until here: the zygote reads its settings first, and they may be larger than the socket's buffer.
         ours.setblocking(False)
         try:
-            await zygote._until_ready(settings)
+            try:
+                await until_loaded(zygote._reader, settings)
+            except ConnectionError:
+                raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr") from None
+            zygote._ready = True
         except BaseException:
             # Not to leave a process behind; the wait is bounded by `_TO_END`.
             with anyio.CancelScope(shield=True):
                 await zygote.close()
             raise
         return zygote
-
-    async def _until_ready(self, settings: Settings) -> None:
-        try:
-            await until_loaded(self._reader, settings)
-        except ConnectionError:
-            raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr") from None
-        self._ready = True
 
     async def fork(self, worker: WorkerProxy, what: Command = Command.FORK) -> None:
         """Let the zygote start a worker of kind `what`, and wait until it has started; raise `OSError` on failure."""
@@ -166,10 +163,10 @@ class ZygoteProxy:
         anyio.notify_closing(self._control)
         self._close_control()
         if not self._ready:
-            self._kill()  # it still loads modules, does not read the socket, and has no workers
+            self._process.kill()  # it still loads modules, does not read the socket, and has no workers
         with anyio.move_on_after(_TO_END):
             await self._until_ended()
-        self._kill()
+        self._process.kill()
         await self._until_ended()
 
     def break_off(self) -> None:
@@ -180,21 +177,18 @@ class ZygoteProxy:
         for pid in _kernel.descendants_of(self._process.pid):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        self._kill()
+        self._process.kill()
 
     def kill(self) -> None:
         """Kill the zygote and its workers without using the event loop, which may be closed."""
         self._kill_groups()
         self._close_control()
-        self._kill()
+        self._process.kill()
         self._process.wait()
 
     def _close_control(self) -> None:
         self._incoming.close()
         self._control.close()
-
-    def _kill(self) -> None:
-        self._process.kill()
 
     async def _until_ended(self) -> None:
         while self._process.poll() is None:
@@ -335,39 +329,6 @@ class Crew:
             if self.failure is None:
                 await anyio.sleep(backoff.next())
 
-    async def _live_with_a_zygote(self) -> None:
-        with anyio.move_on_after(self._terms.start_timeout) as scope:
-            self._zygote = await self._new_zygote()
-        if scope.cancelled_caught or self._zygote is None:
-            raise self._late()
-        self._trouble = None
-        self._started.set()
-        try:
-            await self._live(self._zygote)
-        finally:
-            # Closing waits for the process and its workers. If it were interrupted, processes would remain that nothing
-            # ends.
-            with anyio.CancelScope(shield=True):
-                await self._zygote.close()
-                self._zygote = None
-
-    async def _new_zygote(self) -> ZygoteProxy:
-        while True:
-            try:
-                return await ZygoteProxy.start(self._with_wanted())
-            except UnloadableError as error:
-                self._leave_out(error.module)
-
-    def _with_wanted(self) -> Settings:
-        names = tuple(name for name in self._wanted if name not in self._terms.preload)
-        return replace(self._settings, wanted=names)
-
-    def _leave_out(self, module: str) -> None:
-        """Exclude an optional module from preloading, because a process ended while it loaded the module."""
-        if module in self._wanted:
-            del self._wanted[module]
-            _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
-
     def _suffer(self, error: Exception) -> None:
         """Record that the zygote has failed with `error`, and let the calls that wait for a worker fail."""
         # If no zygote has run before, set `failure` instead, which is final: most likely each start would fail, and
@@ -381,13 +342,40 @@ class Crew:
         self._trouble = error
         self._idle.turn_away()
 
-    async def _live(self, zygote: ZygoteProxy) -> None:
-        async with anyio.create_task_group() as places:
-            for _ in range(self._places):
-                places.start_soon(self._fill, zygote)
-            await zygote.listen()
-            # `listen` has returned: the zygote is dead, and every worker has been marked as ended.
-            places.cancel_scope.cancel()
+    async def _live_with_a_zygote(self) -> None:
+        with anyio.move_on_after(self._terms.start_timeout) as scope:
+            while self._zygote is None:
+                try:
+                    self._zygote = await ZygoteProxy.start(self._with_wanted())
+                except UnloadableError as error:
+                    self._leave_out(error.module)
+        if scope.cancelled_caught or self._zygote is None:
+            raise self._late()
+        self._trouble = None
+        self._started.set()
+        try:
+            async with anyio.create_task_group() as places:
+                for _ in range(self._places):
+                    places.start_soon(self._fill, self._zygote)
+                await self._zygote.listen()
+                # `listen` has returned: the zygote is dead, and every worker has been marked as ended.
+                places.cancel_scope.cancel()
+        finally:
+            # Closing waits for the process and its workers. If it were interrupted, processes would remain that nothing
+            # ends.
+            with anyio.CancelScope(shield=True):
+                await self._zygote.close()
+                self._zygote = None
+
+    def _with_wanted(self) -> Settings:
+        names = tuple(name for name in self._wanted if name not in self._terms.preload)
+        return replace(self._settings, wanted=names)
+
+    def _leave_out(self, module: str) -> None:
+        """Exclude an optional module from preloading, because a process ended while it loaded the module."""
+        if module in self._wanted:
+            del self._wanted[module]
+            _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
 
     async def _fill(self, zygote: ZygoteProxy) -> None:
         in_vain, backoff = 0, Backoff(_PAUSE, _LONGEST_PAUSE)

@@ -62,28 +62,32 @@ async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_p
 def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
     """Decode the reply of a confined worker: return the result, or raise the exception that the reply describes."""
     if kind is Kind.LOST:
-        said, _ = reason_and_details(reply[:TEXT_BOUND])
-        raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
+        reason, _ = reason_and_details(reply[:TEXT_BOUND])
+        raise ResultLostError(body.title, reason, call_id=body.call_id, output=output)
     try:
         if kind is Kind.VALUE:
-            return _value(bytes(reply), _adapter_of(_plain_function(body.fn)))
+            # Before parsing, which would allocate all of them.
+            if has_more_values(bytes(reply), _MOST_VALUES):
+                raise ValueError(f"it has more than {_MOST_VALUES} values")
+            fn = body.fn
+            while isinstance(fn, partial):
+                fn = fn.func
+            adapter = _adapter_of(fn)
+            return from_json(bytes(reply)) if adapter is None else adapter.validate_json(bytes(reply))
         if len(reply) > _MOST_RAISED:
             raise ValueError(f"an exception of {len(reply)} bytes, and {_MOST_RAISED} are the most")
         # Only four bounded texts are taken over. The class is looked up by name among Python's own.
-        found = _Raised.model_validate_json(bytes(reply))
+        raised = _Raised.model_validate_json(bytes(reply))
     except Exception as error:
-        said, cause = _told(error)
+        reason, cause = _told(error)
         raise ResultLostError(
-            body.title, f"it cannot be read here: {said}", call_id=body.call_id, output=output
+            body.title, f"it cannot be read here: {reason}", call_id=body.call_id, output=output
         ) from cause
-    raise _error(found, body.title, output)
-
-
-def _value(reply: bytes, adapter: TypeAdapter[Any] | None) -> Any:
-    # Before parsing, which would allocate all of them.
-    if has_more_values(reply, _MOST_VALUES):
-        raise ValueError(f"it has more than {_MOST_VALUES} values")
-    return from_json(reply) if adapter is None else adapter.validate_json(reply)
+    cls = _BUILTIN.get(raised.type) if raised.module == "builtins" else None
+    exception = WorkerCallError(body.title, raised.type, raised.text) if cls is None else cls(raised.text)
+    exception.add_note(f"In a confined worker process:\n{raised.traceback}")
+    add_output(exception, output)
+    raise exception
 
 
 def has_more_values(reply: bytes, most: int) -> bool:
@@ -123,20 +127,6 @@ def _told(error: Exception) -> tuple[str, Exception | None]:
     if isinstance(error, ValidationError) and error.error_count() > _MOST_ERRORS:
         return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
     return str(error)[:TEXT_BOUND], error
-
-
-def _error(found: _Raised, title: str, output: str) -> Exception:
-    cls = _BUILTIN.get(found.type) if found.module == "builtins" else None
-    error = WorkerCallError(title, found.type, found.text) if cls is None else cls(found.text)
-    error.add_note(f"In a confined worker process:\n{found.traceback}")
-    add_output(error, output)
-    return error
-
-
-def _plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(fn, partial):
-        fn = fn.func
-    return fn
 
 
 @lru_cache(maxsize=256)

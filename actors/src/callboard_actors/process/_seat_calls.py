@@ -39,14 +39,14 @@ class OpenCall:
         """`True` if the reply has arrived or the connection has ended; nothing more will come."""
         return self.reply is not None or self.lost is not None
 
-    def take_in(self, header: Header, said: bytes | bytearray) -> None:
+    def take_in(self, header: Header, payload: bytes | bytearray) -> None:
         """Process an event or the reply of this call; raise `GarbageError` for a frame that is not allowed."""
         if self.is_over or not self.is_sent:
             raise GarbageError("it is for a call that has had its reply, or was never sent")
         if header.kind is Kind.TOLD:
-            self._words.append(said)
+            self._words.append(payload)
         elif header.kind in OUTCOMES:
-            self.reply = header.kind, said
+            self.reply = header.kind, payload
         else:
             raise GarbageError(f"a {header.kind.name} of a call")
         self._news.set()
@@ -75,11 +75,11 @@ class OpenCall:
             await self._news.wait()
 
 
-def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
+def hand_on(payload: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
     """Decode an event of a call and pass it to `deliver`; raise `GarbageError` if the event is invalid."""
-    told = from_json(said)
+    event = from_json(payload)
     try:
-        deliver(told)
+        deliver(event)
     except NonsenseError as error:  # only this one: another ValueError may come from an observer
         raise GarbageError(str(error)) from error
 
@@ -108,31 +108,31 @@ class SeatCalls:
     def send(self, number: int, data: bytes) -> OpenCall:
         """Register a call, queue its frame, and return the open call at once."""
         # A number is never reused, so a late frame cannot reach another call.
-        self._calls[number] = one = OpenCall()
-        self._put(data, one)
-        return one
+        self._calls[number] = call = OpenCall()
+        self._put(data, call)
+        return call
 
     def lose(self, reason: str) -> None:
         """End all unanswered calls, because the connection has ended; `reason` is the text for their errors."""
         calls, self._calls = self._calls, {}
-        for one in calls.values():
-            one.lose(reason)
+        for call in calls.values():
+            call.lose(reason)
 
     async def end(self, number: int, seconds: float) -> bool:
         """Cancel a call and wait at most `seconds` for its end, shielded from cancellation; return whether it ended."""
-        one = self._calls.get(number)
-        if one is None:
+        call = self._calls.get(number)
+        if call is None:
             return True
-        if not one.is_sent:
+        if not call.is_sent:
             # Still queued: the worker will never see it, so there is nothing to wait for.
-            one.is_withdrawn = True
+            call.is_withdrawn = True
             del self._calls[number]
             return True
         # In the same queue as calls: the worker never reads a cancellation before its call.
         self._put(frame(Kind.CANCEL, number))
         with anyio.move_on_after(seconds, shield=True):
-            await one.until_ended()
-        return one.is_over
+            await call.until_ended()
+        return call.is_over
 
     async def run(self) -> str | None:
         """Read and write frames until the process closes its socket; return what it has sent that is no valid frame."""
@@ -150,14 +150,14 @@ class SeatCalls:
     async def _read(self) -> str | None:
         try:
             while True:
-                header, said = await self._reader.next()
-                one = self._calls.get(header.number)
-                if one is None:
+                header, payload = await self._reader.next()
+                call = self._calls.get(header.number)
+                if call is None:
                     # A cancelled call stays in the table until its reply, so this is no late frame but a protocol
                     # error.
                     raise GarbageError("it is for no call")
-                one.take_in(header, said)
-                if one.is_over:
+                call.take_in(header, payload)
+                if call.is_over:
                     del self._calls[header.number]
         # One wrong frame ends the connection: the bytes after it cannot be trusted to be frames.
         except GarbageError as error:

@@ -3,7 +3,7 @@
 import resource
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._main_module import MainModule
@@ -34,39 +34,38 @@ class PoolOptions:
 
     def __post_init__(self) -> None:
         may_be_none = ("max_calls", "memory", "cpu", "files")
-        given = [(name, getattr(self, name), 1) for name in (*may_be_none, "workers", "max_result", "max_output")]
-        check_counts("Processes", [one for one in given if one[1] is not None or one[0] not in may_be_none])
-        _check_files(self.files)
-        self._check_system()
-        if self.confine is not None:
-            self._check_confine(self.confine)
-        check_durations("Processes", may_be_zero=True, grace=self.grace, start_timeout=self.start_timeout)
-
-    def _check_system(self) -> None:
-        """Raise ValueError for options that this operating system cannot enforce."""
-        here = f"and this is {sys.platform}"
+        counts = [(name, getattr(self, name), 1) for name in (*may_be_none, "workers", "max_result", "max_output")]
+        check_counts("Processes", [count for count in counts if count[1] is not None or count[0] not in may_be_none])
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        files = self.files
+        if files is not None and files < _OWN_FILES:
+            raise ValueError(f"files={files} is less than {_OWN_FILES}, which a worker and its modules need themselves")
+        if files is not None and most != resource.RLIM_INFINITY and files > most:
+            raise ValueError(f"files={files} is more than the {most} that this process may have itself")
+        # Options that this operating system cannot enforce.
+        system = f"and this is {sys.platform}"
         if self.start not in ("fork", "spawn"):
             raise ValueError(f"start={self.start!r} is neither 'fork' nor 'spawn'")
         if self.start == "fork" and not _kernel.FORKS:
-            raise ValueError(f"start='fork' is for Linux, {here}; leave it out, and workers are new interpreters")
+            raise ValueError(f"start='fork' is for Linux, {system}; leave it out, and workers are new interpreters")
         if self.memory is not None and not _kernel.LIMITS_MEMORY:
-            raise ValueError(f"memory={self.memory} needs a kernel that keeps RLIMIT_AS, {here}, which does not")
-
-    def _check_confine(self, confine: Confine) -> None:
-        if not isinstance(confine, Confine):
-            raise TypeError(f"confine={confine!r} is no Confine")
-        if not _kernel.FORKS:
-            raise ValueError(
-                f"confine= needs Linux, whose Landlock and seccomp keep what it says, and this is {sys.platform}"
-            )
-        if self.start != "fork":
-            raise ValueError(
-                f"confine= needs start='fork', not {self.start!r}: what workers may use is opened before they run"
-            )
-        if self.max_calls not in (None, 1) and not confine.reuse:
-            raise ValueError(f"max_calls={self.max_calls} needs Confine(reuse=True): else a worker serves one call")
-        if self.cpu is not None and confine.reuse:
-            raise ValueError(f"cpu={self.cpu} needs Confine(reuse=False): a call could lift the limit of the next one")
+            raise ValueError(f"memory={self.memory} needs a kernel that keeps RLIMIT_AS, {system}, which does not")
+        if self.confine is not None:
+            if not isinstance(cast("object", self.confine), Confine):
+                raise TypeError(f"confine={self.confine!r} is no Confine")
+            if not _kernel.FORKS:
+                raise ValueError(f"confine= needs Linux, whose Landlock and seccomp keep what it says, {system}")
+            if self.start != "fork":
+                raise ValueError(
+                    f"confine= needs start='fork', not {self.start!r}: what workers may use is opened before they run"
+                )
+            if self.max_calls not in (None, 1) and not self.confine.reuse:
+                raise ValueError(f"max_calls={self.max_calls} needs Confine(reuse=True): else a worker serves one call")
+            if self.cpu is not None and self.confine.reuse:
+                raise ValueError(
+                    f"cpu={self.cpu} needs Confine(reuse=False): a call could lift the limit of the next one"
+                )
+        check_durations("Processes", may_be_zero=True, grace=self.grace, start_timeout=self.start_timeout)
 
     @property
     def serves_once(self) -> bool:
@@ -86,14 +85,6 @@ class PoolOptions:
     def last_grace(self) -> float:
         """Seconds that an idle worker has for clean-up before it is killed; zero for confined workers."""
         return self.grace if self.confine is None else 0.0
-
-
-def _check_files(files: int | None) -> None:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if files is not None and files < _OWN_FILES:
-        raise ValueError(f"files={files} is less than {_OWN_FILES}, which a worker and its modules need themselves")
-    if files is not None and most != resource.RLIM_INFINITY and files > most:
-        raise ValueError(f"files={files} is more than the {most} that this process may have itself")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

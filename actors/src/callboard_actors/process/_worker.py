@@ -37,10 +37,10 @@ class FatalError(Exception):
 
 def received_settings(sock: socket) -> Settings:
     """Receive and return the settings, which the parent sends first; raise `FatalError` if the parent has ended."""
-    found = receive_frame(sock)
-    if found is None:
+    received = receive_frame(sock)
+    if received is None:
         raise FatalError("whoever started it has gone")
-    settings = pickle.loads(found[1])  # noqa: S301 - from our parent
+    settings = pickle.loads(received[1])  # noqa: S301 - from our parent
     assert isinstance(settings, Settings)
     return settings
 
@@ -52,9 +52,9 @@ def load(settings: Settings, report: socket) -> None:
     _main_module.expect(settings.main)
     for name in settings.terms.preload:
         _load(name, forks=forks)
-    for place, name in enumerate(settings.wanted):
+    for index, name in enumerate(settings.wanted):
         # Before the import, which may end this process in any way, even by a crash in C code.
-        report.sendall(frame(Kind.TOLD, 0, as_json({"loading": place})))
+        report.sendall(frame(Kind.TOLD, 0, as_json({"loading": index})))
         _try_to_load(name, forks=forks, complain=not settings.quiet)
 
 
@@ -112,53 +112,41 @@ def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool
     """Serve the calls that arrive on the socket, until the pool closes the socket."""
     global _serves
     _serves = True
-    _prepare(settings)
-    if is_seat:
-        import anyio
-
-        # This never returns: a dedicated worker ends its process.
-        anyio.run(_Seat(sock, begun_counter, settings).live, backend=settings.backend)
-    else:
-        _serve(sock, begun_counter, settings)
-
-
-# One call after another.
-
-
-def _serve(sock: socket, begun_counter: int, settings: Settings) -> None:
-    reply_writer, encode = _ReplyWriter(sock), replies(is_plain=settings.terms.confine is not None)
-    while (request := receive_frame(sock)) is not None:
-        number, body = request
-        # Written before any code of the call runs; unpickling runs some. From here on, the pool treats the call as
-        # begun.
-        os.pwrite(begun_counter, BEGUN_COUNTER.pack(number), 0)
-        if settings.terms.serves_once:
-            os.close(begun_counter)  # untrusted code must not be able to reset the counter
-        if settings.terms.cpu is not None:
-            _kernel.limit_processor_time(settings.terms.cpu, for_good=settings.terms.confine is not None)
-        tell = reply_writer.begin(number)
-        # A fresh copy: variables that one call sets are invisible to the next.
-        outcome = copy_context().run(_outcome, body, tell, settings.backend, encode)
-        kind, reply = bounded(*outcome, settings.terms.max_result)
-        flush()
-        reply_writer.reply(number, kind, reply)
-
-
-def _prepare(settings: Settings) -> None:
-    """Apply the pool's limits of memory and open files to this process, once before its first call."""
     terms = settings.terms
-    _kernel.limit_process(memory=terms.memory, files=terms.most_files, for_good=terms.confine is not None)
+    is_confined = terms.confine is not None
+    _kernel.limit_process(memory=terms.memory, files=terms.most_files, for_good=is_confined)
     # Output printed just before a crash is the most valuable, so it must not stay in a buffer.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a preloaded module may have replaced it
             stream.reconfigure(line_buffering=True)
     faulthandler.enable()
+    if is_seat:
+        import anyio
+
+        # This never returns: a dedicated worker ends its process.
+        anyio.run(_Seat(sock, begun_counter, settings).live, backend=settings.backend)
+    reply_writer, encode = _ReplyWriter(sock), replies(is_plain=is_confined)
+    while (request := receive_frame(sock)) is not None:
+        number, body = request
+        # Written before any code of the call runs; unpickling runs some. From here on, the pool treats the call as
+        # begun.
+        os.pwrite(begun_counter, BEGUN_COUNTER.pack(number), 0)
+        if terms.serves_once:
+            os.close(begun_counter)  # untrusted code must not be able to reset the counter
+        if terms.cpu is not None:
+            _kernel.limit_processor_time(terms.cpu, for_good=is_confined)
+        tell = reply_writer.begin(number)
+        # A fresh copy: variables that one call sets are invisible to the next.
+        outcome = copy_context().run(_outcome, body, tell, settings.backend, encode)
+        kind, reply = bounded(*outcome, terms.max_result)
+        flush()
+        reply_writer.reply(number, kind, reply)
 
 
 def _outcome(call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], backend: str, encode: Replies) -> Reply:
-    given, pickled = parts_of(call)
+    context, pickled = parts_of(call)
     # `SystemExit` is not caught: it ends the process, as in any program.
-    with attached_context(given, tell):
+    with attached_context(context, tell):
         reply = called(pickled, encode)
         if isinstance(reply, Coroutine):
             import anyio
@@ -340,12 +328,14 @@ class _ReplyWriter:
             self._sending = False
 
 
-def _encoded(told: dict[str, Any]) -> bytes:
+def _encoded(event: dict[str, Any]) -> bytes:
     """Encode an event as JSON of at most `MAX_TOLD` bytes; shorten its texts if necessary."""
-    data = json.dumps(told).encode()
+    data = json.dumps(event).encode()
     most = MAX_TOLD // 4
     while len(data) > MAX_TOLD:
-        shorter = {kind: [one[:most] if isinstance(one, str) else one for one in said] for kind, said in told.items()}
+        shorter = {
+            kind: [text[:most] if isinstance(text, str) else text for text in values] for kind, values in event.items()
+        }
         data = json.dumps(shorter).encode()
         most //= 2
     return data

@@ -61,15 +61,15 @@ async def until_loaded(reader: FrameReader, settings: Settings) -> None:
     """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ends earlier."""
     loading = None
     try:
-        while (found := await reader.next())[0].kind is Kind.TOLD:
-            loading = settings.wanted[from_json(found[1])["loading"]]
+        while (received := await reader.next())[0].kind is Kind.TOLD:
+            loading = settings.wanted[from_json(received[1])["loading"]]
     except ConnectionError:
         # It ended between this report and the next one, so this module has ended it.
         if loading is not None:
             raise UnloadableError(loading) from None
         raise
-    if found[0].kind is Kind.LOST:
-        raise ActorStartError("Processes", found[1].decode(errors="replace"), never=True)
+    if received[0].kind is Kind.LOST:
+        raise ActorStartError("Processes", received[1].decode(errors="replace"), never=True)
 
 
 class WorkerProxy:
@@ -204,10 +204,10 @@ class WorkerProxy:
         try:
             await self.send(frame(Kind.CALL, number, body), number)
             while True:
-                header, said = await reader.next()
+                header, payload = await reader.next()
                 if header.kind is not Kind.TOLD:
                     break
-                hand_on(said, deliver)
+                hand_on(payload, deliver)
             # Bytes after the reply would be taken for the reply of the next call.
             if reader.has_more:
                 raise GarbageError("something follows it")
@@ -215,7 +215,7 @@ class WorkerProxy:
             raise BrokenError from None  # the exit status tells why
         except GarbageError as error:
             raise BrokenError(f"its worker process sent what is no reply: {error}") from None
-        return header.kind, said
+        return header.kind, payload
 
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
         """Return a reader of the worker's frames: of all calls, or only of the call with the number `only`."""
@@ -335,7 +335,7 @@ class SeatProxy:
         self._calls = SeatCalls(worker.send, worker.reader(terms.max_result))
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
         self._broken: str | None = None
-        # Why the worker ended. Set by `_settle` at the very end, so it also says that no call can be made.
+        # Why the worker ended. Set by `keep` at the very end, so it also says that no call can be made.
         self._reason: str | None = None
         self._recurs = False
         self.over = anyio.Event()
@@ -354,29 +354,29 @@ class SeatProxy:
         data = call_of(inject_context(), packed(body))
         # No await from here to the `try`: a call that is registered is also ended.
         number = next(self._numbers)
-        one = self._calls.send(number, frame(Kind.CALL, number, data))
+        call = self._calls.send(number, frame(Kind.CALL, number, data))
         try:
             if body.on_begin is not None:
                 body.on_begin()  # in the `try`: after its error, the call must not stay registered
-            await one.until_over()
+            await call.until_over()
         except GarbageError as error:
             await self._break(f"its worker process sent what is no reply: {error}")
             # The reply of a broken worker is its death, which has to be known before the error is built.
             with anyio.CancelScope(shield=True):
                 await self.over.wait()
-            one.reply = None
+            call.reply = None
         except BaseException:
             # In a task of its own: the call is ended even if this task is cancelled by force.
             await finish(partial(self._cancel, number, body), "callboard_actors.process ending")
             raise
-        if one.reply is None:
+        if call.reply is None:
             # Calls are begun in the order of their numbers, so a greater begun counter proves that this call began,
             # too. Code in a confined worker could change the counter.
-            begun = one.is_sent and (not self._worker.is_trusted or self._worker.last_begun() >= number)
+            begun = call.is_sent and (not self._worker.is_trusted or self._worker.last_begun() >= number)
             raise self._death(body, begun=begun)
-        kind, said = one.reply
+        kind, reply = call.reply
         output = "" if kind is Kind.VALUE else self._worker.output()
-        return await opened_reply(kind, said, body, is_plain=self._terms.confine is not None, output=output)
+        return await opened_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
 
     async def _cancel(self, number: int, body: Body) -> None:
         """Cancel a call in the worker and wait for its end; end the worker if the call exceeds its grace."""
@@ -391,7 +391,7 @@ class SeatProxy:
 
     async def keep(self) -> None:
         """Read from the worker and write to it until it has ended; then end its unanswered calls with an error."""
-        # Keeps the worker's files open until `release` in `_settle`, even if the pool closes the worker before.
+        # Keeps the worker's files open until `release` below, even if the pool closes the worker before.
         self._worker.use()
         try:
             async with anyio.create_task_group() as group:
@@ -401,20 +401,17 @@ class SeatProxy:
                 group.cancel_scope.cancel()
         finally:
             # Also if this task is cancelled: callers would otherwise wait for ever.
-            self._settle()
-
-    def _settle(self) -> None:
-        worker = self._worker
-        if self._broken is not None:
-            self._reason = self._broken
-        elif worker.asked_to_end:
-            self._reason = "its worker process was ended with its block, or with its pool"
-        else:
-            self._reason = end_of(worker.exitcode, None)
-            self._recurs = is_own_doing(worker.exitcode)
-        self._calls.lose(self._reason)
-        self._worker.release()
-        self.over.set()
+            worker = self._worker
+            if self._broken is not None:
+                self._reason = self._broken
+            elif worker.asked_to_end:
+                self._reason = "its worker process was ended with its block, or with its pool"
+            else:
+                self._reason = end_of(worker.exitcode, None)
+                self._recurs = is_own_doing(worker.exitcode)
+            self._calls.lose(self._reason)
+            worker.release()
+            self.over.set()
 
     async def _listen(self) -> None:
         mistake = await self._calls.run()

@@ -152,7 +152,24 @@ class _Forks:
 
     def _become_worker(self, sock: int, output: int, begun_counter: int, *, is_seat: bool) -> NoReturn:
         def work() -> None:
-            self._leave_the_zygote()
+            # A process group per worker: signalling it also reaches the processes that a call starts.
+            os.setpgid(0, 0)
+            # The file descriptor is shared with the zygote, which would be woken by this worker's signals.
+            signal.set_wakeup_fd(-1)
+            for name in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+                signal.signal(name, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            # Dies with the zygote. The check below covers a zygote that died before this request took effect.
+            _kernel.signal_when_parent_dies(signal.SIGKILL)
+            if os.getppid() != self._pid:
+                os._exit(1)
+            # Orphaned descendants of a worker become its own children. So orphans that reach the zygote are left by
+            # workers that have ended.
+            _kernel.adopt_orphans()
+            # An open copy of the control socket would hide the zygote's death from the pool.
+            for sock_of_zygote in self._own:
+                sock_of_zygote.close()
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
@@ -162,26 +179,6 @@ class _Forks:
             _worker.serve(socket(fileno=sock), begun_counter, self._settings, is_seat=is_seat)
 
         end_after(work)
-
-    def _leave_the_zygote(self) -> None:
-        # A process group per worker: signalling it also reaches the processes that a call starts.
-        os.setpgid(0, 0)
-        # The file descriptor is shared with the zygote, which would be woken by this worker's signals.
-        signal.set_wakeup_fd(-1)
-        for name in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
-            signal.signal(name, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Dies with the zygote. The check below covers a zygote that died before this request took effect.
-        _kernel.signal_when_parent_dies(signal.SIGKILL)
-        if os.getppid() != self._pid:
-            os._exit(1)
-        # Orphaned descendants of a worker become its own children. So orphans that reach the zygote are left by workers
-        # that have ended.
-        _kernel.adopt_orphans()
-        # An open copy of the control socket would hide the zygote's death from the pool.
-        for one in self._own:
-            one.close()
 
 
 class _Zygote:
@@ -228,7 +225,7 @@ class _Zygote:
         self._poll.register(self._control, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
         self._control.sendall(frame(Kind.VALUE))
-        while not self._is_over():
+        while not self._terminated and os.getppid() == self._settings.parent:
             ready = {fd for fd, _ in self._poll.poll(self._pause())}
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
@@ -247,14 +244,11 @@ class _Zygote:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminate)
         # In addition to the end of file on the control socket, which other children of the parent may keep open. The
-        # signal comes when the parent's thread ends, so `_is_over` checks the parent itself.
+        # signal comes when the parent's thread ends, so `run` checks the parent itself.
         self._is_told = _kernel.signal_when_parent_dies(signal.SIGHUP)
 
     def _terminate(self, *_: object) -> None:
         self._terminated = True
-
-    def _is_over(self) -> bool:
-        return self._terminated or os.getppid() != self._settings.parent
 
     def _pause(self) -> float | None:
         """Return the milliseconds until a kill, a report or a check of the parent is due; `None` if nothing is due."""
@@ -274,7 +268,13 @@ class _Zygote:
             return False
         what, number, grace = COMMAND.unpack(command)
         if what == Command.END:
-            self._end(number, grace)
+            for pid, child in self._living.items():
+                # A second request must not extend the grace.
+                if child.number == number and child.kill_at is None:
+                    child.kill_at = time.monotonic() + grace
+                    if grace > 0:
+                        _kernel.signal_group(pid, signal.SIGTERM)
+                        _kernel.signal_group(pid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
             return True
         try:
             pid = self._start(fds, is_seat=what == Command.SEAT)
@@ -287,15 +287,6 @@ class _Zygote:
             for fd in fds:
                 os.close(fd)
         return True
-
-    def _end(self, number: int, grace: float) -> None:
-        for pid, child in self._living.items():
-            # A second request must not extend the grace.
-            if child.number == number and child.kill_at is None:
-                child.kill_at = time.monotonic() + grace
-                if grace > 0:
-                    _kernel.signal_group(pid, signal.SIGTERM)
-                    _kernel.signal_group(pid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
 
     def _look_around(self) -> None:
         """Kill workers whose grace is over, reap ended processes, and report the ends of workers to the pool."""
@@ -322,11 +313,11 @@ class _Zygote:
         """Reap all child processes that have ended; return whether any process was reaped."""
         reaped = False
         while self._living or self._ended:
-            found = _kernel.reap(self._living, self._kill_what_it_leaves)
-            if found is None:
+            process = _kernel.reap(self._living, self._kill_what_it_leaves)
+            if process is None:
                 break
             reaped = True
-            pid, status = found
+            pid, status = process
             child = self._living.pop(pid, None)
             if child is not None:
                 exitcode = os.waitstatus_to_exitcode(status)
@@ -365,10 +356,10 @@ class Spawns:
         """Start a worker that inherits the given file descriptors; return its process id, or raise `OSError`."""
         for fd in fds:
             os.set_inheritable(fd, True)
-        given = f"{list(fds)}, {self._lifeline}, {os.getpid()}"
+        arguments = f"{list(fds)}, {self._lifeline}, {os.getpid()}"
         code = (
             f"import sys; sys.path[:] = {import_path()!r}\n"
-            f"from callboard_actors.process._zygote import main_of_spawned; main_of_spawned({given})"
+            f"from callboard_actors.process._zygote import main_of_spawned; main_of_spawned({arguments})"
         )
         # Python ignores SIGPIPE and the zygote SIGINT. Ignored signals are inherited, even by programs that a worker
         # starts.
@@ -390,7 +381,15 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
     number, output, begun_counter = fds
     sock = socket(fileno=number)
     # Before the modules are loaded, which may take long or for ever.
-    _end_with(parent, lifeline)
+    if _kernel.signal_when_parent_dies(signal.SIGKILL):
+        os.close(lifeline)
+    else:
+        # A raw thread, which is not listed in `threading`. It cannot run while C code holds the interpreter's lock;
+        # then the pool ends the worker, or the zygote ends it together with the pool.
+        _thread.start_new_thread(_end_when_closed, (lifeline,))
+    # The zygote may have ended before the signal or the thread was set up.
+    if os.getppid() != parent:
+        os._exit(1)
     _kernel.adopt_orphans()
     try:
         settings = received_settings(sock)
@@ -418,18 +417,6 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
         _worker.serve(sock, begun_counter, settings, is_seat=is_seat)
 
     end_after(work)
-
-
-def _end_with(parent: int, lifeline: int) -> None:
-    if _kernel.signal_when_parent_dies(signal.SIGKILL):
-        os.close(lifeline)
-    else:
-        # A raw thread, which is not listed in `threading`. It cannot run while C code holds the interpreter's lock;
-        # then the pool ends the worker, or the zygote ends it together with the pool.
-        _thread.start_new_thread(_end_when_closed, (lifeline,))
-    # The zygote may have ended before the signal or the thread was set up.
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _end_when_closed(lifeline: int) -> None:

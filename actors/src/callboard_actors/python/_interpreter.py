@@ -166,23 +166,20 @@ class TimeLimit:
             self._is_over = True
             interrupted, self._is_interrupted = self._is_interrupted, False
         if interrupted:
-            self._take_away()
+            # Remove an error that was requested and not raised yet, so that it cannot hit later code. It is replaced by
+            # an error of this class. Clearing it instead would leave the interpreter looking for it for ever, which in
+            # CPython 3.11 hangs code that sets a profile function.
+            try:
+                _raise_in(self._thread, _NothingError)
+                while True:
+                    pass
+            except _NothingError:
+                pass
         if self._timer is None:
             return
         self._timer.cancel()
         if self._grace is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def _take_away(self) -> None:
-        """Remove an error that was requested by `interrupt` and not raised yet, so that it cannot hit later code."""
-        # It is replaced by an error of this class. Clearing it instead would leave the interpreter looking for it for
-        # ever, which in CPython 3.11 hangs code that sets a profile function.
-        try:
-            _raise_in(self._thread, _NothingError)
-            while True:
-                pass
-        except _NothingError:
-            pass
 
     def interrupt(self, error: type[BaseException]) -> None:
         """Raise an error in the `with` block, unless it has ended; called from another thread or a signal handler."""
@@ -212,20 +209,17 @@ _MOST_VALUE = 10_000
 def told(error: BaseException) -> str:
     """Return a short traceback of an error in a code cell: lines of the cell's code, without frames of libraries."""
     try:
-        found = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MOST_GROUP)
-        _leave_own_frames(found)
-        return cut(again(lambda: "".join(found.format())).rstrip("\n"), _MOST)
+        summary = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MOST_GROUP)
+        due = [summary]
+        while due:
+            inner = due.pop()
+            own = (frame for frame in inner.stack if frame.filename.startswith("<cell "))
+            inner.stack = traceback.StackSummary.from_list(own)
+            others = (inner.__cause__, inner.__context__, *(inner.exceptions or ()))
+            due += [other for other in others if other is not None]
+        return cut(again(lambda: "".join(summary.format())).rstrip("\n"), _MOST)
     except BaseException as problem:  # raised by the error's own `__str__` or `__class__`
         return f"{type(error).__name__}, which cannot be shown: {type(problem).__name__}"
-
-
-def _leave_own_frames(found: traceback.TracebackException) -> None:
-    due = [found]
-    while due:
-        one = due.pop()
-        own = (frame for frame in one.stack if frame.filename.startswith("<cell "))
-        one.stack = traceback.StackSummary.from_list(own)
-        due += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None]
 
 
 def shown(value: object, most: int) -> str:
@@ -308,7 +302,10 @@ class Capture:
     def begin(self) -> None:
         """Redirect stdout and stderr of this process into a pipe, whose content `end` returns."""
         if self._pipe is None or not _is_whole(self._pipe):
-            self._pipe = self._opened()
+            self._pipe = os.pipe()
+            ours = self._pipe[0]
+            os.set_blocking(ours, False)
+            threading.Thread(target=self._read, args=(ours,), name="callboard-cell-output", daemon=True).start()
         theirs = self._pipe[1]
         self._replaced = sys.stdout, sys.stderr, _copy(1), _copy(2)
         os.dup2(theirs, 1)
@@ -321,12 +318,6 @@ class Capture:
         if stream is None or not _is_restored(stream):
             stream = self._streams[fd] = _new_stream(fd)
         return stream
-
-    def _opened(self) -> tuple[int, int]:
-        ours, theirs = os.pipe()
-        os.set_blocking(ours, False)
-        threading.Thread(target=self._read, args=(ours,), name="callboard-cell-output", daemon=True).start()
-        return ours, theirs
 
     def _read(self, fd: int) -> None:
         poll = select.poll()

@@ -18,14 +18,6 @@ from callboard_actors.python._interpreter import Interpreter, Record, own_proces
 
 def answer(record: Record, packages: Sequence[str]) -> str | list[dict[str, Any]]:
     """Convert the record of a code cell to a tool result: text, or content blocks if the cell has shown figures."""
-    text = _text(record, packages)
-    if not record["pictures"]:
-        return text
-    images = [{"type": "image", "base64": data, "mime_type": "image/png"} for data in record["pictures"]]
-    return [{"type": "text", "text": text}, *images]
-
-
-def _text(record: Record, packages: Sequence[str]) -> str:
     parts = [record["output"].rstrip("\n")]
     if record["value"] is not None:
         parts.append(f"Out[{record['number']}]: {record['value']}")
@@ -35,7 +27,11 @@ def _text(record: Record, packages: Sequence[str]) -> str:
         parts.append(f"[{record['missing']!r} is not there and cannot be installed; {there}]")
     if record["pictures"]:
         parts.append(f"[{len(record['pictures'])} figures]" if len(record["pictures"]) > 1 else "[1 figure]")
-    return "\n".join(part for part in parts if part) or "Done; no output."
+    text = "\n".join(part for part in parts if part) or "Done; no output."
+    if not record["pictures"]:
+        return text
+    images = [{"type": "image", "base64": data, "mime_type": "image/png"} for data in record["pictures"]]
+    return [{"type": "text", "text": text}, *images]
 
 
 # The actor.

@@ -115,7 +115,11 @@ def python_tool(
         raise TypeError(f"python_tool(preload={preload!r}) is one string; give a list of names of modules")
     python = Python() if python is None else python
     if not unrestricted:
-        _check_system()
+        if sys.platform != "linux":
+            raise NotImplementedError(
+                f"python_tool needs Linux, which confines the code, and this is {sys.platform}; run the program in a "
+                "Linux container or within WSL, or give unrestricted=True and memory=None"
+            )
         confine = Confine() if confine is None else confine
     modules = [Python.__module__, Interpreter.__module__, *preload]
     most = python._timeout + python._grace
@@ -130,11 +134,3 @@ def python_tool(
         stop_timeout=python._grace,
         runs_in=pool,
     )
-
-
-def _check_system() -> None:
-    if sys.platform != "linux":
-        raise NotImplementedError(
-            f"python_tool needs Linux, which confines the code, and this is {sys.platform}; run the program in a Linux "
-            "container or within WSL, or give unrestricted=True and memory=None"
-        )

@@ -46,12 +46,12 @@ def connect(address: str | None) -> None:
 
 def _begin(address: str | None) -> None:
     wanted = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    place = None if wanted is None else _PLACE.fullmatch(wanted)
-    if place is not None:
-        _check_token(place["host"], place[0])
+    match = None if wanted is None else _PLACE.fullmatch(wanted)
+    if match is not None:
+        _check_token(match["host"], match[0])
         # `ray.init` would block for minutes if nothing listens there.
         try:
-            socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=_TO_ANSWER).close()
+            socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_TO_ANSWER).close()
         except OSError as error:
             raise ActorStartError("RayEngine", f"no Ray can be reached at {wanted!r}: {error}") from error
     # Without an address, start a local Ray: an instance that happens to run here belongs to another program.
@@ -59,15 +59,15 @@ def _begin(address: str | None) -> None:
     try:
         ray.init(**arguments)
     except Exception as error:
-        where = "a Ray of its own cannot be started" if address is None else f"no Ray can be reached at {wanted!r}"
+        problem = "a Ray of its own cannot be started" if address is None else f"no Ray can be reached at {wanted!r}"
         # Ray does not tell a wrong token from a port that nobody serves; this port has accepted a connection.
-        hint = "; is the token here the one of the cluster?" if place and isinstance(error, ConnectionError) else ""
-        raise ActorStartError("RayEngine", f"{where}: {type(error).__name__}: {error}{hint}") from error
-    if address is not None and place is None:
+        hint = "; is the token here the one of the cluster?" if match and isinstance(error, ConnectionError) else ""
+        raise ActorStartError("RayEngine", f"{problem}: {type(error).__name__}: {error}{hint}") from error
+    if address is not None and match is None:
         # The address that Ray has found by itself for "auto".
-        found: str = ray.get_runtime_context().gcs_address
+        gcs_address: str = ray.get_runtime_context().gcs_address
         try:
-            _check_token(found.rpartition(":")[0], found)
+            _check_token(gcs_address.rpartition(":")[0], gcs_address)
         except ActorStartError:
             ray.shutdown()
             raise

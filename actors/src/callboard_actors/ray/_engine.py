@@ -166,25 +166,22 @@ class Crew:
                     assert self._group is not None
                     self._more += 1
                     self._group.start_soon(self._help_out)
-                host = await self._next(body, is_sync=is_sync)
+                # While a Ray actor lives or starts, the wait has no limit. Otherwise it ends after the patience.
+                patience = max(self._terms.patience, _LEAST_PAUSE)
+                try:
+                    host = await self._places.take(
+                        is_sync=is_sync,
+                        patience=patience,
+                        is_hopeless=lambda: not any(host.is_expected for host in self._hosts),
+                    )
+                except TimeoutError:
+                    reason = f"no Ray actor lives, and none came within {self._terms.patience:g} s"
+                    raise EngineError(body.title, body.call_id, reason, ended="unavailable") from None
             # It may have been lost since it was assigned; then wait for the next one.
             if host is not None and host.is_alive:
                 host.idle_since = math.inf
                 return host
         raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
-
-    async def _next(self, body: Body, *, is_sync: bool) -> HostProxy | None:
-        """Wait for a place and return its Ray actor; return `None` if the engine is closed meanwhile."""
-        # While a Ray actor lives or starts, the wait has no limit. Otherwise it ends after the patience.
-        patience = max(self._terms.patience, _LEAST_PAUSE)
-        try:
-            return await self._places.take(is_sync=is_sync, patience=patience, is_hopeless=self._is_hopeless)
-        except TimeoutError:
-            reason = f"no Ray actor lives, and none came within {self._terms.patience:g} s"
-            raise EngineError(body.title, body.call_id, reason, ended="unavailable") from None
-
-    def _is_hopeless(self) -> bool:
-        return not any(host.is_expected for host in self._hosts)
 
     async def run_body(self, body: Body) -> Any:
         """Run a function call in a Ray actor with a free place; return the call's result."""

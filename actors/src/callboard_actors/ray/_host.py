@@ -113,16 +113,6 @@ class Host:
         self._next_position += 1
         if self._next_position in self._early:
             self._early.pop(self._next_position).set()
-        self._start(batch)
-        request: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._requests.append(request)
-        if len(self._requests) > _WAITING_REQUESTS:
-            self._respond()
-        elif self._with_news:
-            self._respond_soon()
-        return await request
-
-    def _start(self, batch: SentBatch) -> None:
         self._functions.add(batch.functions)
         for sent in batch.calls:
             call = self._calls[sent.number] = _Call(sent, self._threads, self._max_result, self._add_news)
@@ -131,6 +121,13 @@ class Host:
             if (cancelled := self._calls.get(number)) is not None:
                 cancelled.cancel()
         self._functions.forget(batch.forgotten)
+        request: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._requests.append(request)
+        if len(self._requests) > _WAITING_REQUESTS:
+            self._respond()
+        elif self._with_news:
+            self._respond_soon()
+        return await request
 
     def _add_news(self, call: "_Call") -> None:
         self._with_news[call.number] = call
@@ -149,19 +146,16 @@ class Host:
     def _respond(self) -> None:
         self._will_respond = False
         while self._requests and (self._with_news or len(self._requests) > _WAITING_REQUESTS):
-            self._requests.popleft().set_result(Answer(self._answers, self._taken_news()))
+            news: list[News] = []
+            size = 0
+            while self._with_news and size < LONGEST_BATCH:
+                call = self._with_news.pop(next(iter(self._with_news)))
+                news.append(call.taken_news())
+                if call.reply is not None:
+                    size += len(call.reply[1])
+                    del self._calls[call.number]
+            self._requests.popleft().set_result(Answer(self._answers, news))
             self._answers += 1
-
-    def _taken_news(self) -> list[News]:
-        news: list[News] = []
-        size = 0
-        while self._with_news and size < LONGEST_BATCH:
-            call = self._with_news.pop(next(iter(self._with_news)))
-            news.append(call.taken_news())
-            if call.reply is not None:
-                size += len(call.reply[1])
-                del self._calls[call.number]
-        return news
 
 
 class _Call:

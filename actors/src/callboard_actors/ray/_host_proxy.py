@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -137,9 +137,24 @@ class HostProxy:
         self._began = anyio.current_time()
         self._actor = await run_sync(make.remote, self._terms.max_result)
         try:
-            _check_versions(self._title, await self._hello(patience if lacked else None))
+            there = await self._hello(patience if lacked else None)
+            for name, own in versions().items():
+                if own != there[name]:
+                    raise ActorStartError(
+                        self._title,
+                        f"the cluster has {name} {there[name]}, and here it is {own}; both have to be the same",
+                        never=True,
+                    )
         except RayError as error:
-            raise _start_error(self._title, error) from error
+            if (missing := _MISSING_MODULE.search(str(error))) is None:
+                raise ActorStartError(self._title, f"Ray cannot start its actor: {text_of(error)}") from error
+            raise ActorStartError(
+                self._title,
+                f"a node of the cluster has no module {missing[1]!r}: install callboard-actors "
+                f"{versions()['callboard']} there, with its extra `ray`, or have Ray do so by "
+                "RayEngine(runtime_env={'pip': [...]})",
+                never=True,
+            ) from error
         except BaseException:
             self.kill()
             raise
@@ -194,7 +209,10 @@ class HostProxy:
         call: _OpenCall | None = None
         try:
             pickled = pickle_body(body)
-            await self._until_there_is_room(body)
+            while self._requests >= _MOST_REQUESTS and self._reason is None:
+                await self._has_answered.wait()
+            if self._reason is not None:
+                raise NotBegunError(body.title, body.call_id, self._reason, ended="unavailable")
             if body.on_begin is not None:
                 body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
             call = _OpenCall(next(self._numbers))
@@ -216,13 +234,6 @@ class HostProxy:
                 body.title, body.call_id, str(call.lost), ended="unknown" if call.is_sent else "unavailable"
             )
         return opened(*call.reply, body)
-
-    async def _until_there_is_room(self, body: Body) -> None:
-        """Wait while many requests are on their way; raise `NotBegunError` if the Ray actor has ended."""
-        while self._requests >= _MOST_REQUESTS and self._reason is None:
-            await self._has_answered.wait()
-        if self._reason is not None:
-            raise NotBegunError(body.title, body.call_id, self._reason, ended="unavailable")
 
     async def _until_over(self, call: _OpenCall) -> None:
         """Wait for the end of a call, and deliver its events in the caller's task."""
@@ -276,7 +287,14 @@ class HostProxy:
                 call, sent, pickled = self._due.popleft()
                 call.is_sent = True
                 batch.calls.append(sent)
-                size += len(sent.data) + self._add_functions(pickled, batch)
+                size += len(sent.data)
+                for function in pickled.functions:
+                    if function.digest in self._known_functions:
+                        del self._known_functions[function.digest]
+                    else:
+                        batch.functions[function.digest] = function.data
+                        size += len(function.data)
+                    self._known_functions[function.digest] = None
             while len(self._known_functions) > _MOST_FUNCTIONS:
                 digest = next(iter(self._known_functions))
                 del self._known_functions[digest]
@@ -286,18 +304,6 @@ class HostProxy:
                 self._loop.when_done(self._actor.exchange.remote(batch), self._receive)
             except Exception as error:  # such as a connection that the program itself has closed
                 self.kill(f"its Ray actor cannot be reached: {text_of(error)}")
-
-    def _add_functions(self, pickled: PickledBody, batch: SentBatch) -> int:
-        """Add the functions of a call that the Ray actor lacks; return their size in bytes."""
-        size = 0
-        for function in pickled.functions:
-            if function.digest in self._known_functions:
-                del self._known_functions[function.digest]
-            else:
-                batch.functions[function.digest] = function.data
-                size += len(function.data)
-            self._known_functions[function.digest] = None
-        return size
 
     def _receive(self, future: Future[Any]) -> None:
         """Process the answer to a request, or the end of the Ray actor, in the event loop."""
@@ -373,28 +379,6 @@ class HostProxy:
         if self._actor is not None and ray.is_initialized():
             with suppress(Exception):  # an actor that is unknown to Ray has ended
                 ray.kill(self._actor, no_restart=True)
-
-
-def _check_versions(title: str, there: Mapping[str, str]) -> None:
-    for name, own in versions().items():
-        if own != there[name]:
-            raise ActorStartError(
-                title,
-                f"the cluster has {name} {there[name]}, and here it is {own}; both have to be the same",
-                never=True,
-            )
-
-
-def _start_error(title: str, error: RayError) -> ActorStartError:
-    """Return the error for a Ray actor that Ray could not start; name the module that its node lacks, if it does."""
-    if (missing := _MISSING_MODULE.search(str(error))) is None:
-        return ActorStartError(title, f"Ray cannot start its actor: {text_of(error)}")
-    return ActorStartError(
-        title,
-        f"a node of the cluster has no module {missing[1]!r}: install callboard-actors {versions()['callboard']} "
-        "there, with its extra `ray`, or have Ray do so by RayEngine(runtime_env={'pip': [...]})",
-        never=True,
-    )
 
 
 def text_of(error: Exception) -> str:

@@ -52,20 +52,15 @@ _pickled_functions: "WeakKeyDictionary[FunctionType, PickledFunction]" = WeakKey
 
 def pickle_function(function: Callable[..., Any]) -> PickledFunction:
     """Return the pickle of a function with its digest."""
-    if isinstance(function, FunctionType) and (known := _pickled_functions.get(function)) is not None:
-        return known
+    if isinstance(function, FunctionType) and (stored := _pickled_functions.get(function)) is not None:
+        return stored
     data = dumps(function)
     pickled = PickledFunction(blake2b(data, digest_size=16).digest(), data)
-    if isinstance(function, FunctionType) and _is_by_name(function):
-        _pickled_functions[function] = pickled
+    if isinstance(function, FunctionType) and function.__module__ not in NAMES:
+        named = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
+        if named is function or way_to(function):
+            _pickled_functions[function] = pickled
     return pickled
-
-
-def _is_by_name(function: FunctionType) -> bool:
-    if function.__module__ in NAMES:
-        return False
-    module = sys.modules.get(function.__module__)
-    return getattr(module, function.__qualname__, None) is function or bool(way_to(function))
 
 
 class _Function(NamedTuple):

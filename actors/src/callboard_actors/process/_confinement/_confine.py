@@ -62,19 +62,20 @@ class Confine:
     def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
         """Return all environment variables of a worker; `ours` are the environment variables of this process."""
         # An allow-list: variables of this process may contain secrets.
-        kept = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
-        return kept | {"HOME": _NOWHERE} | dict(self.environment)
+        inherited = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
+        return inherited | {"HOME": _NOWHERE} | dict(self.environment)
 
 
 def _paths(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
         raise TypeError(f"{name}={value!r} is no list of paths")
-    return tuple(_resolved(name, one) for one in value)
-
-
-def _resolved(name: str, path: Any) -> str:
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise TypeError(f"{name} has {path!r}, which is no path")
-    if not Path(path).exists():
-        raise ValueError(f"{name} has {os.fspath(path)!r}, which is not there; a confined worker cannot get it later")
-    return os.path.realpath(path)
+    resolved: list[str] = []
+    for path in value:
+        if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+            raise TypeError(f"{name} has {path!r}, which is no path")
+        if not Path(path).exists():
+            raise ValueError(
+                f"{name} has {os.fspath(path)!r}, which is not there; a confined worker cannot get it later"
+            )
+        resolved.append(os.path.realpath(path))
+    return tuple(resolved)

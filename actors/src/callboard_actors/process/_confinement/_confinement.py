@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from callboard_actors._engine._libc import syscall
 from callboard_actors.process._confinement import _landlock, _seccomp
@@ -46,12 +46,12 @@ class Confinement:
         for path in always_readable(self._confine.modules, network=self._confine.network):
             yield _landlock.rule(path, _landlock.READ | more)
         yield _landlock.rule("/dev/null", _landlock.WRITE)
-        for one in self._confine.read:
-            yield self._asked_for("read", str(one), _landlock.READ | more)
-        for one in self._confine.write:
-            yield self._asked_for("write", str(one), _landlock.WRITE | more)
+        for folder in self._confine.read:
+            yield self._rule_for("read", str(folder), _landlock.READ | more)
+        for folder in self._confine.write:
+            yield self._rule_for("write", str(folder), _landlock.WRITE | more)
 
-    def _asked_for(self, name: str, path: str, rights: int) -> _landlock.Rule:
+    def _rule_for(self, name: str, path: str, rights: int) -> _landlock.Rule:
         try:
             return _landlock.rule(path, rights)
         except OSError as error:
@@ -59,27 +59,23 @@ class Confinement:
 
     def rehearse(self) -> None:
         """Confine a forked test process; raise `CannotConfineError` if the kernel refuses any of the restrictions."""
-        heard, told = os.pipe()
+        reading, writing = os.pipe()
         pid = os.fork()
         if not pid:
-            # Never returns: the child must not run the zygote's code.
-            self._perform(told)
-        os.close(told)
-        with os.fdopen(heard, "rb") as stream:
-            reason = stream.read()
+            try:
+                self.enter([writing])
+                os.write(writing, _DONE)
+            except BaseException as error:  # this process ends here in any case
+                os.write(writing, repr(error).encode())
+            finally:
+                os._exit(0)  # the child must not run the zygote's code
+        os.close(writing)
+        with os.fdopen(reading, "rb") as stream:
+            answer = stream.read()
         os.waitpid(pid, 0)
-        if reason != _DONE:
-            said = reason.decode(errors="replace") or "it ended without a word"
-            raise CannotConfineError(f"this system cannot confine a worker: {said}")
-
-    def _perform(self, told: int) -> NoReturn:
-        try:
-            self.enter([told])
-            os.write(told, _DONE)
-        except BaseException as error:  # this process ends here in any case
-            os.write(told, repr(error).encode())
-        finally:
-            os._exit(0)
+        if answer != _DONE:
+            reason = answer.decode(errors="replace") or "it ended without a word"
+            raise CannotConfineError(f"this system cannot confine a worker: {reason}")
 
     def enter(self, fds: Iterable[int]) -> None:
         """Confine this process permanently, and close all its open files except `fds`, stdin, stdout and stderr."""
@@ -115,8 +111,8 @@ class Confinement:
 def _machine() -> str:
     machine = os.uname().machine
     if machine not in _seccomp.MACHINES or sys.maxsize < 2**32:
-        known = " and ".join(_seccomp.MACHINES)
-        raise CannotConfineError(f"confine= is for 64 bit programs on {known} as yet, and this is {machine}")
+        machines = " and ".join(_seccomp.MACHINES)
+        raise CannotConfineError(f"confine= is for 64 bit programs on {machines} as yet, and this is {machine}")
     return machine
 
 
@@ -134,13 +130,13 @@ def why_not(confine: Confine, version: int) -> str | None:
 
 
 def _tasks_of(user: int) -> int:
-    found = 0
+    tasks = 0
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and entry.stat().st_uid == user:
                 # Field 20 of /proc/PID/stat is the number of threads. The name in parentheses may contain spaces.
-                found += int((entry / "stat").read_text().rpartition(")")[2].split()[17])
-    return found
+                tasks += int((entry / "stat").read_text().rpartition(")")[2].split()[17])
+    return tasks
 
 
 def _close_all_but(fds: set[int]) -> None:

@@ -81,26 +81,19 @@ def rule(path: str, rights: int) -> Rule:
 
 def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
     """Restrict this process and its descendants for ever to files with a rule, and forbid TCP unless `network`."""
-    ruleset = _attributes(at_version, network=network)
+    # An encoded `struct landlock_ruleset_attr` with all restrictions that this Landlock version supports. The kernel
+    # rejects unknown bits, so each version gets exactly the rights that it knows. Version 5 adds ioctl on devices.
+    ruleset = struct.pack("=Q", (1 << (16 if at_version >= 5 else 15)) - 1)
+    if at_version >= 4:
+        ruleset += struct.pack("=Q", 0 if network else _TCP)
+    if at_version >= SIGNALS:
+        ruleset += struct.pack("=Q", _SCOPES)
     fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:
-        # Everything that `_attributes` handles is refused; each rule grants rights again.
-        for one in rules:
-            beneath = struct.pack("=Qi", one.rights, one.fd)
+        # Everything that the attributes name is refused; each rule grants rights again.
+        for rule in rules:
+            beneath = struct.pack("=Qi", rule.rights, rule.fd)
             syscall(_NAME, _ADD_RULE, fd, _PATH_BENEATH, beneath, ctypes.c_uint(0))
         syscall(_NAME, _RESTRICT_SELF, fd, ctypes.c_uint(0))
     finally:
         os.close(fd)
-
-
-def _attributes(at_version: int, *, network: bool) -> bytes:
-    """Return an encoded `struct landlock_ruleset_attr` with all restrictions that this Landlock version supports."""
-    # The kernel rejects unknown bits, so each version gets exactly the rights that it knows. Version 5 adds ioctl on
-    # devices.
-    files = (1 << (16 if at_version >= 5 else 15)) - 1
-    found = struct.pack("=Q", files)
-    if at_version >= 4:
-        found += struct.pack("=Q", 0 if network else _TCP)
-    if at_version >= SIGNALS:
-        found += struct.pack("=Q", _SCOPES)
-    return found

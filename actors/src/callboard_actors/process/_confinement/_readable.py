@@ -31,15 +31,15 @@ def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool)
     """Return the existing paths that confined workers may read, including `modules`; resolve symbolic links."""
     # Without `sys.path`: the script's folder, `PYTHONPATH` and editable installations contain a program's own files,
     # which may be secrets.
-    found = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_loaded_libraries(), *_own_packages()]
-    found += [os.fspath(path) for path in modules]
+    readable = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_loaded_libraries(), *_own_packages()]
+    readable += [os.fspath(path) for path in modules]
     if network:
         import ssl
 
         paths = ssl.get_default_verify_paths()
         # TLS needs the certificates of authorities, and names are resolved by the system's configuration.
-        found += [*_RESOLVER, paths.cafile or "", paths.capath or "", paths.openssl_capath]
-    return {os.path.realpath(path) for path in found if path and Path(path).exists()}
+        readable += [*_RESOLVER, paths.cafile or "", paths.capath or "", paths.openssl_capath]
+    return {os.path.realpath(path) for path in readable if path and Path(path).exists()}
 
 
 def _of_the_interpreter() -> list[str]:
@@ -54,10 +54,10 @@ def _of_the_interpreter() -> list[str]:
 
 def _site_packages() -> list[str]:
     """Return the folders of installed packages in `sys.path`, including the user's own site-packages folder."""
-    found = [*site.getsitepackages(), site.getusersitepackages()]
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
     # `getsitepackages` also returns folders that this interpreter does not use.
-    here = {os.path.realpath(entry) for entry in sys.path if entry}
-    return [path for path in found if os.path.realpath(path) in here]
+    used = {os.path.realpath(entry) for entry in sys.path if entry}
+    return [path for path in folders if os.path.realpath(path) in used]
 
 
 def _loaded_libraries() -> set[str]:
@@ -65,7 +65,7 @@ def _loaded_libraries() -> set[str]:
     # If a library is below the interpreter's `lib`, its whole folder is returned instead.
     # Other folders stay closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
-    return {str(one.parent if any(map(one.is_relative_to, folders)) else one) for one in map(Path, _mapped())}
+    return {str(path.parent if any(map(path.is_relative_to, folders)) else path) for path in map(Path, _mapped())}
 
 
 def _mapped() -> set[str]:

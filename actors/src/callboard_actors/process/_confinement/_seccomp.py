@@ -204,7 +204,7 @@ def _beginning(machine: str) -> bytes:
 
 def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
     oneself = (0, pid)
-    found: dict[str, _Alternatives] = {
+    conditions: dict[str, _Alternatives] = {
         # Threads only, and in no new namespace.
         "clone": _only(0, _CLONE_THREAD, mask=_CLONE_THREAD | _CLONE_ESCAPES),
         # Stream pairs only: an unconnected or a datagram socket could be connected to any UNIX socket.
@@ -223,12 +223,12 @@ def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
     if allowed.signals:
         free += ["kill", "tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal"]
     if allowed.processes:
-        found["clone"] = _only(0, 0, mask=_CLONE_ESCAPES)
+        conditions["clone"] = _only(0, 0, mask=_CLONE_ESCAPES)
         free += ["fork", "vfork", "execve", "execveat", "setsid", "setpgid"]
     if allowed.network:
-        found["socket"] = ((Test(0, (2, 10)), Test(1, (1, 2), 0xF)),)
+        conditions["socket"] = ((Test(0, (2, 10)), Test(1, (1, 2), 0xF)),)
         free += ["connect", "bind", "listen", "accept", "accept4"]
-    return found | dict.fromkeys(free, _FREELY)
+    return conditions | dict.fromkeys(free, _FREELY)
 
 
 def _block(alternatives: _Alternatives, pretended: _Alternatives) -> list[bytes]:
@@ -248,7 +248,7 @@ def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:
     for test in reversed(tuple(tests)):
         # A matching value jumps over the values after it, and over the jump that leaves the block.
         count = len(test.values)
-        values = [_op(_EQUAL, value, count - place, 0) for place, value in enumerate(test.values)]
+        values = [_op(_EQUAL, value, count - index, 0) for index, value in enumerate(test.values)]
         argument = 16 + 8 * test.argument  # offset of the lower 32 bits, which are enough for the arguments tested here
         code = [_op(_LOAD, argument), _op(_AND, test.mask), *values, _op(0x05, len(code)), *code]
     return code
