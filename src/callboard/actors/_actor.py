@@ -253,6 +253,10 @@ def handler(
         deferred: `True` if the method takes a `Reply` as its first argument, and may send it after it has returned.
         on_cancel: "restart" if the actor cannot be trusted after this handler was cancelled.
         idempotent: `True` if the handler may run twice: a tool call then runs again after its actor died.
+
+    Raises:
+        TypeError: if an option has the wrong type, or `fn` cannot be a handler.
+        ValueError: if `on_cancel` is none of its two values.
     """
     flags: dict[str, Any] = {"reentrant": reentrant, "deferred": deferred, "idempotent": idempotent}
     if group is not None and (not isinstance(cast("object", group), str) or not group):
