@@ -266,3 +266,11 @@ async def test_without_a_database_a_tool_gets_integers_of_any_size(make: Any) ->
     state = await make(ScriptedModel([calls(("add", {"n": BIG})), "done"]), [add]).ainvoke(QUESTION)
     assert added == [BIG]
     assert state["messages"][-1].text == "done"
+
+
+@AGENTS
+async def test_a_thread_id_with_a_lone_surrogate_is_refused_in_words(saver: Any, make: Any) -> None:
+    """The error said that the database held no conversation."""
+    agent = make(ScriptedModel(["done"]), [], checkpointer=saver)
+    with pytest.raises(ValueError, match=r"thread_id .* has half of a surrogate pair, which no database stores"):
+        await agent.ainvoke(QUESTION, {"configurable": {"thread_id": "half \ud83d"}})

@@ -329,12 +329,13 @@ async def pay() -> object:
     return Unspeakable()
 
 
-async def test_a_result_that_cannot_be_a_text_is_told_as_a_tool_that_has_run() -> None:
+@pytest.mark.parametrize("options", [{}, {"handle_tool_errors": True}])
+async def test_a_result_that_cannot_be_a_text_is_told_as_a_tool_that_has_run(options: Any) -> None:
     """The error has a note with the tool and the call; a model that read only an error would call again."""
     with anyio.fail_after(WAIT):
         with pytest.raises(LookupError, match="no words") as caught:
-            await ToolNode([pay]).ainvoke([tool_call("pay", "7")])
-        (answer,) = (await ToolNode([pay], handle_tool_errors=True).ainvoke([tool_call("pay")]))["messages"]
+            await ToolNode([pay], handle_tool_errors=False).ainvoke([tool_call("pay", "7")])
+        (answer,) = (await ToolNode([pay], **options).ainvoke([tool_call("pay")]))["messages"]
 
     (note,) = caught.value.__notes__
     assert "the tool 'pay' returned for the call '7'" in note

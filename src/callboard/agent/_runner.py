@@ -352,6 +352,13 @@ def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) ->
             "Checkpointer requires one or more of the following 'configurable' keys: thread_id, checkpoint_ns, "
             "checkpoint_id; name the conversation: config={'configurable': {'thread_id': '1'}}"
         )
+    thread_id = str(config["configurable"]["thread_id"])
+    try:
+        thread_id.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"thread_id {thread_id!r} has half of a surrogate pair, which no database stores: give whole characters"
+        ) from error
     return found
 
 

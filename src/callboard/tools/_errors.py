@@ -49,7 +49,8 @@ class ErrorPolicy:
         if not self._handling or not isinstance(error, self._types) or is_control_flow(error):
             return None
         if self._is_default and not isinstance(error, ToolInvocationError):
-            return None
+            # The model's value did no harm: the tool has run, and its neighbours must not be lost for its result.
+            return None if (reason := finished_without_text(error)) is None else f"Error: {reason}"
         return self._text(error)
 
     def invalid_arguments(self, error: Exception) -> str | None:
@@ -81,9 +82,13 @@ class ErrorPolicy:
         if handling is None or isinstance(handling, (bool, tuple, type)):
             if isinstance(error, CallError):
                 return f"Error: {error}"  # such as a timeout: the default text would ask the model to fix its mistake
-            if (told := finished_without_text(error)) is not None:
-                return f"Error: {told}"
-            return str(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
+            if (reason := finished_without_text(error)) is not None:
+                return f"Error: {reason}"
+            try:
+                text = repr(error)
+            except Exception as failure:  # such as a RecursionError for arguments that are nested too deeply
+                text = f"{type(error).__name__}, whose text cannot be made ({type(failure).__name__})"
+            return str(TOOL_CALL_ERROR_TEMPLATE.format(error=text))
         return handling(error)
 
 

@@ -283,14 +283,22 @@ async def _in_words(response: httpx2.Response) -> httpx2.Response:
 async def _bounded(response: httpx2.Response, most: int) -> bytes | None:
     """Return the decompressed body of a response; `None` if it has more than `most` bytes."""
     # A small compressed body may be huge when decompressed.
-    body = bytearray()
+    body, is_too_long = bytearray(), False
     chunks: AsyncGenerator[bytes] = cast("Any", response.aiter_bytes())
     async with aclosing(chunks):
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > most:
-                return None
-    return bytes(body)
+        try:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > most:
+                    # The closed connection ends the loop. After a `return` from here, a generator of httpx2 would be
+                    # left to the garbage collector, about which trio warns.
+                    is_too_long = True
+                    body.clear()
+                    await response.aclose()
+        except httpx2.TransportError:
+            if not is_too_long:
+                raise
+    return None if is_too_long else bytes(body)
 
 
 def _failed(code: int, message: str) -> httpx2.Response:

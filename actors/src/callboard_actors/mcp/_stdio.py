@@ -246,10 +246,12 @@ def _no_answer(line: bytes) -> SessionMessage | None:
     """Return an error response in place of an invalid line that answers a request; `None` for any other line."""
     # Without the error, the caller of the request would wait for ever.
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        message = json.loads(line)
+    except RecursionError:
+        message = {"id": _answered_request(line)}
+    except ValueError:
         return None
-    number = found.get("id") if isinstance(found, dict) and "method" not in found else None
+    number = message.get("id") if isinstance(message, dict) and "method" not in message else None
     if not isinstance(number, (int, str)) or isinstance(number, bool):
         return None
     return error_response(number, f"it answered with what is no message of MCP: {_as_text(line[:200])!r}")

@@ -1,0 +1,155 @@
+"""One bad value ends one call, in words: a table of all entrances and of what cannot be stored, sent or shown.
+
+A web page is an entrance, too; its table is `tests/http/test_hostile_answers.py`.
+"""
+
+import re
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import create_agent, create_react_agent
+from tests.http._world import watched_loop
+
+from . import _entrances as entrances
+from ._values import COLUMNS, LONG
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(100)]
+WAIT = 60
+MOST = 0.02
+"""Seconds for which the event loop may be held."""
+
+UNSTORED = "StorageError: .* cannot store .* is a value of the type object"
+UNSTORED_INTEGER = "StorageError: .* cannot store .* is an integer of 65 bits"
+UNSTORED_LEVELS = "StorageError: .* cannot store .* is a value of the type list"
+LOST, LOST_INTEGER = (
+    "its result is lost, because the database cannot store it: .* is " + what
+    for what in ("a value", "an integer of 65")
+)
+REFUSED_ARGUMENTS = (
+    "arguments have half of a surrogate pair",
+    "took a float",
+    "arguments have an integer of 65 bits",
+    UNSTORED,
+    "arguments have more than 10000000 characters",
+    "arguments are nested more than 100 levels",
+)
+RESULTS = (
+    r"half \?",
+    "NaN",
+    "18446744073709551616",
+    "<object object",
+    "\x1b",
+    "has run and finished, but its result is lost",
+)
+ARTIFACTS = ("gave", "gave", LOST_INTEGER, LOST, "gave", LOST)
+BLOCKS = ("took a int", "took a int", UNSTORED_INTEGER, UNSTORED, "took a int", UNSTORED_LEVELS)
+RECORDED = ("ok", "ok", "ok", "ok", "rejected", "rejected")
+NO_MESSAGE = "answered with what is no message of MCP"
+
+TABLE = {
+    # entrance:                       (surrogate, NaN, 65 bits, object, 16 MB, levels)
+    "arguments, create_react_agent": (entrances.arguments(create_react_agent), REFUSED_ARGUMENTS),
+    "arguments, create_agent": (entrances.arguments(create_agent), REFUSED_ARGUMENTS),
+    "result, create_react_agent": (entrances.result(create_react_agent), RESULTS),
+    "result, create_agent": (entrances.result(create_agent), RESULTS),
+    "artifact, create_react_agent": (entrances.artifact(create_react_agent), ARTIFACTS),
+    "artifact, create_agent": (entrances.artifact(create_agent), ARTIFACTS),
+    "error": (
+        entrances.error,
+        (r"half \\ud83d", "nan", "18446744073709551616", "<object object", r"x1b\[3", "whose text cannot be made"),
+    ),
+    "wrapper": (entrances.wrapper, ("wrapped", "wrapped", LOST_INTEGER, LOST, "wrapped", LOST)),
+    "reply, create_react_agent": (entrances.reply(create_react_agent), BLOCKS),
+    "reply, create_agent": (entrances.reply(create_agent), BLOCKS),
+    "hook": (entrances.hook, BLOCKS),
+    "config": (entrances.config, ("done",) * 6),
+    "answer of a person": (
+        entrances.answer,
+        ("heard a str", "heard a float", "heard a int", "heard a object", "heard a str", "heard a list"),
+    ),
+    "stored row": (
+        entrances.row,
+        (
+            "holds a value that cannot be read: .* invalid UTF-8",
+            "read a float",
+            "holds a value that cannot be read",
+            r"stored_types=\[system\]",
+            "read a str",
+            "holds a value that cannot be read: .* [Rr]ecursion",
+        ),
+    ),
+    "recorder": (entrances.recorded(capture=False), RECORDED),
+    "recorder of values": (entrances.recorded(capture=True), RECORDED),
+    "recording": (entrances.recording, (*("read 2 calls",) * 5, "line 2: damaged: the line is not a JSON object")),
+    "arguments for an MCP server": (
+        entrances.mcp_arguments,
+        (
+            "cannot be sent: it has half of a surrogate pair",
+            "cannot be sent: it has a number or a cycle",
+            "18446744073709551616",
+            "cannot be sent: it has a value without a form in JSON",
+            "more than 10000000 characters",
+            "nested more than 100 levels",
+        ),
+    ),
+    "result of an MCP server": (
+        entrances.mcp_result,
+        (NO_MESSAGE, "bad", "bad", "<object", "a message of more than 16777216 bytes", NO_MESSAGE),
+    ),
+    "result of an MCP server over HTTP": (
+        entrances.mcp_result_over_http,
+        (
+            "Failed to parse JSON",
+            "bad",
+            "bad",
+            "<object",
+            "a message of more than 16777216 bytes",
+            "Failed to parse JSON .*recursion limit",
+        ),
+    ),
+    "result of a served tool": (
+        entrances.service_result,
+        ("cannot be sent: it has half of a surrogate pair", *RESULTS[1:]),
+    ),
+}
+
+
+@pytest.mark.parametrize("value", COLUMNS)
+@pytest.mark.parametrize("entrance", TABLE)
+async def test_a_bad_value_ends_one_call_in_words(entrance: str, value: str, tmp_path: Path) -> None:
+    """Each entrance runs a call beside it, which ends as if it were alone."""
+    enter, row = TABLE[entrance]
+    with anyio.fail_after(WAIT):
+        outcome = await enter(value, tmp_path)
+    assert re.search(row[COLUMNS.index(value)], outcome, re.DOTALL), outcome[:500]
+    assert value == "16 MB" or len(outcome) < 500
+    outcome.encode()
+
+
+# Opening a client of HTTP makes a TLS context, for 20 ms; and no parser returns a result of ten thousand levels.
+WATCHED = [
+    (entrance, value)
+    for entrance in TABLE
+    for value in LONG
+    if not entrance.endswith("over HTTP") and (value != "levels" or not entrance.startswith("result"))
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("entrance", "value"), WATCHED)
+async def test_no_value_of_a_megabyte_or_of_ten_thousand_levels_holds_the_loop(
+    entrance: str, value: str, tmp_path: Path
+) -> None:
+    """The shortest of three counts: the first one imports modules."""
+    enter, _ = TABLE[entrance]
+    holds = []
+    with anyio.fail_after(WAIT):
+        for turn in range(3):
+            path = tmp_path / str(turn)
+            path.mkdir()
+            async with watched_loop() as hold:
+                await enter(value, path)
+            holds.append(hold.longest)
+    assert min(holds) < MOST
