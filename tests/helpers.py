@@ -4,10 +4,13 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import sniffio
 from hypothesis import settings
 from langchain_core.messages import ToolMessage
@@ -95,3 +98,32 @@ def weighed(module: str, *arguments: str) -> float:
     command = [sys.executable, "-m", module, *arguments]
     root = Path(__file__).parents[1]
     return float(subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True, timeout=100).stdout)
+
+
+class Hold:
+    """Longest time for which the process computed without a turn of the event loop, in seconds."""
+
+    longest = 0.0
+
+    async def watch(self) -> None:
+        """Measure until the task is cancelled."""
+        # Processor time of all threads: other processes of the machine do not count, and a thread that holds the
+        # lock of the interpreter does.
+        begin = time.process_time()
+        while True:
+            await anyio.sleep(0.001)
+            end = time.process_time()
+            self.longest, begin = max(self.longest, end - begin), end
+
+
+@asynccontextmanager
+async def watched_loop() -> AsyncIterator[Hold]:
+    """Measure for how long the event loop is held."""
+    hold = Hold()
+    async with anyio.create_task_group() as group:
+        group.start_soon(hold.watch)
+        await anyio.sleep(0.01)
+        hold.longest = 0.0
+        yield hold
+        await anyio.sleep(0.01)
+        group.cancel_scope.cancel()

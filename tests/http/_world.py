@@ -3,16 +3,12 @@
 import itertools
 import json
 import socket
-import time
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
-import anyio
 import httpx
 import httpx2
 import pytest
@@ -101,32 +97,3 @@ class Names:
 def client_of(library: ModuleType, *, follow_redirects: bool = True, **options: Any) -> Any:
     """Return a client of httpx2 or httpx with a guarded transport."""
     return library.AsyncClient(transport=GuardedTransport(**options), follow_redirects=follow_redirects)
-
-
-class Hold:
-    """Longest time for which the process computed without a turn of the event loop, in seconds."""
-
-    longest = 0.0
-
-    async def watch(self) -> None:
-        """Measure until the task is cancelled."""
-        # Processor time of all threads: other processes of the machine do not count, and a thread that holds the
-        # lock of the interpreter does.
-        begin = time.process_time()
-        while True:
-            await anyio.sleep(0.001)
-            end = time.process_time()
-            self.longest, begin = max(self.longest, end - begin), end
-
-
-@asynccontextmanager
-async def watched_loop() -> AsyncIterator[Hold]:
-    """Measure for how long the event loop is held."""
-    hold = Hold()
-    async with anyio.create_task_group() as group:
-        group.start_soon(hold.watch)
-        await anyio.sleep(0.01)
-        hold.longest = 0.0
-        yield hold
-        await anyio.sleep(0.01)
-        group.cancel_scope.cancel()

@@ -14,8 +14,9 @@ from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.http import _fetch, fetch_tool
 from callboard_actors.http._fetch import text_for_model
+from tests.helpers import watched_loop
 
-from ._world import BOTH_LIBRARIES, LOOPBACK, WAIT, Site, client_of, watched_loop
+from ._world import BOTH_LIBRARIES, LOOPBACK, WAIT, Site, client_of
 
 pytestmark = pytest.mark.real_clock
 

@@ -31,7 +31,7 @@ from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import Cache, RequireApproval
 from callboard.testing import ScriptedModel, calls, tool_call
 from tests import helpers
-from tests.helpers import examples
+from tests.helpers import examples, watched_loop
 from tests.middleware._dict_cache import DictCache
 
 WAIT = 1000
@@ -1046,3 +1046,20 @@ async def test_a_result_with_tokens_is_not_stored_for_other_processes() -> None:
     assert len(store.results()) == 1
     reasons = [event.facts["reason"] for event in events if event.what == "cache_skipped"]
     assert reasons == ["is only for its conversation"]
+
+
+MB = 1_000_000
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("part", ["an ordinary line. ", "a@" + "b." * 8, "+1", "1 "])
+async def test_a_megabyte_of_text_does_not_hold_the_loop(part: str) -> None:
+    """A search holds the interpreter lock, and stopped the event loop for most of a second from a thread."""
+    redact = Redact()
+    holds = []
+    for _ in range(3):
+        with anyio.fail_after(WAIT):
+            async with watched_loop() as hold:
+                await redact.hide(part * (MB // len(part)))
+        holds.append(hold.longest)
+    assert min(holds) < 0.03

@@ -79,7 +79,19 @@ def found_by(name: str, text: str) -> list[str]:
 def test_a_secret_is_found_exactly(name: str, text: str, secret: str) -> None:
     """The match has no extra characters, because the tool gets the restored value; also in the middle of long text."""
     assert found_by(name, text) == [secret]
-    assert secret in found_by(name, f"{'lorem ipsum. ' * 500}\n{text}\n{'dolor sit amet, ' * 500}")
+    before, after = "lorem ipsum. " * 2000, "dolor sit amet, " * 500
+    # Texts are searched in pieces of these lengths.
+    for piece in (4_096, 10_000, 18_000):
+        assert secret in found_by(name, f"{before[: piece - len(text) // 2 - 1]}\n{text}\n{after}")
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [("anthropic_key", f"sk-ant-{RANDOM * 500}"), ("jwt", f"{b64({'alg': 'none'})}.{RANDOM * 2000}.{RANDOM}")],
+)
+def test_a_secret_of_any_length_is_found_as_a_whole(name: str, secret: str) -> None:
+    """What is left of a secret is a secret, too."""
+    assert found_by(name, f"{'lorem ipsum. ' * 400} {secret} dolor") == [secret]
 
 
 @pytest.mark.parametrize(("name", "text"), LEFT, ids=lambda value: str(value)[:30])

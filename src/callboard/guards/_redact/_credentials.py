@@ -11,12 +11,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from callboard.guards._redact._detectors import Detector, Span, spans_of
+from callboard.guards._redact._detectors import Detector, Finder, Span, in_pieces, matches, spans_of
 
 
-def _keys(*forms: tuple[str, str]) -> str:
-    """Return a pattern for service keys; `forms` are pairs: the beginning of a key, and a pattern for what follows."""
-    return "(?a)(?:" + "|".join(rf"{head}(?<![\w-]{head}){rest}(?![\w-])" for head, rest in forms) + ")"
+def _keys(*forms: tuple[str, str]) -> Finder:
+    """Return a finder of service keys; `forms` are pairs: the beginning of a key, and a pattern for what follows."""
+    return in_pieces("(?a)" + "|".join(rf"{head}(?<![\w-]{head}){rest}(?![\w-])" for head, rest in forms), _LONGEST)
+
+
+_LONGEST = 300
+"""Maximum characters that decide whether a text has a service key."""
 
 
 def _is_mixed(found: str) -> bool:
@@ -31,8 +35,11 @@ _SERVICES = (
     Detector("github_token", _keys(("gh", "[pousr]_[A-Za-z0-9]{36,255}"), ("github_pat_", r"\w{22,255}"))),
     Detector(
         "slack_token",
-        r"(?a)x(?<![\w-]x)(?:ox[a-z](?:\.xox[a-z])?-|app-)[\w-]{10,}"
-        r"|https://hooks\.slack\.com/(?:services|workflows|triggers)/[\w/]{20,}",
+        in_pieces(
+            r"(?a)x(?<![\w-]x)(?:ox[a-z](?:\.xox[a-z])?-|app-)[\w-]{10,}"
+            r"|https://hooks\.slack\.com/(?:services|workflows|triggers)/[\w/]{20,}",
+            _LONGEST,
+        ),
     ),
     Detector("google_key", _keys(("AIza", r"[\w-]{35}"), ("GOCSPX-", r"[\w-]{28}"), (r"ya29\.", r"[\w-]{20,}"))),
     Detector(
@@ -62,7 +69,16 @@ _SERVICES = (
 )
 
 # Three forms: JWE with four parts after the header, JWS with two, and JWS without a signature.
-_JWT = r"(?a)eyJ(?<![\w-]eyJ)[\w-]{8,}(?:\.[\w-]*(?:\.[\w-]+){3}|(?:\.[\w-]+){2}|\.[\w-]+\.(?![\w-]))"
+_JWT = re.compile(r"(?a)eyJ[\w-]{8,}(?:\.[\w-]*(?:\.[\w-]+){3}|(?:\.[\w-]+){2}|\.[\w-]+\.(?![\w-]))")
+_JWT_BEGIN = re.compile(r"(?a)eyJ(?<![\w-]eyJ)")
+
+
+def _jwts(text: str) -> Iterator[Span]:
+    done = 0
+    for begin in matches(_JWT_BEGIN, text, len("eyJ")):
+        if begin.start() >= done and (found := _JWT.match(text, begin.start())) is not None:
+            done = found.end()
+            yield found.span()
 
 
 def _is_jwt(found: str) -> bool:
@@ -147,7 +163,7 @@ def _authorizations(text: str) -> Iterator[Span]:
     # See RFC 9110, section 11.6.2.
     lowered = _lowered(text)
     for pattern, check in _AUTHORIZATION:
-        yield from (span for span in spans_of(pattern, lowered) if check(text[slice(*span)]))
+        yield from (span for span in spans_of(pattern, lowered, 9_000) if check(text[slice(*span)]))
 
 
 def _lowered(text: str) -> str:
@@ -188,7 +204,7 @@ _ABOUT_VALUES = re.compile(
 
 
 def _assignments(text: str) -> Iterator[Span]:
-    for found in _ASSIGNMENT.finditer(_lowered(text)):
+    for found in matches(_ASSIGNMENT, _lowered(text), 5_000):
         start, end = found.span(found.lastgroup or 0)
         if found.lastgroup == "bare":
             end -= text[end - 1] == "."
@@ -209,9 +225,9 @@ def _is_password(value: str) -> bool:
 
 CREDENTIALS = (
     Detector("private_key", _private_keys),
-    Detector("jwt", _JWT, check=_is_jwt),
+    Detector("jwt", _jwts, check=_is_jwt),
     *_SERVICES,
     Detector("authorization", _authorizations),
-    Detector("url_password", _AUTHORITY, check=_is_no_reference),
+    Detector("url_password", in_pieces(_AUTHORITY, 600), check=_is_no_reference),
     Detector("password", _assignments, check=_is_password, keys=_IS_KEY),
 )

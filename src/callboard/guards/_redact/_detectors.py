@@ -72,10 +72,44 @@ def _compiled(argument: str, expression: object) -> re.Pattern[str]:
         raise ValueError(f"Detector({argument}={expression!r}) is no regular expression: {error}") from None
 
 
-def spans_of(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
-    """Yield the (start, end) of each match of a pattern, or of its group `secret` if the pattern has one."""
+def spans_of(pattern: re.Pattern[str], text: str, reach: int | None = None) -> Iterator[Span]:
+    """Yield the (start, end) of each match of a pattern, or of its group `secret`; `reach` as for `matches`."""
     group = "secret" if "secret" in pattern.groupindex else 0
-    return (match.span(group) for match in pattern.finditer(text) if match[group])
+    found = pattern.finditer(text) if reach is None else matches(pattern, text, reach)
+    return (match.span(group) for match in found if match[group])
+
+
+_PIECE = 4_096
+"""Minimum characters of a text that are searched at once."""
+
+
+def matches(pattern: re.Pattern[str], text: str, reach: int) -> Iterator[re.Match[str]]:
+    """Yield the matches of a pattern in a text, as `finditer` does; other threads can run after each piece.
+
+    Args:
+        pattern: the pattern; no match is empty.
+        text: the text.
+        reach: the number of characters from its start that decide whether there is a match.
+    """
+    # One search holds the interpreter lock, so that over a megabyte it would stop the event loop from a thread.
+    piece = max(_PIECE, 2 * reach)
+    start = 0
+    while start < len(text):
+        end = start + piece
+        match = pattern.search(text, start, end + reach)
+        if match is not None and match.end() == end + reach:
+            match = pattern.match(text, match.start())  # it may go on after this window
+        if match is None or match.start() >= end:
+            start = end
+        else:
+            yield match
+            start = match.end()
+
+
+def in_pieces(expression: str, reach: int) -> Finder:
+    """Return a function that finds the matches of an expression; `reach` as for `matches`."""
+    pattern = re.compile(expression)
+    return lambda text: spans_of(pattern, text, reach)
 
 
 class Finding(NamedTuple):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from callboard.guards._redact._detectors import Detector, Span
+from callboard.guards._redact._detectors import Detector, Span, in_pieces, matches
 
 # Bank accounts: IBANs (ISO 13616), by the registry in the library schwifty
 
@@ -23,7 +23,7 @@ def _ibans(text: str) -> Iterator[Span]:
     # From an extra; `detectors_of()` has checked that it is installed.
     from schwifty import IBAN
 
-    for head in _HEAD.finditer(text):
+    for head in matches(_HEAD, text, 6):
         rest = _rest(head[0][:2].upper())
         found = rest.match(text, head.end()) if rest else None
         # A valid IBAN has the structure of its country, and the right check digits.
@@ -63,7 +63,7 @@ _LONGEST_CODE = 12
 
 
 def _phones(text: str) -> Iterator[Span]:
-    for found in _FORM.finditer(text):
+    for found in matches(_FORM, text, 70):
         if _has_country(found[0]) and (end := _end(found[0])):
             yield found.start(), found.start() + end
 
@@ -143,7 +143,7 @@ _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 
 def _cards(text: str) -> Iterator[Span]:
-    return ((found.start(), found.end("rest")) for found in _CARD_FORM.finditer(text))
+    return ((found.start(), found.end("rest")) for found in matches(_CARD_FORM, text, 30))
 
 
 def _is_card(found: str) -> bool:
@@ -173,13 +173,13 @@ def _is_ip(found: str) -> bool:
 
 
 PERSONAL = (
-    Detector("email", _EMAIL, check=_is_address),
+    Detector("email", in_pieces(_EMAIL, 700), check=_is_address),
     PHONES,
     Detector("card", _cards, check=_is_card),
     IBANS,
 )
 
-PERSONAL_ON_DEMAND = (Detector("ip", _IP, check=_is_ip),)
+PERSONAL_ON_DEMAND = (Detector("ip", in_pieces(_IP, 60), check=_is_ip),)
 """Detectors of personal data that `Redact` uses only if they are chosen by name: many harmless numbers match them."""
 
 LIBRARIES = {PHONES.name: "phonenumbers", IBANS.name: "schwifty"}
