@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,33 @@ async def test_recorded_values_are_complete(tmp_path: Path) -> None:
         await asked(node, tool_call("work", "call_1", query="x" * 20_000))
     found = [line.get("args") or line["result"] for line in lines_of(path) if {"args", "result"} & line.keys()]
     assert found == [{"query": "x" * 20_000}, "x" * 20_000]
+
+
+tenant = ContextVar("tenant", default="nobody")
+
+
+@pytest.mark.real_clock
+async def test_long_values_are_redacted_in_the_thread_of_the_writer_in_the_context_of_the_call(tmp_path: Path) -> None:
+    """A redaction of a megabyte would hold the event loop; the lines keep their order."""
+    threads = set[int]()
+
+    def redact(value: Any) -> Any:
+        threads.add(threading.get_ident())
+        return [tenant.get(), len(value)]
+
+    async def page(size: int) -> str:
+        """A page."""
+        return "x" * size
+
+    path, node = tmp_path / "run.jsonl", ToolNode([page])
+    with RecordingWriter(path, capture=True, redact=redact):
+        tenant.set("ada")
+        await asked(node, tool_call("page", "call_1", size=1_000_000))
+        await asked(node, tool_call("page", "call_2", size=10))
+    lines = lines_of(path)
+    assert [line["result"] for line in lines if "result" in line] == [["ada", 1_000_000], ["ada", 10]]
+    assert [line["t"] for line in lines[1:]] == sorted(line["t"] for line in lines[1:])
+    assert len(threads) == 2
 
 
 def test_a_streamed_message_is_recorded_as_one_that_langchain_reads() -> None:

@@ -384,6 +384,32 @@ async def test_what_is_too_long_is_cut_after_it_is_redacted() -> None:
     assert KEY[:6] not in texts_in(traces.spans)
 
 
+@pytest.mark.real_clock
+@pytest.mark.parametrize("shift", [126, 132])
+async def test_of_a_long_text_the_beginning_is_searched_and_no_half_of_a_secret_leaves(shift: int) -> None:
+    """A search of a megabyte would hold the event loop, and tokens are shorter than what they replace."""
+    long_key = KEY + "a1B2c3D4" * 14
+    traces = await one_call(" " * shift + f"{long_key} " * 20_000, capture=True)
+    exported = attributes(traces.tool())
+    for name in (names.TOOL_ARGUMENTS, names.TOOL_RESULT):
+        assert exported[name].endswith("… (more than 32768 characters)")
+    assert KEY[:6] not in texts_in(traces.spans)
+
+
+@pytest.mark.real_clock
+async def test_a_value_of_many_parts_is_not_captured(tmp_path: Path) -> None:
+    """Each part takes the event loop about a microsecond, several times."""
+
+    async def search(query: list[int]) -> str:
+        return "found"
+
+    everything = Everything(tmp_path / "recording.jsonl", capture=True)
+    await everything.run(ToolNode([make(search)]), ("search", {"query": [1] * 20_000}))
+    note = "<not captured: more than 20000 values>"
+    assert attributes(everything.traces.tool())[names.TOOL_ARGUMENTS] == note
+    assert f'"args":"{note}"' in everything.said["recording"]
+
+
 async def test_an_error_that_cannot_say_anything_does_not_cost_the_span() -> None:
     async def broken(query: str) -> str:
         raise Unspeakable

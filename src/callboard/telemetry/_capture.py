@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert_to_messages
 from langgraph.types import Command
 from pydantic_core import to_jsonable_python
 
 from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
+from callboard.tools._large_values import left_of
 
 Redactor = Callable[[Any], Any]
 """Function that gets a value of plain JSON types, and returns it without secrets."""
@@ -34,29 +35,37 @@ class Capture:
         self._redactor = _redactor(redact) if wanted else lambda _: "<not captured>"
         self._max_length = max_length
 
-    def value(self, value: object) -> Any:
-        """Return a value in plain JSON types, with secrets removed, at full length."""
+    def plain(self, value: object) -> Any:
+        """Return a copy of a value in plain JSON types, with its secrets; a note in place of one with many parts."""
         try:
-            plain = to_jsonable_python(_plain(value), fallback=type_mark)
+            if left_of(_MAX_PARTS, value, each=1, character=0) <= 0:
+                return f"<not captured: more than {_MAX_PARTS} values>"
+            return to_jsonable_python(_plain(value), fallback=type_mark)
+        except Exception as error:
+            return _not_captured(error)
+
+    def redacted(self, plain: Any) -> Any:
+        """Return a value of plain JSON types with secrets removed."""
+        try:
             return to_jsonable_python(self._redactor(plain), fallback=type_mark)  # the redactor may return any type
         except Exception as error:  # fail closed: a bug in a redactor must not export the raw value
             return _not_captured(error)
 
-    def short(self, value: object) -> Any:
-        """Return a value in JSON types, without secrets; if it is too long, return the beginning of its JSON text."""
-        found = self.value(value)
-        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-        return found if len(text) <= self._max_length else self._cut(text)
-
     def text(self, value: object) -> str:
         """Return a value as one text of bounded length, without secrets: a string as such, any other value as JSON."""
-        found = self.value(value)
-        return self._cut(sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)))
-
-    def _cut(self, text: str) -> str:
-        if len(text) <= self._max_length:
+        # More than is exported, because tokens are shorter than what they replace.
+        beginning = _Beginning(3 * self._max_length + _MAX_SECRET)
+        text = _as_text(self.redacted(beginning.of(self.plain(value))))
+        if beginning.is_whole:
+            note = f"{len(text)}"
+        else:
+            # What may be the first half of a secret is left out; behind it are only quotes and brackets.
+            text = text[: max(0, len(text.rstrip('"]}')) - len(_as_text([beginning.end])))]
+            note = f"more than {beginning.length}"
+        text = sendable(text)
+        if beginning.is_whole and len(text) <= self._max_length:
             return text
-        return f"{text[: self._max_length]}… ({len(text)} characters)"
+        return f"{text[: self._max_length]}… ({note} characters)"
 
     def error_text(self, error: BaseException) -> str:
         """Return the text of an error, cut and without secrets; a placeholder if the error's `__str__` raises."""
@@ -65,6 +74,51 @@ class Capture:
         except Exception as another:
             return _not_captured(another)
         return self.text(said)
+
+
+_MAX_PARTS = 20_000
+"""Maximum number of values in a captured one. More would hold the event loop for tens of milliseconds."""
+_MAX_SECRET = 8192
+"""Number of characters of a long text that are searched for secrets, but not exported."""
+
+
+class _Beginning:
+    """Copy of the beginning of a value of plain JSON types.
+
+    Args:
+        length: number of characters to copy.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.is_whole = True
+        self.end = ""
+        """Last characters of a text that was cut. They may be the first half of a secret."""
+        self._remaining = length
+
+    def of(self, value: Any) -> Any:
+        """Return a copy of the value, or of its beginning."""
+        if isinstance(value, dict):
+            return {key: self.of(item) for key, item in cast("dict[str, Any]", value).items() if self._has_room(key)}
+        if isinstance(value, list):
+            return [self.of(item) for item in value if self._has_room("")]
+        if not isinstance(value, str):
+            return value
+        beginning = value[: max(0, self._remaining)]
+        self._remaining -= len(value)
+        if len(beginning) < len(value):
+            self.is_whole, self.end = False, beginning[-_MAX_SECRET:]
+        return beginning
+
+    def _has_room(self, key: str) -> bool:
+        """Return whether another part of a list or dict is copied."""
+        self._remaining -= len(key) + 1
+        self.is_whole &= self._remaining > 0
+        return self._remaining > 0
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _redactor(redact: Redactor | bool) -> Redactor:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
+from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -28,6 +29,7 @@ from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
 from callboard.telemetry._tracing import about_model, about_reply
 from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
+from callboard.tools._large_values import is_long, left_of
 
 # Lines
 
@@ -35,6 +37,17 @@ from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
 FORMAT = "callboard/recording/1"
 
 Line = dict[str, Any]
+
+
+class LongValue:
+    """Captured value that takes long to redact, so that the thread of the writer does it."""
+
+    def __init__(self, plain: Any, redacted: Callable[[Any], Any]) -> None:
+        self.size = BOUND - left_of(BOUND, plain)
+        """Size of the value, in characters."""
+        # The function may read context variables, such as the name of a tenant.
+        context = copy_context()
+        self.redacted: Callable[[], Any] = lambda: context.run(redacted, plain)
 
 
 class Records:
@@ -56,17 +69,17 @@ class Records:
             if event.resumes is not None:  # a mark of `_links`: the span of the call, a space, the span of the run
                 line["resumes"] = event.resumes.split(" ")[0]
             if self._capture.wanted and event.call is not None:
-                line["args"] = self._capture.value(event.call.get("args"))
+                line["args"] = self._captured(event.call.get("args"))
         elif phase == "noted":
             line["what"] = event.what
             if event.facts:
                 line["facts"] = dict(event.facts)
             if self._capture.wanted and event.message:
-                line["message"] = self._capture.value(event.message)
+                line["message"] = self._captured(event.message)
         elif phase == "ended":
             line |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
             if self._capture.wanted and event.result is not None:
-                line["result"] = self._capture.value(result_of(event.result))
+                line["result"] = self._captured(result_of(event.result))
         elif phase in ("started", "attempt_ended"):
             line["attempt"] = event.attempt
         if event.queue_wait and phase in ("gave_up", "started", "ended"):
@@ -90,13 +103,17 @@ class Records:
         line["event"] = f"model_{event.phase}"
         if self._capture.wanted and event.phase == "answered" and event.result is not None:
             is_reply = isinstance(event.result, AIMessage)
-            line["reply" if is_reply else "response"] = self._capture.value(repeatable(event.result))
+            line["reply" if is_reply else "response"] = self._captured(repeatable(event.result))
         return _with_error(line | _about_request(event), event.error)
+
+    def _captured(self, value: object) -> Any:
+        plain = self._capture.plain(value)
+        return LongValue(plain, self._capture.redacted) if is_long(plain) else self._capture.redacted(plain)
 
     def _input(self, given: object) -> Line:
         if not self._capture.wanted or given is None:
             return {}
-        return {"command" if isinstance(given, Command) else "input": self._capture.value(repeatable(given))}
+        return {"command" if isinstance(given, Command) else "input": self._captured(repeatable(given))}
 
     def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
         """Return the recorded line for an event of an actor or actor call; `time` is in seconds since the header."""
@@ -112,7 +129,7 @@ class Records:
         return _with_error(line, event.error)
 
     def _key(self, key: Hashable) -> Line:
-        return {"key": self._capture.value(str(key))} if self._capture.wanted and key is not None else {}
+        return {"key": self._captured(str(key))} if self._capture.wanted and key is not None else {}
 
 
 def _run_begun(event: RunEvent) -> Line:
@@ -257,13 +274,13 @@ class RecordingWriter:
         return round(self._clock() - self._since, 6)
 
     def _take(self, line: Line, since: float) -> None:
-        data = _as_line(line)
+        data = LongLine(line) if any(isinstance(value, LongValue) for value in line.values()) else _as_line(line)
         with self._lock:  # several threads may run event loops
             self._keep(data)
             self.events += 1
             self.overhead += perf_counter() - since
 
-    def _keep(self, data: bytes) -> None:
+    def _keep(self, data: "bytes | LongLine") -> None:
         if self._is_over:
             self.lost += 1
             return
@@ -282,6 +299,24 @@ class RecordingWriter:
             self._writer.offer(_as_line({"t": self._now(), "event": "lost", "events": gap}))
 
 
+class LongLine:
+    """Line with captured values that the thread of the writer redacts."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def __len__(self) -> int:
+        return sum(value.size for value in self._line.values() if isinstance(value, LongValue))
+
+    def encoded(self) -> bytes:
+        """Redact the values, and return the line as it is written."""
+        return _as_line({key: _redacted(value) for key, value in self._line.items()})
+
+
+def _redacted(value: Any) -> Any:
+    return value.redacted() if isinstance(value, LongValue) else value
+
+
 class _Writer:
     """Bounded buffer of lines, and the thread that writes the lines to a file and closes the file at the end.
 
@@ -291,7 +326,7 @@ class _Writer:
     def __init__(self, file: BinaryIO, bound: int) -> None:
         self._file = file
         self._bound = bound
-        self._lines: deque[bytes] = deque()
+        self._lines: deque[bytes | LongLine] = deque()
         # Bytes that were offered, and bytes of them that are on disk. Each number has one writing thread, so no lock is
         # needed: the difference is too large at worst, and the bound holds.
         self._offered = 0
@@ -310,8 +345,8 @@ class _Writer:
     def has_room(self, size: int) -> bool:
         return not self._failed and self._offered - self._done + size <= self._bound
 
-    def offer(self, data: bytes) -> None:
-        self._offered += len(data)  # first: `_write` must not take a line for more than was offered
+    def offer(self, data: bytes | LongLine) -> None:
+        self._offered += len(data)
         self._lines.append(data)
         if self._sleeps:
             with self._changed:
@@ -329,29 +364,29 @@ class _Writer:
     def _work(self) -> None:
         try:
             with self._file:
-                while (data := self._next()) is not None:
-                    self._write(data)
+                while lines := self._next():
+                    self._write(b"".join(line if isinstance(line, bytes) else line.encoded() for line in lines))
+                    with self._changed:
+                        self._done += sum(map(len, lines))
+                        self._changed.notify_all()
                 if self._closing is not None:
                     self._write(self._closing(self._written))
         except OSError as error:
             self._give_up(error)
 
-    def _next(self) -> bytes | None:
-        """Wait for lines; remove all lines from the buffer and return them joined; `None` if none are left to write."""
+    def _next(self) -> list[bytes | LongLine]:
+        """Wait for lines; remove all lines from the buffer and return them; an empty list if none will follow."""
         with self._changed:
             self._sleeps = True
             self._changed.wait_for(lambda: self._lines or self._closing is not None)
             self._sleeps = False
         # As many as there are now: an event loop may append while they are taken.
-        return b"".join(self._lines.popleft() for _ in range(len(self._lines))) or None
+        return [self._lines.popleft() for _ in range(len(self._lines))]
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
         self._file.flush()
         self._written += len(data)
-        with self._changed:
-            self._done = min(self._done + len(data), self._offered)  # the closing line was never offered
-            self._changed.notify_all()
 
     def _give_up(self, error: OSError) -> None:
         _log.error("the recording cannot be written, and ends here: %s", error)
