@@ -18,7 +18,7 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
-from pydantic import AliasChoices, BaseModel, Field, create_model, model_validator
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, create_model, model_validator, v1
 
 from callboard import (
     CallPolicy,
@@ -234,18 +234,83 @@ async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() ->
     assert "the application" in message.content, "or the model would try other arguments for ever"
 
 
-@pytest.mark.parametrize("field", [Field(alias="secret"), Field(validation_alias=AliasChoices("secret", "key"))])
+ALIASES: dict[str, Any] = {
+    "an alias": {"alias": "secret"},
+    "a validation alias": {"validation_alias": "secret"},
+    "a path": {"validation_alias": AliasPath("within", "secret", 0)},
+    "choices": {"validation_alias": AliasChoices("secret", AliasPath("within", "secret", 0), "key")},
+}
+MARKERS: dict[str, Any] = {"state": InjectedState("token"), "call id": InjectedToolCallId, "other": InjectedToolArg}
+
+
 @pytest.mark.parametrize("config", [{}, {"populate_by_name": True}], ids=["by alias", "by name"])
-async def test_a_forged_alias_of_an_injected_argument_is_left_out(field: Any, config: Any) -> None:
-    token: Any = (Annotated[str, InjectedState("token")], field)
+@pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.parametrize("marker", MARKERS)
+async def test_a_forged_alias_of_an_injected_argument_is_left_out(marker: str, alias: str, config: Any) -> None:
+    value = {"state": SECRET, "call id": "1", "other": "its default"}[marker]
+    default: Any = "its default" if marker == "other" else ...
+    token: Any = (Annotated[str, MARKERS[marker]], Field(default, **ALIASES[alias]))
     schema = create_model("Renamed", __config__=config, query=(str, ...), token=token)
 
     async def use(query: str, token: str) -> str:
         return f"{query} {token}"
 
     used = StructuredTool.from_function(coroutine=use, description="Use a token.", args_schema=schema)
-    message = calls(("use", {"query": "tea", "secret": FORGED, "key": FORGED, "token": FORGED}))
-    (answer,) = (await ToolNode([used]).ainvoke(state_of(message)))["messages"]
+    forged = {"secret": FORGED, "key": FORGED, "token": FORGED, "within": {"secret": [FORGED]}}
+    asked = state_of(calls(tool_call("use", "1", query="tea", **forged)))
+    (answer,) = (await ToolNode([used]).ainvoke(asked))["messages"]
+
+    assert answer.content == f"tea {value}"
+
+
+async def test_a_forged_alias_in_a_schema_of_pydantic_1_is_left_out() -> None:
+    class Renamed(v1.BaseModel):
+        query: str
+        token: Annotated[str, InjectedToolArg] = v1.Field("its default", alias="secret")
+
+    async def use(query: str, token: str) -> str:
+        return f"{query} {token}"
+
+    used = StructuredTool.from_function(coroutine=use, description="Use a token.", args_schema=Renamed)
+    asked = state_of(calls(("use", {"query": "tea", "secret": FORGED, "token": FORGED})))
+    (answer,) = (await ToolNode([used]).ainvoke(asked))["messages"]
+
+    assert answer.content == "tea its default"
+
+
+class Query(BaseModel):
+    query: str
+
+
+async def positional(query: str, token: Annotated[str, InjectedState("token")], /) -> str:
+    """Use a token."""
+    return f"{query} {token}"
+
+
+async def typed(query: str, token: "Annotated[OnlyForTypes, InjectedState('token')]") -> str:  # type: ignore[name-defined]  # noqa: F821
+    """Use a token."""
+    return f"{query} {token}"
+
+
+async def of_context(query: str, runtime: "ToolRuntime[OnlyForTypes]") -> str:  # type: ignore[name-defined]  # noqa: F821
+    """Use a token."""
+    return f"{query} {runtime.state['token']}"
+
+
+UNUSUAL: dict[str, Any] = {
+    "positional, of the function": StructuredTool.from_function(coroutine=positional),
+    "positional, of a schema": StructuredTool.from_function(coroutine=positional, args_schema=Query),
+    "a type for type checkers": StructuredTool.from_function(coroutine=typed, args_schema=Query),
+    "a context for type checkers": StructuredTool.from_function(coroutine=of_context, args_schema=Query),
+}
+
+
+@pytest.mark.parametrize("label", UNUSUAL)
+async def test_injected_arguments_of_unusual_functions_are_not_the_models(label: str) -> None:
+    tool = UNUSUAL[label]
+    forged = {"token": FORGED, "runtime": FORGED, "v__positional_only": [FORGED]}
+    asked = state_of(calls((tool.name, {"query": "tea", **forged})))
+    (answer,) = (await ToolNode([tool]).ainvoke(asked))["messages"]
 
     assert answer.content == f"tea {SECRET}"
 

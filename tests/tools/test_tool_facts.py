@@ -46,11 +46,13 @@ def test_many_nodes_with_the_same_tools_read_their_annotations_once(monkeypatch:
     """A node may be made for each request, and annotations take longer than the rest of its making."""
     read: list[object] = []
     read_args = _plan.injected_args_of
-    monkeypatch.setattr(_plan, "injected_args_of", lambda schema, fn: read.append(fn) or read_args(schema, fn))
+    monkeypatch.setattr(
+        _plan, "injected_args_of", lambda schema, hints: read.append(schema) or read_args(schema, hints)
+    )
     tool = StructuredTool.from_function(in_state)
     for _ in range(3):
         ToolNode([tool])
-    assert read == [in_state]
+    assert read == [tool.args_schema]
 
 
 def test_a_node_knows_the_injected_arguments_of_a_function_that_was_assigned() -> None:

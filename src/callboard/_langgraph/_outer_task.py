@@ -1,5 +1,6 @@
 """Access to the outer LangGraph graph that runs callboard (runtime, state, task), to configs, and to a `ToolNode`."""
 
+import builtins
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -202,16 +203,28 @@ def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
     }
 
 
-def injected_args_of(schema: Any, fn: Any) -> Any:
-    """Return the injected arguments of a tool with this schema and function, in LangGraph's form."""
-    hinted = SimpleNamespace(__annotations__=hints_of(fn))
+def injected_args_of(schema: Any, hints: Mapping[str, Any]) -> Any:
+    """Return the injected arguments of a tool with this schema and these annotations, in LangGraph's form."""
+    hinted = SimpleNamespace(__annotations__=hints)
     return _get_all_injected_args(cast("BaseTool", SimpleNamespace(get_input_schema=lambda: schema, func=hinted)))
+
+
+class _Names(dict[str, Any]):
+    """Names in an annotation: `Any` for one that only type checkers import, unless it marks an injected value."""
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(builtins, name) or any(marker in name for marker in _MARKERS):
+            raise KeyError(name)  # without its marker, the model could write this argument
+        return Any
+
+
+_MARKERS = ("Injected", "ToolRuntime")
 
 
 def hints_of(fn: Any) -> dict[str, Any]:
     """Return the annotations of a tool's function that can be resolved; raise NameError for one of an injected value.
 
-    An annotation cannot be resolved if it has a name that only type checkers import, or a local class.
+    A name that only type checkers import, or a local class, stands for `Any` if there is no other way.
     """
     while isinstance(fn, partial):
         fn = fn.func
@@ -221,13 +234,14 @@ def hints_of(fn: Any) -> dict[str, Any]:
         return get_type_hints(fn, include_extras=True)
     except NameError:
         hints: dict[str, Any] = {}
+    names = _Names(inspect.unwrap(fn).__globals__)
     for name, annotation in fn.__annotations__.items():
         alone: Any = SimpleNamespace(__annotations__={name: annotation})
         try:
-            hints |= get_type_hints(alone, globalns=inspect.unwrap(fn).__globals__, include_extras=True)
-        except NameError:
-            if any(marker in str(annotation) for marker in ("Injected", "ToolRuntime")):
-                raise  # without its marker, the model could write this argument
+            hints |= get_type_hints(alone, localns=names, include_extras=True)
+        except (NameError, AttributeError, TypeError) as error:
+            if any(marker in str(annotation) for marker in _MARKERS):
+                raise NameError(f"the annotation of {name!r}, {annotation}, cannot be resolved: {error}") from error
     return hints
 
 

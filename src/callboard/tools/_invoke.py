@@ -292,6 +292,7 @@ def arguments_of(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str,
     rest = {name: value for name, value in written.items() if name not in added}
     args, kwargs = _validated(plan, {**call, "args": rest})
     kwargs = {**kwargs, **added}
+    kwargs.pop("v__positional_only", None)  # a field of pydantic's own in the schema of a function
     # One that is missing has a default, and so have those after it.
     given = [*takewhile(kwargs.__contains__, plan.positional)]
     return (*args, *map(kwargs.pop, given)), kwargs

@@ -8,7 +8,7 @@ langchain-core inspects signatures and type hints at every call; that takes more
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from types import FunctionType, NoneType
@@ -26,6 +26,7 @@ from langchain_core.tools.base import (
 from langchain_core.utils._signature import _signature_parameters
 from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
 from pydantic.fields import FieldInfo
+from pydantic.v1 import BaseModel as BaseModelV1
 
 from callboard._langgraph._outer_task import hints_of, injected_args_of
 from callboard._langgraph._vocabulary import ToolRuntime
@@ -46,11 +47,13 @@ class InjectedArgs:
     """Parameters whose type allows `None`, which they get if they have no default and the state lacks their field."""
     store: str | None
     runtime: str | None
+    call_ids: frozenset[str]
+    """Parameters that get the id of the call, and that langchain-core would not fill."""
     forbidden: frozenset[str]
     """All parameters that the model must not write: those that callboard injects, and all that LangChain marks as
     injected."""
-    keys: Mapping[str, str]
-    """Aliases under which the schema reads injected values, by parameter, if it does not read them by name."""
+    paths: Mapping[str, Sequence[str | int]]
+    """Keys at which the schema reads injected values, by parameter, if it does not read them by name."""
     unwritable: frozenset[str]
     """The names in `forbidden`, and all aliases of these parameters in the schema."""
     none: bool = dataclasses.field(init=False)
@@ -63,7 +66,7 @@ class InjectedArgs:
     @property
     def names(self) -> frozenset[str]:
         """Names of the parameters whose values `inject` sets, and their aliases."""
-        names = {*self.state, *(name for name in (self.store, self.runtime) if name)}
+        names = {*self.state, *self.call_ids, *(name for name in (self.store, self.runtime) if name)}
         return frozenset({*names, *(self.unwritable - self.forbidden)})
 
 
@@ -94,11 +97,23 @@ _injected: WeakKeyDictionary[Any, WeakKeyDictionary[Any, InjectedArgs]] = WeakKe
 
 
 def _read_injected_args(schema: Any, fn: Any) -> InjectedArgs:
-    found = injected_args_of(schema, fn)
+    fields: Mapping[str, FieldInfo] = getattr(schema, "model_fields", {})
+    # langchain-core does not see the annotations of fields with some aliases.
+    aliased = {name: field.rebuild_annotation() for name, field in fields.items() if field.validation_alias}
+    hints = {**hints_of(fn), **aliased}
+    found = injected_args_of(schema, hints)
+    # langchain-core fills the fields of its schemas, by their own names, and a parameter `tool_call_id`.
+    call_ids = {
+        name
+        for name in hints.keys() - (fields.keys() - aliased.keys()) - {"tool_call_id"}
+        if _is_injected_arg_type(hints[name], injected_type=InjectedToolCallId)
+    }
     forbidden = {*found.all_injected_keys, *found.state, *(name for name in (found.store, found.runtime) if name)}
-    fields = getattr(schema, "model_fields", {})
-    hints = {**hints_of(fn), **get_all_basemodel_annotations(schema)} if found.state else {}
-    aliases = {name: others for name in forbidden & {*fields} if (others := _aliases_of(fields[name]))}
+    if found.state:
+        hints |= {**get_all_basemodel_annotations(schema), **aliased}
+    aliases = {name: others for name in forbidden & fields.keys() if (others := _aliases_of(fields[name]))}
+    if isinstance(schema, type) and issubclass(schema, BaseModelV1):
+        aliases = {name: [[schema.__fields__[name].alias]] for name in forbidden & schema.__fields__.keys()}
     config = getattr(schema, "model_config", {})
     reads_names = config.get("populate_by_name") or config.get("validate_by_name")
     optional = frozenset(found._optional_state_args)
@@ -108,19 +123,19 @@ def _read_injected_args(schema: Any, fn: Any) -> InjectedArgs:
         frozenset(name for name in found.state.keys() - optional if _allows_none(hints[name])),
         found.store,
         found.runtime,
+        frozenset(call_ids),
         frozenset(forbidden),
-        keys={} if reads_names else {name: others[0] for name, others in aliases.items()},
-        unwritable=frozenset(forbidden.union(*aliases.values())),
+        paths={} if reads_names else {name: others[0] for name, others in aliases.items()},
+        # The model could write the value within the argument in which a path begins.
+        unwritable=frozenset({*forbidden, *(str(path[0]) for others in aliases.values() for path in others)}),
     )
 
 
-def _aliases_of(field: FieldInfo) -> list[str]:
-    """Return the names, other than its own, under which a pydantic model reads a field."""
+def _aliases_of(field: FieldInfo) -> list[Sequence[str | int]]:
+    """Return the places, other than its own name, at which a pydantic model reads a field."""
     choices = field.validation_alias
-    aliases = choices.choices if isinstance(choices, AliasChoices) else [choices, field.alias]
-    # A path begins in an argument of this name, in which the model could write the value.
-    names = (alias.path[0] if isinstance(alias, AliasPath) else alias for alias in aliases)
-    return [name for name in names if isinstance(name, str)]
+    aliases = choices.choices if isinstance(choices, AliasChoices) else [choices]
+    return [alias.path if isinstance(alias, AliasPath) else [alias] for alias in aliases if alias is not None]
 
 
 def _allows_none(hint: Any) -> bool:
@@ -132,7 +147,9 @@ def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any
     """Return a copy of the call with injected arguments; values that the model wrote for them are removed."""
     if injected.none:
         return call
-    values = _state_values(call["name"], injected, runtime.state, messages_key) if injected.state else {}
+    values: dict[Any, Any] = {}
+    if injected.state:
+        values |= _state_values(call["name"], injected, runtime.state, messages_key)
     if injected.store:
         if runtime.store is None:
             raise ValueError(
@@ -142,9 +159,14 @@ def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any
         values[injected.store] = runtime.store
     if injected.runtime:
         values[injected.runtime] = runtime
-    for name, key in injected.keys.items():
+    if injected.call_ids:
+        values |= dict.fromkeys(injected.call_ids, call["id"])
+    for name, (*around, key) in injected.paths.items():
         if name in values:
-            values[key] = values.pop(name)
+            value, place = values.pop(name), values
+            for outer in around:
+                place = place.setdefault(outer, {})
+            place[key] = value
     # The model is not trusted: forbidden names are always removed, because an optional one may get no value.
     return {**call, "args": {**written_args(call, injected), **values}}
 
@@ -225,7 +247,7 @@ class Plan:
     direct: frozenset[str]
     """Parameters with values that bypass the pydantic model: they are taken from the call unchanged."""
     unvalidated: frozenset[str]
-    """Parameters that the model must not write and that its schema would forbid: they are left out of validation."""
+    """Parameters that the model must not write and that its schema lacks: they are left out of validation."""
     positional: tuple[str, ...]
     """Positional-only parameters of the function, in their order."""
     config_param: str | None
@@ -267,7 +289,7 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
         injected=injected,
         model=_args_model(tool),
         direct=tool._injected_args_keys,
-        unvalidated=_forbidden_by_schema(tool, injected),
+        unvalidated=_outside_of_schema(tool, injected),
         positional=tuple(name for name, one in parameters.items() if one.kind is Parameter.POSITIONAL_ONLY),
         config_param=_get_runnable_config_param(fn),
         run_manager=not behind and "run_manager" in parameters,
@@ -302,15 +324,14 @@ def _has_sync_half(tool: BaseTool) -> bool:
     return not is_missing(cls._run) if cls._run not in _CALLS_FUNC else getattr(tool, "func", None) is not None
 
 
-def _forbidden_by_schema(tool: BaseTool, injected: InjectedArgs) -> frozenset[str]:
+def _outside_of_schema(tool: BaseTool, injected: InjectedArgs) -> frozenset[str]:
+    """Return the injected parameters that the schema of a tool would forbid, or drop."""
     schema: Any = tool.args_schema
-    if (
-        not isinstance(schema, type)
-        or not issubclass(schema, BaseModel)
-        or schema.model_config.get("extra") != "forbid"
-    ):
+    if not isinstance(schema, type) or not issubclass(schema, BaseModel):
         return frozenset()
-    return injected.forbidden - schema.model_fields.keys()
+    outside = injected.forbidden - schema.model_fields.keys()
+    # langchain-core passes those that it knows past a schema that ignores them.
+    return outside if schema.model_config.get("extra") == "forbid" else outside - tool._injected_args_keys
 
 
 def _args_model(tool: BaseTool) -> ArgsModel | None:
