@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import StructuredTool
 
 from tests.agent import _lives
 from tests.agent._forks import Forks
@@ -20,7 +21,8 @@ from tests.agent._lives import Story
 from ._plans import written
 from ._watch import Complaint
 
-TOOLS = ("quick", "blocking", "ask", "once")
+TOOLS = ("quick", "blocking", "ask", "once", "odd")
+"""`once` may not run again, and `odd` returns what no database can store."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,15 @@ def in_fork(told: str, backend: str) -> None:
     from tests.agent import _crash_agent, _crashes
     from tests.helpers import make
 
+    async def odd(name: str) -> tuple[str, object]:
+        return await _crash_agent.quick(name), object()
+
     tools = [*_crash_agent.TOOLS, make(_crash_agent.quick, "once")]
+    tools.append(
+        StructuredTool.from_function(
+            coroutine=odd, name="odd", description="Odd.", response_format="content_and_artifact"
+        )
+    )
     node = ToolNode(tools, on_unknown="rerun", policies={"once": CallPolicy(on_unknown="fail")})
 
     def world(plan: Lives) -> _crashes.World:

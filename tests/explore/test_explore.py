@@ -9,18 +9,29 @@ from typing import Any
 import pytest
 
 from callboard._calls._call import Attempt
+from callboard.conversations._journal import SavedThread
 from callboard.testing import backend_names
 from callboard_actors._server.fleet._lease import Lease
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._worker_proxy import WorkerProxy
 
-from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats
+from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats, _unstorable
 from ._defects import DEFECTS, Around, AsksOneByOne, ForgetsLimits, ForgetsTheLedger, IgnoresItsCaller, MixesAnswersUp
 from ._explore import Failure, explore_one
 from ._plans import homes_in, written
 from ._watch import run_on
 
-SHARE = {"batches": 80, "threads": 6, "agents": 8, "kills": 1, "hostile": 20, "seats": 2, "fleets": 2, "nested": 30}
+SHARE = {
+    "batches": 80,
+    "threads": 6,
+    "agents": 8,
+    "kills": 1,
+    "hostile": 20,
+    "seats": 2,
+    "fleets": 2,
+    "nested": 30,
+    "unstorable": 4,
+}
 """Number of plans of each world; each is played on every backend."""
 SEEDS = {ForgetsLimits: 17, IgnoresItsCaller: 161, MixesAnswersUp: 438}
 """Seeds for defects that are rare; the explorer itself has more time to find them."""
@@ -93,6 +104,7 @@ def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend
 
 LEASE = _fleets.Rolling((_fleets.Step("ask", 0, "a", 3.0), _fleets.Step("stop", 0), _fleets.Step("ask", 1, "a")))
 NEST = _nested.Nest(batches=((_nested.Nested("red", (_nested.Nested("green"),)),),), width=1)
+UNSTORABLE = _unstorable.Plan(((_unstorable.Asked("give", "object"), _unstorable.Asked()),))
 PLANTED = {
     "a nested call takes a place at the limit that it shares with the outer call": (
         *("nested", NEST, Attempt, "lend", lambda self, identity: None),
@@ -105,6 +117,10 @@ PLANTED = {
     "a pool trusts the record in a confined worker, and not its own": (
         *("seats", _seats.Bodies(("denies and exits",)), Crew, "_new_worker", lambda self: WorkerProxy(1024)),
         "what_had_its_effect_is_not_said_to_be_unstarted",
+    ),
+    "a result that cannot be stored is not looked at before it is stored": (
+        *("unstorable", UNSTORABLE, SavedThread, "unstorable", lambda self, output: None),
+        "what_finished_is_not_told_as_unknown",
     ),
 }
 """Defects in the source: a world and a plan that show it, the method and its replacement, and the broken promise."""
@@ -136,7 +152,7 @@ def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() ->
     """Without this, a failure could not be reproduced."""
     homes = {
         home.__name__.rpartition(".")[2]: vars(home)
-        for home in (_agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats)
+        for home in (_agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats, _unstorable)
     }
     for world in WORLDS.values():
         for seed in range(15):
