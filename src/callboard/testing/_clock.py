@@ -95,7 +95,7 @@ class _Schedule(Random):
         if late and all(late):
             late[:1] = [False]  # at least one task runs now
         chosen = list(zip(drawn, late, strict=True))
-        return [one for one, is_late in chosen if not is_late], [one for one, is_late in chosen if is_late]
+        return [task for task, is_late in chosen if not is_late], [task for task, is_late in chosen if is_late]
 
 
 class _SeededLoop(VirtualClockLoop):
@@ -109,19 +109,15 @@ class _SeededLoop(VirtualClockLoop):
         """Run one round of the loop, without the tasks that the schedule delays; other callbacks are not reordered."""
         # The attributes are private, but asyncio's own subclasses outside of CPython rely on them.
         loop: Any = self
-        ready = [(one, isinstance(getattr(one._callback, "__self__", None), asyncio.Task)) for one in loop._ready]
-        now, later = self._schedule.of([one for one, is_task in ready if is_task])
+        ready = [(step, isinstance(getattr(step._callback, "__self__", None), asyncio.Task)) for step in loop._ready]
+        now, later = self._schedule.of([step for step, is_task in ready if is_task])
         turns = iter(now)
-        places = [next(turns, None) if is_task else one for one, is_task in ready]
+        steps = [next(turns, None) if is_task else step for step, is_task in ready]
         loop._ready.clear()
         # At least one callback is left, so the clock does not jump.
-        loop._ready.extend(one for one in places if one is not None)
+        loop._ready.extend(step for step in steps if step is not None)
         super()._run_once()  # type: ignore[misc]
         loop._ready.extend(later)
-
-
-def _seeded_asyncio(seed: int) -> Backend:
-    return "asyncio", {"loop_factory": lambda: _SeededLoop(_Schedule(seed))}
 
 
 def _seeded_trio(seed: int) -> Backend:
@@ -151,7 +147,10 @@ def _seeded_trio(seed: int) -> Backend:
     return name, {**options, "instruments": [Seeding()]}
 
 
-_SEEDED: dict[str, Callable[[int], Backend]] = {"asyncio": _seeded_asyncio, "trio": _seeded_trio}
+_SEEDED: dict[str, Callable[[int], Backend]] = {
+    "asyncio": lambda seed: ("asyncio", {"loop_factory": lambda: _SeededLoop(_Schedule(seed))}),
+    "trio": _seeded_trio,
+}
 
 
 def backend_names(*, real_clock: bool = False) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Gene
 def _use_fakes() -> None:
     """Patch callboard's nodes and the middleware `Supervise`: they then run fakes instead of the tools' functions."""
     # The classes have no hook for tests, so that a call in production pays nothing.
-    _replace(Setup, "plan", _faked_plan)
+    _replace(Setup, "plan", lambda setup, tool: _fake_of(tool) or _plan(setup, tool))
     if find_spec("langchain") is None:
         return
     from callboard.middleware._supervise import Supervise, _Way
@@ -114,17 +114,16 @@ def _use_fakes() -> None:
         return await supervise(middleware, request, replace(way, body=body))
 
     _replace(Supervise, "_supervise", with_fakes)
-    _replace(Supervise, "_sync_tool", lambda own, request: None if _is_fake(request.tool) else sync_tool(own, request))
+
+    def sync_tool_without_fakes(middleware: Supervise, request: Any) -> BaseTool | None:
+        return None if getattr(request.tool, _FAKE, False) else sync_tool(middleware, request)
+
+    _replace(Supervise, "_sync_tool", sync_tool_without_fakes)
 
 
 def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
     _replaced.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, function)
-
-
-def _faked_plan(setup: Setup, tool: BaseTool) -> Plan:
-    """Return a tool's `Plan` (which says how to call the tool) with the fake as function. Replaces `Setup.plan`."""
-    return _fake_of(tool) or _plan(setup, tool)
 
 
 def _fake_of(tool: BaseTool) -> Plan | None:
@@ -146,10 +145,6 @@ def _fake_of(tool: BaseTool) -> Plan | None:
 
 _FAKE = "_callboard_fake"
 """Attribute of the copy of a tool that runs a fake. The copy needs no thread in an event loop."""
-
-
-def _is_fake(tool: BaseTool | None) -> bool:
-    return getattr(tool, _FAKE, False)
 
 
 def _faked_tool(tool: BaseTool) -> BaseTool:
@@ -198,8 +193,8 @@ async def _result(fake: Any, args: Sequence[Any], kwargs: Mapping[str, Any], inj
         return fake
     named = _parameters(fake)
     hidden = {*kwargs} if named == () else set(injected) - set(named or kwargs)
-    found = fake(*(args if named != () else ()), **{key: value for key, value in kwargs.items() if key not in hidden})
-    return await found if inspect.isawaitable(found) else found
+    output = fake(*(args if named != () else ()), **{key: value for key, value in kwargs.items() if key not in hidden})
+    return await output if inspect.isawaitable(output) else output
 
 
 def _parameters(fn: Callable[..., Any]) -> tuple[str, ...] | None:
@@ -208,6 +203,6 @@ def _parameters(fn: Callable[..., Any]) -> tuple[str, ...] | None:
         parameters = inspect.signature(fn).parameters
     except ValueError:  # a builtin
         return None
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
     return tuple(parameters)

@@ -87,23 +87,25 @@ def _is_idle(frame: FrameType | None) -> bool:
 
 
 def _processes() -> dict[object, str]:
-    found: dict[object, str] = {one.pid: f"{one.name} (pid {one.pid})" for one in multiprocessing.active_children()}
+    processes: dict[object, str] = {
+        child.pid: f"{child.name} (pid {child.pid})" for child in multiprocessing.active_children()
+    }
     for path in Path("/proc/self/task").glob("*/children"):
         for pid in map(int, path.read_text().split()):
             if command := _command(pid):
-                found.setdefault(pid, f"{command} (pid {pid})")
-    return found
+                processes.setdefault(pid, f"{command} (pid {pid})")
+    return processes
 
 
 def _command(pid: int) -> str:
     """Return the command line of a process; empty for an ended process or `multiprocessing`'s resource tracker."""
     folder = Path(f"/proc/{pid}")
     try:
-        told = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         has_ended = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return ""
-    return "" if has_ended or "multiprocessing.resource_tracker" in told else told or "a process"
+    return "" if has_ended or "multiprocessing.resource_tracker" in command else command or "a process"
 
 
 _KINDS: Mapping[str, Callable[[], Mapping[object, str]]] = {"threads": _threads, "processes": _processes}

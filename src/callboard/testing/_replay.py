@@ -26,7 +26,7 @@ from callboard.agent._run_events import RunReporter
 from callboard.telemetry._capture import messages_of
 from callboard.telemetry._recording._recorder import RecordingWriter
 from callboard.telemetry._recording._recordings import read_recording
-from callboard.telemetry._recording._timeline import ModelRequest, Part, RecordedAttempt, RecordedCall, RecordedRun
+from callboard.telemetry._recording._timeline import Part, RecordedAttempt, RecordedCall, RecordedRun
 from callboard.testing._clock import backend as backend_of
 from callboard.testing._clock import set_patience
 from callboard.testing._differences import Compared, Story, differences, report
@@ -91,18 +91,18 @@ def replay(
     if not isinstance(agent, Agent):
         raise TypeError(f"replay(agent=...) takes an agent of callboard, got {agent!r}")
     path = Path(path)
-    told = _stories(path)
-    player = _Player(told, keeps_times=not real)
+    recorded = _stories(path)
+    player = _Player(recorded, keeps_times=not real)
     name, options = backend_of(backend, real_clock=bool(real))
     with TemporaryDirectory() as folder:
         record = Path(folder) / "replay.jsonl"
         run = _Runs(agent, player, record, real, kill_at)
         anyio.run(run.all, backend=name, backend_options=options)
-        found = [story for part in read_recording(record).parts for story in _of_part(part)]
+        replayed = [story for part in read_recording(record).parts for story in _of_part(part)]
     if kill_at is not None and not run.kill.is_done:
         raise ValueError(f"replay(kill_at=...) is the number of an event, from 1 to {run.kill.events}; got {kill_at!r}")
     compared = Compared(order=not real, results=results)
-    wrong = run.kill.broken if kill_at is not None else differences(told, found, compared)
+    wrong = run.kill.broken if kill_at is not None else differences(recorded, replayed, compared)
     if wrong:
         raise ReplayDifferenceError(report(path, wrong, run.errors)) from next(iter(run.errors), None)
     return Replay(state=run.state, events=run.kill.events)
@@ -113,26 +113,28 @@ def replay(
 
 def _stories(path: Path) -> list[Story]:
     recording = read_recording(path)
-    found: list[Story] = []
+    stories: list[Story] = []
     for part in recording.parts:
         if part.runs and not part.captures:
             raise ValueError(
                 f"{path} has no arguments, results and replies, which a replay needs: record with "
                 "`callboard run --capture`, or RecordingWriter(path, capture=True)"
             )
-        found += _of_part(part)
-    if not any(not story.is_nested for story in found):
+        stories += _of_part(part)
+    if not any(not story.is_nested for story in stories):
         raise ValueError(f"{path} has no run of an agent")
-    for story in found:
+    for story in stories:
         run = story.run
         if run.end is None:
             raise ValueError(f"{path} ends within a run of the agent {run.agent!r}; a replay needs all of it")
-        if any(one.reply is None and one.response is None and one.error is None for one in run.requests):
+        if any(
+            request.reply is None and request.response is None and request.error is None for request in run.requests
+        ):
             raise ValueError(
                 f"{path} lacks replies of the model, in a run of the agent {run.agent!r}: the recording is by a "
                 "version of callboard that did not record replies, or structured responses"
             )
-    return found
+    return stories
 
 
 def _of_part(part: Part) -> list[Story]:
@@ -186,11 +188,20 @@ class _Player:
         assert call is not None
         story = self.story(current_run.get())
         if call.number not in self.of_call:
-            recorded = self._recorded(story, call.call.get("id"))
+            # After a kill, a question may be answered in an earlier run than in the recording; the last run has its
+            # result.
+            call_id = call.call.get("id")
+            later = [other for other in reversed(self.stories) if any(own.id == call_id for own in other.calls)]
+            is_early = self.was_killed and all(own.id != call_id for own in story.calls)
+            recorded = (later[0] if is_early and later else story).take(call_id)
             self.of_call[call.number] = (recorded, list(recorded.attempts))
         recorded, attempts = self.of_call[call.number]
         attempt = attempts.pop(0) if attempts else None
-        await self._until_end(attempt)
+        if attempt is not None and attempt.end is not None and self.keeps_times:
+            # Its own duration, and not its recorded end: it may get the permit of a limit earlier than in the
+            # recording. An attempt that was ended from outside waits longer, and not forever: the timeout may be gone.
+            seconds = attempt.end - attempt.start
+            await self._pass(2 * seconds + 1 if attempt.error in _HANGS else seconds)
         if attempt is None or attempt.error is None:
             return _result(recorded)
         if recorded.outcome == "interrupted" and attempt.error.endswith("GraphInterrupt"):
@@ -198,21 +209,6 @@ class _Player:
             while True:
                 interrupt(f"question of {recorded.tool} in the recording")  # raises behind the last answer
         raise _error(attempt.error)
-
-    def _recorded(self, story: Story, call_id: str | None) -> RecordedCall:
-        # After a kill, a question may be answered in an earlier run than in the recording; the last run has its result.
-        later = [other for other in reversed(self.stories) if any(call.id == call_id for call in other.calls)]
-        is_early = self.was_killed and all(call.id != call_id for call in story.calls)
-        return (later[0] if is_early and later else story).take(call_id)
-
-    async def _until_end(self, attempt: RecordedAttempt | None) -> None:
-        if attempt is None or attempt.end is None or not self.keeps_times:
-            return
-        if attempt.error in _HANGS:
-            await self._pass(2 * (attempt.end - attempt.start) + 1)  # not forever: the timeout may be gone
-            return
-        # Its own duration, and not its recorded end: it may get the permit of a limit earlier than in the recording.
-        await self._pass(attempt.end - attempt.start)
 
     async def _pass(self, seconds: float) -> None:
         """Sleep for a recorded duration; on the virtual clock, this takes no real time."""
@@ -229,7 +225,7 @@ class _Player:
         """Return the recorded reply to the next model request of the current run, or raise the recorded error."""
         story = self.story(current_run.get())
         try:
-            place, request = story.next_request(messages_of(given))
+            index, request = story.next_request(messages_of(given))
         except LookupError:
             if not self.was_killed:
                 raise
@@ -239,8 +235,16 @@ class _Player:
         if request.error is not None:
             raise _error(request.error)
         if request.response is not None:
-            return _response(request.response, response_format)
-        return _message(request, story.reply_id(place))
+            # As LangChain makes it: an instance of a pydantic class, or a dict.
+            schema = response_format[1] if isinstance(response_format, tuple) else response_format
+            is_class = isinstance(schema, type) and issubclass(schema, BaseModel)
+            return schema.model_validate(request.response) if is_class else request.response
+        (message,) = convert_to_messages([{**request.reply, "id": story.reply_id(index)}])
+        reply = cast("AIMessage", message)
+        if request.input_tokens is not None or request.output_tokens is not None:
+            used, made = request.input_tokens or 0, request.output_tokens or 0
+            reply.usage_metadata = {"input_tokens": used, "output_tokens": made, "total_tokens": used + made}
+        return reply
 
     async def output(self, given: object, real: Callable[[], Awaitable[Any]], is_node: bool, form: Any) -> Any:
         """Return a recorded reply in the form that the agent expects: the reply itself, or a model node's output."""
@@ -292,31 +296,15 @@ _reply: ContextVar[AIMessage | None] = ContextVar("callboard_recorded_reply", de
 
 
 def _result(call: RecordedCall) -> Any:
-    found = call.result
-    if isinstance(found, dict) or (
-        isinstance(found, list) and any(isinstance(one, dict) and "goto" in one for one in found)
+    result = call.result
+    if isinstance(result, dict) or (
+        isinstance(result, list) and any(isinstance(part, dict) and "goto" in part for part in result)
     ):
         raise ValueError(
             f"the recorded call {call.id!r} of {call.tool!r} returned a Command, of which a recording has no complete "
             f"copy; let the tool run: real=[{call.tool!r}]"
         )
-    return "" if found is None else found
-
-
-def _message(request: ModelRequest, reply_id: str) -> AIMessage:
-    (message,) = convert_to_messages([{**request.reply, "id": reply_id}])
-    reply = cast("AIMessage", message)
-    if request.input_tokens is not None or request.output_tokens is not None:
-        given, made = request.input_tokens or 0, request.output_tokens or 0
-        reply.usage_metadata = {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
-    return reply
-
-
-def _response(value: Any, response_format: Any) -> Any:
-    """Return a recorded structured response as LangChain makes it: an instance of a pydantic class, or a dict."""
-    schema = response_format[1] if isinstance(response_format, tuple) else response_format
-    is_class = isinstance(schema, type) and issubclass(schema, BaseModel)
-    return schema.model_validate(value) if is_class else value
+    return "" if result is None else result
 
 
 def _error(name: str) -> Exception:

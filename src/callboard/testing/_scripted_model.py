@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from operator import itemgetter
 from typing import Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
-from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
+from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
@@ -47,8 +46,8 @@ def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content:
         content: text of the message.
     """
     made = [_as_call(request) for request in requests]
-    for place, call in enumerate(made, start=1):
-        call["id"] = call["id"] or f"call_{place}"
+    for number, call in enumerate(made, start=1):
+        call["id"] = call["id"] or f"call_{number}"
     return AIMessage(content=content, tool_calls=made)
 
 
@@ -72,7 +71,13 @@ class Numbering:
     def number(self, reply: AIMessage, history: Iterable[BaseMessage]) -> AIMessage:
         """Return a copy of a reply in which the message and each of its calls has an id."""
         # The history counts too: another model, or an earlier process, may have replied in the same thread.
-        taken = _ids(history) | self._issued
+        taken: set[str | None] = set(self._issued)
+        for message in history:
+            taken.add(message.id)
+            if isinstance(message, ToolMessage):
+                taken.add(message.tool_call_id)
+            elif isinstance(message, AIMessage):
+                taken.update(call["id"] for call in message.tool_calls)
         made: list[ToolCall] = []
         for call in reply.tool_calls:
             call_id = call["id"]
@@ -91,27 +96,17 @@ def _first_free(word: str, numbers: Iterator[int], taken: Container[str | None])
     return name
 
 
-def _ids(messages: Iterable[BaseMessage]) -> set[str | None]:
-    found: set[str | None] = set()
-    for message in messages:
-        found.add(message.id)
-        if isinstance(message, ToolMessage):
-            found.update([message.tool_call_id])
-        elif isinstance(message, AIMessage):
-            found.update(map(_CALL_ID, message.tool_calls))
-    return found
-
-
-_CALL_ID = itemgetter("id")
-
-
 def as_chunks(message: AIMessage) -> list[AIMessageChunk]:
     """Return the chunks of a message as a provider streams it: one chunk per word, then one per tool call."""
     content = message.content
     # Content blocks stay whole: providers split them in too many different ways.
     parts = re.findall(r"\s*\S+|\s+$", content) if isinstance(content, str) else [content]
     chunks = [AIMessageChunk(content=part, id=message.id) for part in parts if part]
-    chunks.extend(AIMessageChunk(content="", id=message.id, tool_call_chunks=[call]) for call in _call_chunks(message))
+    requests = [(call["name"], json.dumps(call["args"]), call["id"]) for call in message.tool_calls]
+    requests += [(call["name"] or "", call["args"] or "", call["id"]) for call in message.invalid_tool_calls]
+    for index, (name, args, call_id) in enumerate(requests):
+        call = tool_call_chunk(name=name, args=args, id=call_id, index=index)
+        chunks.append(AIMessageChunk(content="", id=message.id, tool_call_chunks=[call]))
     chunks = chunks or [AIMessageChunk(content="", id=message.id)]
     last = chunks[-1]
     last.chunk_position = "last"
@@ -119,15 +114,6 @@ def as_chunks(message: AIMessage) -> list[AIMessageChunk]:
     last.response_metadata = message.response_metadata
     last.additional_kwargs = message.additional_kwargs
     return chunks
-
-
-def _call_chunks(message: AIMessage) -> list[ToolCallChunk]:
-    spoken = [(call["name"], json.dumps(call["args"]), call["id"]) for call in message.tool_calls]
-    spoken += [(call["name"] or "", call["args"] or "", call["id"]) for call in message.invalid_tool_calls]
-    return [
-        tool_call_chunk(name=name, args=args, id=call_id, index=index)
-        for index, (name, args, call_id) in enumerate(spoken)
-    ]
 
 
 # The model.
@@ -163,7 +149,8 @@ class _Playback:
         with self._lock:  # requests may come from several threads; each takes one position of the script
             position = len(self.requests)
             self.requests.append(list(messages))
-            self.requested_tools.append(tuple(map(_tool_name, options.get("tools", ()))))
+            tools = options.get("tools", ())
+            self.requested_tools.append(tuple(str(tool.get("function", tool).get("name")) for tool in tools))
         if self._loop and self.script:
             position %= len(self.script)
         if position >= len(self.script):
@@ -277,10 +264,6 @@ def _as_message(line: Line) -> AIMessage:
     if isinstance(line, str):
         return AIMessage(content=line)
     return AIMessage(content="", tool_calls=list(line))
-
-
-def _tool_name(tool: Mapping[str, Any]) -> str:
-    return str(tool.get("function", tool).get("name"))
 
 
 def _result(message: AIMessage) -> ChatResult:

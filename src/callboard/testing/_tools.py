@@ -187,9 +187,9 @@ class Recorder:
     def times(self, kind: Kind, tool: str | None = None, query: str | None = None) -> list[float]:
         """Return the times of the events of a kind, in seconds since the first event of the recorder."""
         return [
-            one.time
-            for one in self.events
-            if one.kind == kind and tool in (None, one.tool) and query in (None, one.query)
+            event.time
+            for event in self.events
+            if event.kind == kind and tool in (None, event.tool) and query in (None, event.query)
         ]
 
     async def wait_for(self, kind: Kind, count: int = 1, *, tool: str | None = None) -> None:

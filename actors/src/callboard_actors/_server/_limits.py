@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 from operator import itemgetter
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, Protocol, cast, get_args
 
 from callboard import Limit, StorageError
 from callboard.extend import PermitRequest
@@ -387,34 +387,39 @@ class Gate:
             self._begins += [op for op in self._ops if op.kind == "begin"]
             self._ops = deque(self._everything())
             self._owes_word = False
-        ops = self._unheard = [self._ops.popleft() for _ in range(self._how_many_at_once())]
+        # The server gives free permits away after each step. A permit that is reported only in the next step would be
+        # given a second time, so all running and started calls go into the first step of a report.
+        least = 0 if self._epoch else sum(op.kind in ("begin", "hold") for op in self._ops)
+        number = min(max(_AT_ONCE, least), len(self._ops))
+        ops = self._unheard = [self._ops.popleft() for _ in range(number)]
         for op in ops:
             # ASKED only when it is really sent: a later step may hold the rest.
             if op.kind == "enter" and (stay := self.stays.get(op.id)) is not None and stay.phase is Phase.NEW:
                 stay.phase = Phase.ASKED
         return Step(self.name, self.numbers, self._epoch, ops, asks_all=asks_all)
 
-    def _how_many_at_once(self) -> int:
-        # The server gives free permits away after each step. A permit that is reported only in the next step would be
-        # given a second time, so all running and started calls go into the first step of a report.
-        least = 0 if self._epoch else sum(op.kind in ("begin", "hold") for op in self._ops)
-        return min(max(_AT_ONCE, least), len(self._ops))
-
     def _everything(self) -> list[Op]:
         """Return the changes of a full report, for a server that has no data about this process."""
         # It has the starts, the held permits, the waiting calls and the new requests.
         stays = list(self.stays.values())
-        held = [Op("hold", one.id, token=one.token or 0, begun=one.begun) for one in stays if one.phase is Phase.HELD]
-        waited = [Op("wait", one.id, spot=one.spot) for one in stays if one.is_waiting and one.spot]
-        new = [Op("enter", one.id, tenant=one.wanted.tenant) for one in stays if one.is_waiting and not one.spot]
+        held = [stay for stay in stays if stay.phase is Phase.HELD]
+        holds = [Op("hold", stay.id, token=stay.token or 0, begun=stay.begun) for stay in held]
+        waits = [Op("wait", stay.id, spot=stay.spot) for stay in stays if stay.is_waiting and stay.spot]
+        new = [Op("enter", stay.id, tenant=stay.wanted.tenant) for stay in stays if stay.is_waiting and not stay.spot]
         begins, self._begins = self._begins, []
         # In this order: held permits before waiting calls before new ones, or new calls would take others' permits.
-        return [*begins, *held, *waited, *new]
+        return [*begins, *holds, *waits, *new]
 
     def take(self, answer: Answer, now: float) -> None:
         """Update the permits of this process from the server's answer to the last message."""
         if answer.other:
-            self._refuse_all(answer.other)
+            # Other processes use this limit with other settings.
+            reason = (
+                f"has other numbers for the limit {self.name!r}: {answer.other}, and here it is {self.numbers.text}. "
+                "Give it the same numbers in all processes, or another name"
+            )
+            self._epoch = ""
+            self.refuse(lambda _: StorageError(self._where, reason + "."))
             # Deployments change numbers: once the old processes are gone, the server accepts the new ones.
             self._again_at = now + self.numbers.lease / 1e6 / _BEATS
             return
@@ -438,55 +443,39 @@ class Gate:
             self._note_queued(number, spot)
         for number, (running, waiting) in answer.full.items():
             if (stay := self.stays.pop(number, None)) is not None and stay.is_waiting:
-                stay.refuse(self._no_room(stay.wanted, running, waiting))
+                most = self.numbers.concurrency
+                used = "the rate is used up" if most is None else f"{running} of {most} run"
+                stay.refuse(
+                    f"{stay.wanted.title} is full in all processes together: {used}, {waiting} wait, and no more may"
+                )
         # By token, which is the order in which the server granted them.
         for number, token in sorted(answer.granted.items(), key=itemgetter(1)):
-            self._note_granted(number, token)
+            stay = self.stays.get(number)
+            if stay is None:
+                # Granted to a call that has left: release it, unless the release is under way.
+                if not any(op.id == number for op in self._ops):
+                    self._ops.append(Op("leave", number))
+            elif stay.is_waiting:
+                stay.grant(token)
 
     def _note_queued(self, id: str, spot: str) -> None:
         stay = self.stays.get(id)
         if stay is None:
-            # The call left before its place in the queue was known; without the place, the server cannot find it.
-            self._tell_left(id, spot)
+            # The call left before its place in the queue was known; without the place, the server cannot find it. So
+            # the report that it left is repeated.
+            for op in self._ops:
+                if op.id == id and op.kind == "leave":
+                    self._ops.remove(op)
+                    break
+            self._ops.append(Op("leave", id, spot=spot))
         else:
             stay.spot = spot
             if stay.phase is Phase.ASKED:
                 stay.phase = Phase.WAITING
 
-    def _tell_left(self, id: str, spot: str) -> None:
-        """Repeat the report that a call stopped waiting: the first report lacked the call's position in the queue."""
-        for op in self._ops:
-            if op.id == id and op.kind == "leave":
-                self._ops.remove(op)
-                break
-        self._ops.append(Op("leave", id, spot=spot))
-
-    def _note_granted(self, id: str, token: int) -> None:
-        stay = self.stays.get(id)
-        if stay is None:
-            # Granted to a call that has left: release it, unless the release is under way.
-            if not any(op.id == id for op in self._ops):
-                self._ops.append(Op("leave", id))
-        elif stay.is_waiting:
-            stay.grant(token)
-
-    def _no_room(self, wanted: PermitRequest, running: int, waiting: int) -> str:
-        concurrency = self.numbers.concurrency
-        what = "the rate is used up" if concurrency is None else f"{running} of {concurrency} run"
-        return f"{wanted.title} is full in all processes together: {what}, {waiting} wait, and no more may"
-
-    def _refuse_all(self, other: str) -> None:
-        """Fail the waiting calls, because other processes use this limit with other settings (the text `other`)."""
-        reason = (
-            f"has other numbers for the limit {self.name!r}: {other}, and here it is {self.numbers.text}. "
-            "Give it the same numbers in all processes, or another name"
-        )
-        self._epoch = ""
-        self.refuse(lambda _: StorageError(self._where, reason + "."))
-
     def refuse(self, failure: Callable[[LocalPermit], str | Exception]) -> None:
         """Fail all calls that wait for a permit of this limit; `failure` returns the error for each call."""
-        for stay in [one for one in self.stays.values() if one.is_waiting]:
+        for stay in [stay for stay in self.stays.values() if stay.is_waiting]:
             del self.stays[stay.id]
             stay.refuse(failure(stay))
         # The refused calls must not enter the queue at the server later.
@@ -494,8 +483,8 @@ class Gate:
 
     def share_out(self, share: Share, now: float) -> None:
         """Grant permits from this process's own share during an outage, in the order in which the calls arrived."""
-        for stay in [one for one in self.stays.values() if one.is_waiting]:
-            held = sum(one.phase is Phase.HELD for one in self.stays.values())
+        for stay in [stay for stay in self.stays.values() if stay.is_waiting]:
+            held = sum(other.phase is Phase.HELD for other in self.stays.values())
             if not share.allows(self.name, self.numbers, held, now):
                 return  # the first refusal ends it: a later call must not overtake
             # No token: no server has ordered this permit against those of other processes.
@@ -569,7 +558,7 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
     async def say_what_is_due(self, line: LimitsTransport) -> float:
         now = self.loop.time()
         # Gates are named by keys, which models may choose without end: a finished gate is dropped.
-        for gate in [one for one in self._gates.values() if one.is_over(now)]:
+        for gate in [gate for gate in self._gates.values() if gate.is_over(now)]:
             del self._gates[gate.name]
         due = [gate for gate in self._gates.values() if gate.due(now) <= now]
         if due:
@@ -622,7 +611,20 @@ class LimitStore(ServerStore):
         processes: int | None = None,
     ) -> None:
         super().__init__(url, prefix)
-        _check(self._whose, name=name, lease=lease, away=away, patience=patience, processes=processes)
+        if name is not None and not is_name(name):
+            raise ValueError(f"{self._whose}(name=...) is {NAME_RULE}, got {name!r}")
+        check_seconds(self._whose, [("lease", lease, 0.1), ("patience", patience, 0.0)])
+        if away not in get_args(Away):
+            raise ValueError(f"{self._whose}(away=...) is one of {get_args(Away)}, got {away!r}")
+        if (away == "local") != (processes is not None):
+            raise ValueError(
+                f"{self._whose}(away='local', processes=...) go together: while the server is away, each of so many "
+                f"processes has its share; got away={away!r}, processes={processes!r}"
+            )
+        if processes is not None and (
+            isinstance(processes, bool) or not isinstance(cast("object", processes), int) or processes < 1
+        ):
+            raise ValueError(f"{self._whose}(processes=...) is a whole number from 1, got {processes!r}")
         self._name = name
         self._away: Away = away
         self._lease, self._patience, self._share = lease, patience, Share(processes or 1)
@@ -680,18 +682,3 @@ class LimitStore(ServerStore):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock(), _current=None)
-
-
-def _check(whose: str, *, name: object, lease: object, away: object, patience: object, processes: object) -> None:
-    if name is not None and not is_name(name):
-        raise ValueError(f"{whose}(name=...) is {NAME_RULE}, got {name!r}")
-    check_seconds(whose, [("lease", lease, 0.1), ("patience", patience, 0.0)])
-    if away not in get_args(Away):
-        raise ValueError(f"{whose}(away=...) is one of {get_args(Away)}, got {away!r}")
-    if (away == "local") != (processes is not None):
-        raise ValueError(
-            f"{whose}(away='local', processes=...) go together: while the server is away, each of so many processes "
-            f"has its share; got away={away!r}, processes={processes!r}"
-        )
-    if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int) or processes < 1):
-        raise ValueError(f"{whose}(processes=...) is a whole number from 1, got {processes!r}")

@@ -128,10 +128,10 @@ class PostgresConnection:
 
     async def close(self) -> None:
         """Close both connections in whatever state they are; never raises."""
-        for one in (self._saying, self._hearing):
-            if one is not None:
+        for connection in (self._saying, self._hearing):
+            if connection is not None:
                 with suppress(psycopg.Error, OSError):
-                    await one.close()
+                    await connection.close()
 
     @contextmanager
     def _errors(self) -> Generator[None]:
@@ -193,26 +193,22 @@ class PostgresLimitsTransport(PostgresConnection):
         ops = json.dumps([op.written for op in step.ops])
         gate = f"{self._prefix}:{step.gate}"
         arguments = [gate, self._client, step.epoch, numbers.text, *counts, *times, step.asks_all, ops]
-        [[found]] = await self._rows(_STEP, *arguments, seconds=_within(numbers.lease))
-        return _answer_of(found)
+        [[answer]] = await self._rows(_STEP, *arguments, seconds=_within(numbers.lease))
+        if "epoch" not in answer:
+            return Answer(other=answer.get("other", ""))
+        opens_in = answer["opens_in"]
+        return Answer(
+            epoch=answer["epoch"],
+            opens_in=None if opens_in is None or opens_in < 0 else opens_in / 1e6,
+            granted=answer["granted"],
+            queued=answer["queued"],
+            full={stay: (running, waiting) for stay, (running, waiting) in answer["full"].items()},
+        )
 
     async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
         async for said in self._told():
             gate, stay, token = said.rsplit(" ", 2)  # from the right: a gate's name may have spaces
             yield gate.removeprefix(f"{self._prefix}:"), stay, int(token)
-
-
-def _answer_of(found: dict[str, Any]) -> Answer:
-    if "epoch" not in found:
-        return Answer(other=found.get("other", ""))
-    opens_in = found["opens_in"]
-    return Answer(
-        epoch=found["epoch"],
-        opens_in=None if opens_in is None or opens_in < 0 else opens_in / 1e6,
-        granted=found["granted"],
-        queued=found["queued"],
-        full={stay: (running, waiting) for stay, (running, waiting) in found["full"].items()},
-    )
 
 
 # Fleets.

@@ -144,10 +144,10 @@ class RedisLimitsTransport:
 
     async def close(self) -> None:
         """Close the connection in whatever state it is; never raises."""
-        for one in (self._pubsub, self._redis):
-            if one is not None:
+        for connection in (self._pubsub, self._redis):
+            if connection is not None:
                 with suppress(errors.RedisError, OSError):
-                    await one.aclose()
+                    await connection.aclose()
 
     @contextmanager
     def _errors(self) -> Generator[None]:

@@ -92,7 +92,15 @@ class Records:
         """Return the recorded line for an event of an agent run; `time` is in seconds since the recording's header."""
         line: Line = {"t": time, "event": f"run_{event.phase}", "run": event.run.number}
         if event.phase == "begun":
-            return line | _run_begun(event) | self._input(event.given)
+            info = event.run
+            facts = {"agent": info.agent, "thread": info.thread_id, "run_id": info.run_id, "namespace": info.namespace}
+            if info.resumes is not None:
+                facts["resumes"] = info.resumes.split(" ")[-1]
+            line |= {name: text for name, text in facts.items() if text}
+            if self._capture.wanted and event.given is not None:
+                kind = "command" if isinstance(event.given, Command) else "input"
+                line[kind] = self._captured(repeatable(event.given))
+            return line
         if event.phase == "ended":
             line["outcome"] = outcome_of_run(event)
             if event.questions:
@@ -101,19 +109,21 @@ class Records:
                     line["question_ids"] = [*event.question_ids]
             return _with_error(line, event.error)
         line["event"] = f"model_{event.phase}"
+        reply = event.result if isinstance(event.result, AIMessage) else None
         if self._capture.wanted and event.phase == "answered" and event.result is not None:
-            is_reply = isinstance(event.result, AIMessage)
-            line["reply" if is_reply else "response"] = self._captured(repeatable(event.result))
-        return _with_error(line | _about_request(event), event.error)
+            line["response" if reply is None else "reply"] = self._captured(repeatable(event.result))
+        about = about_reply(reply, about_model(event.model))
+        numbers = {"model": about.get(names.REQUEST_MODEL)}
+        if event.phase == "answered":
+            numbers["calls"] = len(reply.tool_calls) if reply is not None else None
+            numbers["input_tokens"] = about.get(names.INPUT_TOKENS)
+            numbers["output_tokens"] = about.get(names.OUTPUT_TOKENS)
+        line |= {name: number for name, number in numbers.items() if number is not None}
+        return _with_error(line, event.error)
 
     def _captured(self, value: object) -> Any:
         plain = self._capture.plain(value)
         return LongValue(plain, self._capture.redacted) if is_long(plain) else self._capture.redacted(plain)
-
-    def _input(self, given: object) -> Line:
-        if not self._capture.wanted or given is None:
-            return {}
-        return {"command" if isinstance(given, Command) else "input": self._captured(repeatable(given))}
 
     def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
         """Return the recorded line for an event of an actor or actor call; `time` is in seconds since the header."""
@@ -130,25 +140,6 @@ class Records:
 
     def _key(self, key: Hashable) -> Line:
         return {"key": self._captured(str(key))} if self._capture.wanted and key is not None else {}
-
-
-def _run_begun(event: RunEvent) -> Line:
-    info = event.run
-    found = {"agent": info.agent, "thread": info.thread_id, "run_id": info.run_id, "namespace": info.namespace}
-    if info.resumes is not None:
-        found["resumes"] = info.resumes.split(" ")[-1]
-    return {key: value for key, value in found.items() if value}
-
-
-def _about_request(event: RunEvent) -> Line:
-    reply = event.result if isinstance(event.result, AIMessage) else None
-    said = about_reply(reply, about_model(event.model))
-    found = {"model": said.get(names.REQUEST_MODEL)}
-    if event.phase == "answered":
-        found["calls"] = len(reply.tool_calls) if reply is not None else None
-        found["input_tokens"] = said.get(names.INPUT_TOKENS)
-        found["output_tokens"] = said.get(names.OUTPUT_TOKENS)
-    return {key: value for key, value in found.items() if value is not None}
 
 
 def _with_error(line: Line, error: BaseException | None) -> Line:
@@ -219,7 +210,16 @@ class RecordingWriter:
             self._writer.offer(b"\n")
         self._since = self._clock()
         self._is_over = False
-        self._writer.offer(_as_line(self._header()))
+        header = {
+            "event": "header",
+            "format": FORMAT,
+            "started": datetime.now(UTC).isoformat(),
+            "callboard": version("callboard"),
+            "python": platform.python_version(),
+            "pid": os.getpid(),
+            "captures": self._capture.wanted,
+        }
+        self._writer.offer(_as_line(header))
         self._around.enter_context(observed_by(careful_observers(self._call, self._run, self._actor)))
         return self
 
@@ -231,17 +231,6 @@ class RecordingWriter:
             # The counters as they are now: they go on counting the events of calls that outlive the block.
             closing = partial(self._closing, self._now(), self.events, self.lost, self.overhead)
         self._writer.close(closing)
-
-    def _header(self) -> Line:
-        return {
-            "event": "header",
-            "format": FORMAT,
-            "started": datetime.now(UTC).isoformat(),
-            "callboard": version("callboard"),
-            "python": platform.python_version(),
-            "pid": os.getpid(),
-            "captures": self._capture.wanted,
-        }
 
     def _closing(self, now: float, events: int, lost: int, overhead: float, written: int) -> bytes:
         return _as_line(
@@ -276,21 +265,16 @@ class RecordingWriter:
     def _take(self, line: Line, since: float) -> None:
         data = LongLine(line) if any(isinstance(value, LongValue) for value in line.values()) else _as_line(line)
         with self._lock:  # several threads may run event loops
-            self._keep(data)
+            if self._is_over:
+                self.lost += 1
+            elif not self._writer.has_room(len(data)):
+                self.lost += 1
+                self._gap += 1
+            else:
+                self._tell_gap()
+                self._writer.offer(data)
             self.events += 1
             self.overhead += perf_counter() - since
-
-    def _keep(self, data: "bytes | LongLine") -> None:
-        if self._is_over:
-            self.lost += 1
-            return
-        if not self._writer.has_room(len(data)):
-            self.lost += 1
-            self._gap += 1
-            return
-        if self._gap:
-            self._tell_gap()
-        self._writer.offer(data)
 
     def _tell_gap(self) -> None:
         """Write a line with the number of events that were dropped since the last written line."""

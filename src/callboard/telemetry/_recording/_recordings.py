@@ -135,9 +135,9 @@ _LINES: Mapping[str, type[_Line]] = {
 
 def _damage(error: ValidationError) -> str:
     """Return an error text about the first damaged field of a line."""
-    found = error.errors(include_url=False)[0]
-    name = found["loc"][0]
-    value = None if found["type"] == "missing" else found["input"]
+    details = error.errors(include_url=False)[0]
+    name = details["loc"][0]
+    value = None if details["type"] == "missing" else details["input"]
     kind = "number of seconds" if name in ("t", "waited", "overhead", "per_event") else "whole number"
     return f"{name!r} is {value!r}, and should be a {kind}"
 
@@ -326,10 +326,10 @@ def _fields(line: _Line, *names: str) -> dict[str, Any]:
 
 def _moment(written: str | None) -> datetime | None:
     try:
-        found = None if written is None else datetime.fromisoformat(written)
+        time = None if written is None else datetime.fromisoformat(written)
     except ValueError:
         return None
-    return found.replace(tzinfo=UTC) if found and found.tzinfo is None else found
+    return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time
 
 
 # Files
@@ -397,10 +397,10 @@ def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
 
 def _parsed(line: bytes) -> Event | None:
     try:
-        found: object = json.loads(line)
+        value: object = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _begins_part(event: Event) -> bool:

@@ -101,16 +101,14 @@ class RoutedAsk:
             news = self._news = wakeup()
             # Events first: the owner sent them before the outcome.
             while self._words:
-                self._hear(self._words.popleft())
+                word = self._words.popleft()
+                if word is not None:
+                    dispatch_event(word)
+                elif self.ask.on_begin is not None:
+                    self.ask.on_begin()
             if self.state not in ("queued", "sent"):
                 return
             await news.wait()
-
-    def _hear(self, word: Any) -> None:
-        if word is not None:
-            dispatch_event(word)
-        elif self.ask.on_begin is not None:
-            self.ask.on_begin()
 
     def taken(self) -> None:
         """Let the router handle the key's next ask: this ask is in the actor's mailbox now, or never will be."""
@@ -122,11 +120,8 @@ class RoutedAsk:
         """Return the result, or raise the exception, that another process has sent for the ask; see `Delivery`."""
         assert self._reply is not None
         kind, reply = self._reply
-        body = Body(fn=_nothing, title=self.ask.title, call_id=self.ask.call_id)
+        body = Body(fn=lambda: None, title=self.ask.title, call_id=self.ask.call_id)
         return opened(_KINDS[kind], reply, body, output="")
-
-
-def _nothing() -> None: ...
 
 
 class HeldKey:
@@ -242,13 +237,13 @@ class Router:
         return posted
 
     def _route(self, key: Hashable) -> Route:
-        found = self._routes.get(key)
-        if found is None:
+        route = self._routes.get(key)
+        if route is None:
             # Only idle routes are dropped: they know an owner at most, and the server knows it, too.
             if len(self._routes) > _MOST_IDLE:
-                self._routes = {known: one for known, one in self._routes.items() if not one.is_idle}
-            found = self._routes[key] = Route(key, gate_of(self._name, key))
-        return found
+                self._routes = {other_key: other for other_key, other in self._routes.items() if not other.is_idle}
+            route = self._routes[key] = Route(key, gate_of(self._name, key))
+        return route
 
     def route(self, key: Hashable) -> Route:
         """Return the `Route` of a key, created if necessary; may be called from any thread."""
@@ -267,7 +262,7 @@ class Router:
             route = self._routes.get(key)
             if route is None or route.held is None:
                 return
-            # An ask may be about to be granted here under this ownership; `_end_turn` gives the key up if none is.
+            # An ask may be about to be granted here under this ownership; `_see_to` gives the key up if none is.
             if route.is_busy:
                 route.is_unwanted = True
                 return
@@ -318,15 +313,15 @@ class Router:
     def fail_all(self, error: StorageError) -> None:
         """Fail the queued asks (actor calls); if this member has left the fleet, fail the sent asks, too."""
         with self._lock:
-            waiting = [one for route in self._routes.values() for one in route.queue]
+            waiting = [routed for route in self._routes.values() for routed in route.queue]
             for route in self._routes.values():
                 route.queue.clear()
             # Otherwise a sent ask keeps waiting: it may have begun, and its reply may still come.
             if self.is_left:
-                waiting += [one for _, one in self._sent.values()]
-        for one in waiting:
+                waiting += [routed for _, routed in self._sent.values()]
+        for routed in waiting:
             # An exception of its own for each ask: tracebacks of several tasks must not mix in one object.
-            one.fail(StorageError(error.where, error.reason))
+            routed.fail(StorageError(error.where, error.reason))
 
     def see_to(self, route: Route) -> None:
         """Start the task that processes the queued asks (actor calls) of one key, unless it runs already."""
@@ -339,75 +334,69 @@ class Router:
 
     async def _see_to(self, route: Route) -> None:
         try:
-            while (one := self._next(route)) is not None or route.is_suspect:
-                await self._go_on(route, one)
+            while (ask := self._next(route)) is not None or route.is_suspect:
+                # The owner draining or losing the key needs a moment; without a pause, asker and owner would spin.
+                if route.is_sent_back:
+                    route.is_sent_back = False
+                    await asyncio.sleep(_PAUSE)
+                # Before any ask is sent to the next owner: asks that did not begin go first, in their original order.
+                elif route.is_suspect:
+                    await self._take_back(route)
+                elif ask is None:
+                    pass
+                elif route.held is not None and route.held.is_current:
+                    await self._grant(route, ask)
+                elif route.owner is not None:
+                    await self._send(route, route.owner, ask)
+                else:
+                    await self._find_owner(route)
         except StorageError as error:
             self.fail_all(error)
         finally:
-            self._end_turn(route)
-
-    async def _go_on(self, route: Route, one: RoutedAsk | None) -> None:
-        # The owner draining or losing the key needs a moment; without a pause, asker and owner would spin.
-        if route.is_sent_back:
-            route.is_sent_back = False
-            await asyncio.sleep(_PAUSE)
-        # Before any ask is sent to the next owner: asks that did not begin go first, in their original order.
-        elif route.is_suspect:
-            await self._take_back(route)
-        elif one is None:
-            pass
-        elif route.held is not None and route.held.is_current:
-            await self._grant(route, one)
-        elif route.owner is not None:
-            await self._send(route, route.owner, one)
-        else:
-            await self._find_owner(route)
-
-    def _end_turn(self, route: Route) -> None:
-        with self._lock:
-            route.is_busy = False
-            # `give_back` came while the route was busy. A queued ask wants the key here, so the key is kept then.
-            is_unwanted, route.is_unwanted = route.is_unwanted and not route.queue, False
-        if is_unwanted:
-            self.give_back(route.key)
-        self.see_to(route)  # an ask may have been queued after the last look and before `is_busy` was reset
+            with self._lock:
+                route.is_busy = False
+                # `give_back` came while the route was busy. A queued ask wants the key here, so the key is kept then.
+                is_unwanted, route.is_unwanted = route.is_unwanted and not route.queue, False
+            if is_unwanted:
+                self.give_back(route.key)
+            self.see_to(route)  # an ask may have been queued after the last look and before `is_busy` was reset
 
     def _next(self, route: Route) -> RoutedAsk | None:
         with self._lock:
             return route.queue[0] if route.queue else None
 
-    async def _grant(self, route: Route, one: RoutedAsk) -> None:
+    async def _grant(self, route: Route, ask: RoutedAsk) -> None:
         # Registered before the grant: the waiting task may answer in its thread at once.
-        taken = self._grants[one] = asyncio.Event()
+        taken = self._grants[ask] = asyncio.Event()
         with self._lock:
-            if one not in route.queue:
+            if ask not in route.queue:
                 return  # cancelled meanwhile
-            route.queue.remove(one)
+            route.queue.remove(ask)
             route.is_unwanted = False
-        one.grant()
+        ask.grant()
         # The next ask follows only when this one is in the actor's mailbox, which keeps the order of asks.
         await taken.wait()
 
-    def _note_taken(self, one: RoutedAsk) -> None:
-        self.client.post(lambda: self._free_turn(one))
+    def _note_taken(self, ask: RoutedAsk) -> None:
+        self.client.post(lambda: self._free_turn(ask))
 
-    def _free_turn(self, one: RoutedAsk) -> None:
-        if (taken := self._grants.pop(one, None)) is not None:
+    def _free_turn(self, ask: RoutedAsk) -> None:
+        if (taken := self._grants.pop(ask, None)) is not None:
             taken.set()
 
     async def _find_owner(self, route: Route) -> None:
         # Read before the request: if all keys are lost while it is under way, the answer belongs to the old era.
         era = self.client.lease.era
-        found = await self.client.on_transport(lambda line: line.own(route.gate))
-        if found.owner == self._member:
-            held = HeldKey(found.token, lambda: self.client.lease.is_safe(era))
+        answer = await self.client.on_transport(lambda line: line.own(route.gate))
+        if answer.owner == self._member:
+            held = HeldKey(answer.token, lambda: self.client.lease.is_safe(era))
             with self._lock:
                 route.held = held if held.is_current else None
             # The lease was lost meanwhile; try again as soon as this process may be a member again.
             if route.held is None:
                 await asyncio.sleep(_PAUSE)
-        elif found.owner:
-            route.owner = Address(gate=route.gate, owner=found.owner, token=found.token)
+        elif answer.owner:
+            route.owner = Address(gate=route.gate, owner=answer.owner, token=answer.token)
         else:
             await asyncio.sleep(_PAUSE)  # this process is no member at the moment, so the server gives it no key
 
@@ -536,18 +525,18 @@ class Router:
             else:
                 one.settle(message.what, message.said)
 
-    def _withdraw(self, one: RoutedAsk) -> None:
-        if not self.client.post(lambda: self._end_withdrawn(one)):
-            one.fail(_ended(one))
+    def _withdraw(self, ask: RoutedAsk) -> None:
+        if not self.client.post(lambda: self._end_withdrawn(ask)):
+            ask.fail(_ended(ask))
 
-    def _end_withdrawn(self, one: RoutedAsk) -> None:
-        one.is_withdrawn = True
-        route = self.route(one.ask.key)
-        if self._drop(route, one):
-            one.fail(_ended(one))
+    def _end_withdrawn(self, ask: RoutedAsk) -> None:
+        ask.is_withdrawn = True
+        route = self.route(ask.ask.key)
+        if self._drop(route, ask):
+            ask.fail(_ended(ask))
         # An ask that is not delivered yet is cancelled by `_send_now` when it is.
-        elif one.id in self._sent and one.sent_to is not None and one.is_delivered:
-            self.tell(one.sent_to.owner, "cancel", one.id)
+        elif ask.id in self._sent and ask.sent_to is not None and ask.is_delivered:
+            self.tell(ask.sent_to.owner, "cancel", ask.id)
 
     def tell(self, to: str, what: What, ask: str, said: object = None, *, ends: bool = False) -> None:
         """Queue a message to another member; queued messages are sent in FIFO order. Called in the client's thread."""
@@ -578,19 +567,19 @@ class Router:
         """Return the signed bytes of a message to another member."""
         return self._signer.sealed(to, Message(what, self._member, ask, said))
 
-    def _drop(self, route: Route, one: RoutedAsk) -> bool:
+    def _drop(self, route: Route, ask: RoutedAsk) -> bool:
         with self._lock:
-            if one not in route.queue:
+            if ask not in route.queue:
                 return False
-            route.queue.remove(one)
+            route.queue.remove(ask)
             return True
 
     def _forget(self, ask: str) -> tuple[Route, RoutedAsk] | None:
-        found = self._sent.pop(ask, None)
-        if found is not None:
-            found[0].sent.pop(ask, None)
-        return found
+        entry = self._sent.pop(ask, None)
+        if entry is not None:
+            entry[0].sent.pop(ask, None)
+        return entry
 
 
-def _ended(one: RoutedAsk) -> ActorGoneError:
-    return ActorGoneError(one.ask.title, one.ask.call_id, "nobody waits for it")
+def _ended(ask: RoutedAsk) -> ActorGoneError:
+    return ActorGoneError(ask.ask.title, ask.ask.call_id, "nobody waits for it")
