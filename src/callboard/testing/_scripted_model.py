@@ -75,7 +75,7 @@ class Numbering:
         for message in history:
             taken.add(message.id)
             if isinstance(message, ToolMessage):
-                taken.add(message.tool_call_id)
+                taken.update([message.tool_call_id])
             elif isinstance(message, AIMessage):
                 taken.update(call["id"] for call in message.tool_calls)
         made: list[ToolCall] = []
