@@ -98,6 +98,34 @@ async def test_hooks_and_prompts_write_to_the_stream() -> None:
     assert await read(agent, "custom", subgraphs=True) == [((), "before"), ((), "prompt"), ((), "after")]
 
 
+MODES = ["values", "updates", "messages", "tasks", "checkpoints", ["updates", "messages", "tasks", "values"]]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_a_step_begins_when_the_reader_has_taken_the_chunks_before_it_and_asks_for_more(mode: Any) -> None:
+    """A reader that stops at the chunk with the model's calls keeps them from running, as in LangGraph."""
+
+    def agent_of(create: Any) -> tuple[Any, Callable[[], tuple[int, int]]]:
+        ran, model = [], ScriptedModel([calls("work"), "done"])
+
+        @tool
+        def work() -> None:
+            """Work."""
+            ran.append("work")
+
+        agent = create(model, [work], checkpointer=InMemorySaver())
+        return agent, lambda: (len(model.requests), len(ran))
+
+    theirs, progress = agent_of(langgraphs_agent)
+    expected = [progress() for _ in theirs.stream(QUESTION, AT, stream_mode=mode)]
+    ours, progress = agent_of(create_react_agent)
+    begun = []
+    async for _ in ours.astream(QUESTION, AT, stream_mode=mode):
+        await anyio.wait_all_tasks_blocked()
+        begun.append(progress())
+    assert begun == expected
+
+
 @versions
 async def test_tool_events_tell_of_each_call(version: Any) -> None:
     recorder = Recorder()
@@ -225,7 +253,8 @@ Leave = Callable[[Any, Recorder], Awaitable[None]]
 
 
 async def by_aclose(stream: AsyncGenerator[Any], recorder: Recorder) -> None:
-    await anext(stream)
+    while "tool-started" not in str(await anext(stream)):
+        pass
     await recorder.wait_for("started")
     await stream.aclose()
 
@@ -233,9 +262,10 @@ async def by_aclose(stream: AsyncGenerator[Any], recorder: Recorder) -> None:
 async def by_an_error_of_the_reader(stream: AsyncGenerator[Any], recorder: Recorder) -> None:
     with pytest.raises(ZeroDivisionError):
         async with aclosing(stream):
-            async for _ in stream:
-                await recorder.wait_for("started")
-                raise ZeroDivisionError
+            async for chunk in stream:
+                if "tool-started" in str(chunk):
+                    await recorder.wait_for("started")
+                    raise ZeroDivisionError
 
 
 async def by_cancelling_the_reader(stream: AsyncGenerator[Any], recorder: Recorder) -> None:
@@ -252,7 +282,7 @@ async def by_cancelling_the_reader(stream: AsyncGenerator[Any], recorder: Record
 async def by_a_timeout_of_the_reader(stream: AsyncGenerator[Any], recorder: Recorder) -> None:
     with anyio.move_on_after(0.2) as scope:
         async for _ in stream:
-            await recorder.wait_for("started")
+            pass
     assert scope.cancelled_caught
 
 
@@ -260,7 +290,7 @@ WAYS = [by_aclose, by_an_error_of_the_reader, by_cancelling_the_reader, by_a_tim
 
 
 @pytest.mark.parametrize("leave", WAYS)
-@pytest.mark.parametrize("mode", ["updates", ["messages", "tools", "custom"]], ids=["updates", "several"])
+@pytest.mark.parametrize("mode", ["tools", ["messages", "tools", "custom"]], ids=["tools", "several"])
 async def test_a_stream_that_is_left_has_ended_its_run(leave: Leave, mode: Any) -> None:
     recorder, before = Recorder(), live_tasks()
     await leave(stuck(recorder, with_cleanup=True).astream(QUESTION, stream_mode=mode), recorder)
@@ -275,7 +305,7 @@ async def test_a_stream_that_is_forgotten_ends_its_run() -> None:
     recorder, before = Recorder(), live_tasks()
 
     async def forget() -> None:
-        async for _ in stuck(recorder).astream(QUESTION):
+        async for _ in stuck(recorder).astream(QUESTION, stream_mode="tools"):
             await recorder.wait_for("started")
             break
 
@@ -296,7 +326,7 @@ async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
 
 def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
     recorder = Recorder()
-    stream = stuck(recorder, with_cleanup=True).stream(QUESTION)
+    stream = stuck(recorder, with_cleanup=True).stream(QUESTION, stream_mode="tools")
     next(stream)
     while not recorder.count("started"):
         threading.Event().wait(0.001)

@@ -256,13 +256,14 @@ async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_
                 await recorder.wait_for("started")
                 reports.append(await agent.drain(0.1))
 
-            async with aclosing(agent.astream(GO, CONFIG, stream_mode="updates")) as stream:
-                assert "agent" in await anext(stream)
+            async with aclosing(agent.astream(GO, CONFIG, stream_mode="tools")) as stream:
+                assert (await anext(stream))["event"] == "tool-started"
                 group.start_soon(drain)
                 if not reads_on:
                     await until(lambda: reports)
                 with pytest.raises(DrainingError) as ended:
-                    await anext(stream)
+                    async for chunk in stream:
+                        assert chunk["event"] == "tool-error"
     assert ended.value.begun
     assert [(one.ended, len(one.unknown)) for one in reports] == [(1, 1)]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint
+from anyio.lowlevel import cancel_shielded_checkpoint
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -107,6 +107,8 @@ class Run:
             self.tell.values(thread.state)
             self._tell_place(thread)
         while nodes := thread.coming:
+            if is_heard:
+                await self.tell.taken()
             if not self._may_begin(nodes):
                 self._stopped()
                 break
@@ -124,7 +126,6 @@ class Run:
                 break
             if is_heard:
                 self._tell_place(thread)
-                await checkpoint()  # the reader gets the events of this step before the next one begins
             if self._stops.after and meets(self._stops.after, nodes):
                 self._stopped()
                 break
@@ -249,6 +250,7 @@ class Run:
         given = self.context.given(node) if send is None else send.payload
         if self.tell.is_heard:
             self.tell.started(place, given)
+            await self.tell.taken()
         # A node may ask a person, like a call.
         config, answers = self.context.config_at(place), self.context.answers_for([name])
         records = {} if record is None else {name: record}

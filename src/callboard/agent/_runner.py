@@ -27,7 +27,7 @@ from callboard._util._suggestions import did_you_mean
 from callboard.agent._run import Run
 from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
 from callboard.agent._run_events import reported, traced
-from callboard.agent._stream import Chunk, Keys, Reader, Teller, handlers_for, printing
+from callboard.agent._stream import Chunk, Keys, Outbox, Reader, Teller, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
 from callboard.conversations._flow import END, TOOLS, Target, admitted, check_sends, parted
@@ -182,20 +182,24 @@ class Runner:
     in_flight: InFlight
     """Runs that are in progress, which `drain` waits for."""
 
-    async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
-        """Run the agent until its model answers, or a person has to be asked; return the ended run."""
+    async def run(self, checkpointer: Any, request: Request, outbox: Outbox | None) -> Run:
+        """Run the agent until its model answers, or a person has to be asked; return the ended run.
+
+        `outbox` is the queue of the run's stream, or `None`.
+        """
         tools, thread_id = self.plan.access, request.config["configurable"].get("thread_id")
         with (
             entered_from(request.door),
             Operation(self.in_flight, grace=tools.grace, thread_id=thread_id) as operation,
         ):
             if not tools.actors.is_needed:
-                return await self._run(checkpointer, request, put)
+                return await self._run(checkpointer, request, outbox)
             async with tools.actors.opened():
-                return await self._run(checkpointer, request, put)
+                return await self._run(checkpointer, request, outbox)
         raise operation.ended_by_drain()
 
-    async def _run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
+    async def _run(self, checkpointer: Any, request: Request, outbox: Outbox | None) -> Run:
+        put: Put | None = None if outbox is None else outbox.put
         put = printing(put, request.prints) if request.prints else put
         config = request.config
         if config["recursion_limit"] < 1:
@@ -225,7 +229,7 @@ class Runner:
                 await self._hold_for_call(thread, outer)
             try:
                 run = await self._begun(thread, saver, request, put, outer)
-                run.context.reporter = reporter
+                run.context.reporter, run.tell.outbox = reporter, outbox
                 handlers: list[Any] = []
                 if put is not None:
                     subgraphs, events = request.subgraphs, request.message_events

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from anyio.lowlevel import checkpoint
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
@@ -60,6 +61,8 @@ class Outbox:
         # Guards all fields: callback handlers put chunks from worker threads.
         self._lock = threading.Lock()
         self._closed = False
+        self._asks = False  # true while the reader waits for a chunk
+        self._taken = self._loop.wakeup()
 
     def put(self, chunk: Chunk) -> None:
         with self._lock:
@@ -75,16 +78,28 @@ class Outbox:
     async def get(self) -> Chunk | None:
         while True:
             with self._lock:
+                self._asks = False
                 if self._chunks:
                     return self._chunks.popleft()
                 if self._closed:
                     return None
                 # A new wakeup under the lock: a `put` after this line sets it, so no chunk is missed.
                 self._wakeup = self._loop.wakeup()
+                self._asks = True
+                self._taken.set()
             await self._wakeup.wait()
 
+    async def taken(self) -> None:
+        """Wait until the reader has taken all chunks and asks for the next one."""
+        while True:
+            with self._lock:
+                if self._asks and not self._chunks:
+                    return
+                self._taken = self._loop.wakeup()
+            await self._taken.wait()
 
-async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]]) -> AsyncGenerator[Chunk]:
+
+async def chunks_of(run: Callable[[Outbox], Awaitable[object]]) -> AsyncGenerator[Chunk]:
     """Start a run in a task of its own and yield the chunks of its stream; at the end, raise the error of the run."""
     outbox = Outbox()
     loop = current_loop()
@@ -93,7 +108,7 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
     async def child(scope: Scope) -> None:
         try:
             with scope:
-                await run(outbox.put)
+                await run(outbox)
         except BaseException as error:
             errors.append(error)
         finally:
@@ -173,6 +188,8 @@ class Teller:
         config: RunnableConfig,
         step: Callable[[], int],
     ) -> None:
+        self.outbox: Outbox | None = None
+        """Queue of the run's own stream, set before the run starts; `None` if only outer graphs have streams."""
         self._readers = readers
         self._schema = schema
         self._keys: Keys = tuple(schema.specs) if keys is None else keys
@@ -180,6 +197,11 @@ class Teller:
         self.is_heard = bool(readers)
         """`True` if there is a reader; without a reader, no chunk is computed."""
         self._of_user = _given_by_user(config) if readers else {}
+
+    async def taken(self) -> None:
+        """Wait until the reader of the run's own stream has taken all chunks and asks for more."""
+        # A reader that stops at a chunk thereby keeps all later steps from beginning, as in LangGraph.
+        await (checkpoint() if self.outbox is None else self.outbox.taken())
 
     def _emit(self, mode: str, payload: Callable[[], object]) -> None:
         """Send an event to the readers of a stream mode; `payload` computes the content, only if there is a reader."""

@@ -53,7 +53,7 @@ async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
     step = await _step_of_reply(run, state, ends_step=ends_step)
     place = run.place(TOOLS)
     if run.by_call and run.is_watched:
-        step.tell_beginning()
+        await step.tell_beginning()
     if run.thread.records:
         # Before the batch: calls that began in a killed process must not start again before their policy has decided.
         await step.settle_unknown()
@@ -155,7 +155,7 @@ class CallStep:
         self._records_each = run.thread.is_kept or self._tells_each or bool(current_observers().calls)
         self._writes: dict[str, list[Write]] = {}
 
-    def tell_beginning(self) -> None:
+    async def tell_beginning(self) -> None:
         """Send to the stream's readers the start of each call, and the results of calls that are already finished."""
         tell = self._run.tell
         for key, call in zip(self.tasks, self._requested.calls, strict=True):
@@ -163,6 +163,8 @@ class CallStep:
         for key, task in self.tasks.items():
             if self._run.thread.known_of(task).is_finished:
                 tell.cached(self._places[key], [self._written_by(key)])
+        if tell.is_heard:
+            await tell.taken()
 
     async def settle_unknown(self) -> None:
         """Apply the policy of each call whose process died before the call ended: fail, run again, or ask a person."""
@@ -212,6 +214,8 @@ class CallStep:
         """Run the batch as one task; streams and callback handlers show its ids `place` and its input `given`."""
         run = self._run
         run.tell.started(place, given)
+        if run.tell.is_heard:
+            await run.tell.taken()
         body = self.run if (entries := run.tools.entries) is None else partial(self._run_within, entries, given)
         try:
             combined = await run.traced(run.config_at(place), body, given, place.node)
