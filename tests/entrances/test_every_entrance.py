@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from callboard import create_agent, create_react_agent
-from tests.http._world import watched_loop
+from tests.helpers import watched_loop
 
 from . import _entrances as entrances
 from ._values import COLUMNS, LONG
@@ -67,7 +67,14 @@ TABLE = {
     "config": (entrances.config, ("done",) * 6),
     "answer of a person": (
         entrances.answer,
-        ("heard a str", "heard a float", "heard a int", "heard a object", "heard a str", "heard a list"),
+        (
+            "The answer has .* with half of a surrogate pair",
+            "heard a float",
+            "heard a int",
+            "heard a object",
+            "heard a str",
+            "heard a list",
+        ),
     ),
     "stored row": (
         entrances.row,

@@ -147,7 +147,9 @@ async def observe(plan: Plan) -> Played:
         agent = _agent_of(played, saver, notes)
         try:
             await agent.ainvoke(given, config, durability=plan.durability)
-        except StorageError as error:
+        except (StorageError, ValueError) as error:
+            if not isinstance(error, StorageError) and "half of a surrogate pair" not in str(error):
+                raise
             played.errors.append(error)
         except BaseException as error:
             if not _is_killed(error):

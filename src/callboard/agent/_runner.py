@@ -37,6 +37,7 @@ from callboard.conversations._snapshots import finished_writes
 from callboard.conversations._storage import Source
 from callboard.conversations._thread import START, Thread
 from callboard.exceptions import CallRejectedError, RunDeadlineExceededError, ThreadBusyError
+from callboard.tools._bounds import broken_text
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import Answers, answers_by_id, is_by_id
 
@@ -77,6 +78,9 @@ async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
 async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     if command.resume is not None and not thread.is_kept:
         raise RuntimeError("Cannot use Command(resume=...) without checkpointer")
+    if (text := broken_text(command.resume)) is not None:
+        # After a crash, the answer would be read as another text, and a call run that nobody has approved.
+        raise ValueError(f"The answer has {text[:80]!r}, with half of a surrogate pair, which no database can store")
     writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
     given_targets: Any = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
     goto = [target for target in given_targets if target]

@@ -3,7 +3,7 @@
 Larger calls are refused one by one.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
@@ -170,22 +170,35 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
 
 def _unstorable_in(args: Mapping[str, Any]) -> str | None:
     """Return a text about a long integer or a lone surrogate in arguments within all limits; `None` without one."""
-    values: list[Any] = [args]
-    while values:
-        value = values.pop()
-        if isinstance(value, dict):
-            values += (*value, *value.values())
-        elif isinstance(value, str) and whole_text(value) is not value:
+    for value in _keys_and_values(args):
+        if isinstance(value, str) and whole_text(value) is not value:
             # Stored as another text, a call that a person was asked about would be another call.
             return "the arguments have half of a surrogate pair, which is no character. Call the tool again without it."
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            values += cast("Collection[Any]", value)
-        elif isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
+        if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
             return (
                 f"the arguments have an integer of {value.bit_length()} bits, at most 64 are allowed. Call the tool "
                 "again with a smaller number, or with a text."
             )
     return None
+
+
+def broken_text(value: object) -> str | None:
+    """Return the first text in a value, at any depth, that has half of a surrogate pair; `None` without one."""
+    return next(
+        (text for text in _keys_and_values(value) if isinstance(text, str) and whole_text(text) is not text), None
+    )
+
+
+def _keys_and_values(value: object) -> Iterator[object]:
+    """Yield the keys and the values in mappings and lists at any depth."""
+    values, containers = [value], set[int]()
+    while values:
+        value = values.pop()
+        if not isinstance(value, (dict, list, tuple, set, frozenset)):
+            yield value
+        elif id(value) not in containers:
+            containers.add(id(value))  # a list may contain itself
+            values += (*value, *value.values()) if isinstance(value, dict) else cast("Collection[Any]", value)
 
 
 def _weigh(parts: Sequence[Any], below: list[Any]) -> int:
