@@ -814,6 +814,36 @@ async def test_a_detector_of_ones_own_knows_texts_and_keys() -> None:
     assert message.artifact["staff"].startswith("<employee:")
 
 
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *((name, PASSWORD) for name in ("DB_PASS", "pass", "dbPass", "credentials", "Cookie", "Set-Cookie", "cookies")),
+        *(("password", number) for number in (20260131, -1234.5)),
+        *(("api_key", several) for several in ([PASSWORD], (PASSWORD, 20260131), {PASSWORD}, [[PASSWORD]])),
+    ],
+)
+def test_the_name_of_a_key_marks_its_value_as_a_secret(name: str, secret: Any) -> None:
+    """A password has no form, and may be a number; a list of them is as secret as each."""
+    shared = {"plain": secret, name: secret}
+    hidden = Redact().redact_value({"nested": [shared]})["nested"][0]
+    assert hidden["plain"] == secret
+    rest = TOKEN.sub("", str(hidden[name]))
+    assert not any(char.isalnum() for char in rest)
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        *({"pass": value} for value in (True, 12, None, "true")),
+        *({name: PASSWORD} for name in ("bypass", "passing", "passenger", "cookie_banner")),
+        {"credentials": "same-origin", "password": ["", 0, None, {"length": 20260131}]},
+    ],
+)
+def test_other_names_and_values_stay(harmless: Any) -> None:
+    """Tools need options and counts."""
+    assert Redact().redact_value(harmless) == harmless
+
+
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_one_middleware_serves_several_loops() -> None:

@@ -186,10 +186,10 @@ def _after(words: Iterable[str], last: str) -> str:
 
 
 _KEY = (
-    r"(?:pass(?:word|wd|phrase|code)|pwd(?<![a-z]pwd)(?!=/)|secret"
+    r"(?:pass(?:word|wd|phrase|code|(?<=[a-z0-9][_-]pass))|pwd(?<![a-z]pwd)(?!=/)|secret"
     rf"|key(?:{_after(_BEFORE_KEY, 'key')})|token(?:{_after(_BEFORE_TOKEN, 'token')}|(?<![\w-]token)))"
 )
-_IS_KEY = re.compile(rf"(?i){_KEY}$")
+_IS_KEY = re.compile(rf"(?i:{_KEY}|(?<![a-z])pass|credentials?|cookies?)$|(?<=[a-z])Pass$")
 _HANDED_ON = re.compile(rf"(?i)(?:[a-z0-9_]{{0,64}}_)?(?:{'|'.join((*_BEFORE_KEY, *_BEFORE_TOKEN))})?{_KEY}")
 _ASSIGNMENT = re.compile(
     rf"{_KEY}(?:\\{{0,3}}[\"'`])?\]?"
@@ -200,6 +200,7 @@ _ASSIGNMENT = re.compile(
 )
 _ABOUT_VALUES = re.compile(
     r"(?i)none|null|true|false|undefined|string|required|optional|redacted|hidden|masked|changeme|placeholder|todo"
+    r"|include|omit|same-origin"
 )
 
 

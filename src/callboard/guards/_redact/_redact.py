@@ -118,11 +118,11 @@ class Redaction:
         if self._kinds:
             note("redacted", kinds=sorted(self._kinds), count=self._kinds.total())
 
-    def _named(self, name: str, text: str) -> str:
+    def _named(self, name: str, text: str) -> str | None:
         for detector in self._keyed:
             if detector.is_key(name) and (detector.check is None or detector.check(text)) and not self._is_token(text):
                 return self._token(detector.name, text)
-        return self.text(text)
+        return None
 
     def _is_token(self, text: str) -> bool:
         match = TOKEN.fullmatch(text)

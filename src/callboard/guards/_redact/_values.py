@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -21,8 +22,8 @@ from callboard.tools._ledger import CallsInterrupted
 
 
 Text = Callable[[str], str]
-Named = Callable[[str, str], str]
-"""Function that gets a dict key or field name and the string under it, and returns the string to put there."""
+Named = Callable[[str, str], str | None]
+"""Function from a dict key or field name, and the text under it, to a token; `None` if the name marks no secret."""
 
 DEEPEST = 64
 """Maximum levels of nesting in which strings are replaced; deeper values are replaced by a note."""
@@ -41,9 +42,9 @@ def walked(
 ) -> Any:
     """Return a copy of a nested value in which the function `text` has replaced each string."""
     # Unchanged parts are shared with the original. Long whole numbers are treated as strings. Ids and names of messages
-    # stay, and so does any object of another kind. `named` replaces strings under a dict key or in a field, and `error`
-    # replaces exceptions.
-    walk = _Walk(text, named or (lambda _, value: text(value)), error or (lambda value: value))
+    # stay, and so does any object of another kind. `named` replaces strings and numbers under a dict key or in a field,
+    # also in a list there, and `error` replaces exceptions.
+    walk = _Walk(text, named or (lambda _, __: None), error or (lambda value: value))
     result = walk.of(value)
     # The copy of a cyclic value has a note in place of the cycle; so return the copy only if a string changed.
     return result if walk.changed else value
@@ -57,8 +58,9 @@ class _Walk:
         self._text = text
         self._named_text = named
         self._error = error
-        # Keyed by `id()`. The value itself is kept as well, because the id of a freed object may be reused.
-        self._done: dict[int, tuple[Any, Any]] = {}
+        # Keyed by `id()` and, for a list, the name before it. The value itself is kept as well, because the id of a
+        # freed object may be reused.
+        self._done: dict[tuple[int, str | None], tuple[Any, Any]] = {}
         self._depth = 0
 
     def of(self, value: Any) -> Any:
@@ -100,33 +102,38 @@ class _Walk:
             return self._dataclass
         return None
 
-    def _inside(self, value: Any, rebuild: Callable[[Any], Any]) -> Any:
-        if id(value) in self._done:
-            return self._done[id(value)][1]
+    def _inside(self, value: Any, rebuild: Callable[[Any], Any], name: str | None = None) -> Any:
+        place = id(value), name
+        if place in self._done:
+            return self._done[place][1]
         if self._depth == DEEPEST:
             return self._noted(value, TOO_DEEP)
-        self._done[id(value)] = value, _CYCLE
+        self._done[place] = value, _CYCLE
         # Registered before its parts are visited: a cycle then finds the note instead of recursing for ever.
         self._depth += 1
         try:
             result = rebuild(value)
         finally:
             self._depth -= 1
-        self._done[id(value)] = value, result
+        self._done[place] = value, result
         return result
 
     def _named(self, name: object, value: Any) -> Any:
-        if isinstance(name, str) and isinstance(value, str):
-            return self._noted(value, self._named_text(name, value))
-        return self.of(value)
+        if not isinstance(name, str):
+            return self.of(value)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._inside(value, partial(self._collection, name=name), name)
+        is_text = isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool))
+        token = self._named_text(name, f"{value}") if is_text else None
+        return self.of(value) if token is None else self._noted(value, token)
 
     def _dict(self, value: dict[Any, Any]) -> Any:
         items = [(self.of(name), self._named(name, item)) for name, item in value.items()]
         same = all(new[0] is old[0] and new[1] is old[1] for new, old in zip(items, value.items(), strict=True))
         return value if same else dict(items)
 
-    def _collection(self, value: Any) -> Any:
-        items = [self.of(item) for item in value]
+    def _collection(self, value: Any, name: str | None = None) -> Any:
+        items = [self._named(name, item) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         if isinstance(value, tuple):
