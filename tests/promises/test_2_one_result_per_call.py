@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId
 from langgraph.types import Command
 
-from callboard import CallPolicy, DuplicateCallIdWarning, Limit, ToolNode, create_react_agent
+from callboard import CallPolicy, DuplicateCallIdWarning, Limit, ToolNode, create_agent, create_react_agent
 from callboard.exceptions import CallCancelledError
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 from tests.helpers import BrokenError, ended, make
@@ -138,13 +138,21 @@ async def test_calls_without_an_id_run_and_have_their_messages() -> None:
 
 
 @pytest.mark.real_clock
-async def test_an_agent_gives_an_id_to_calls_that_have_none() -> None:
+@pytest.mark.parametrize("build", [create_react_agent, create_agent])
+async def test_an_agent_gives_an_id_to_calls_that_have_none(build: Any) -> None:
+    """Providers refuse results with an empty id, and could not tell two of them apart."""
     rec = Recorder()
-    asked: list[Any] = [{"type": "tool_call", "name": "work", "args": {"query": one}, "id": None} for one in "ab"]
-    agent = create_react_agent(ScriptedModel([AIMessage("", tool_calls=asked), "done"]), [rec.tool("work")])
+
+    def ask(_: Any) -> AIMessage:
+        asked: list[Any] = [tool_call("work", "", query=one) for one in "ab"]
+        blocks: list[Any] = [{"type": "tool_use", "id": "", "name": "work", "input": one["args"]} for one in asked]
+        return AIMessage(blocks, tool_calls=asked)
+
+    agent = build(ScriptedModel([ask, "done"]), [rec.tool("work")])
     result = await agent.ainvoke({"messages": [("user", "go")]})
     _, reply, *results, last = result["messages"]
     assert [call["id"] for call in reply.tool_calls] == [message.tool_call_id for message in results]
+    assert [block["id"] for block in reply.content] == [message.tool_call_id for message in results]
     assert len({message.tool_call_id for message in results} - {""}) == 2
     assert [message.content for message in results] == ["a", "b"]
     assert last.content == "done"

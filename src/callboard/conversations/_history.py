@@ -72,7 +72,7 @@ def complete_calls(reply: BaseMessage) -> None:
     for call in calls:
         # Some providers repeat the calls in content blocks, and match results by the ids of the blocks.
         block = next((one for one in blocks if (one.get("id"), one.get("name")) == (call["id"], call["name"])), None)
-        call["id"] = f"call_{uuid4().hex}" if call["id"] is None else whole_text(str(call["id"]))
+        call["id"] = whole_text(str(call["id"])) if call["id"] else f"call_{uuid4().hex}"
         call["name"] = str(call["name"])
         if block is not None:
             blocks.remove(block)
