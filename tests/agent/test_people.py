@@ -3,13 +3,15 @@
 from typing import Any, Literal
 
 import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.errors import UnknownInterruptError
 from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 
-from callboard import create_react_agent
+from callboard import create_agent, create_react_agent
+from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._graphs import ids
@@ -131,6 +133,25 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
         assert complaint([message for message in request if message.id]) is None
     assert shape(last)[-2:] == ["tool:a: yes", "ai:done"]
     assert recorder.count("started") == 1
+
+
+AFTER_MODEL: Any = HumanInTheLoopMiddleware(interrupt_on={"work": True})
+DID_NOT_RUN: dict[str, Any] = {
+    "an approval of callboard": (create_react_agent, {"middleware": [RequireApproval(["work"])]}, "did not run"),
+    "an approval of LangChain": (create_agent, {"middleware": [AFTER_MODEL]}, "did not run"),
+    "a tool that does not exist": (create_react_agent, {"interrupt_before": ["tools"]}, "nope is not a valid tool"),
+}
+
+
+@pytest.mark.parametrize("label", DID_NOT_RUN)
+async def test_a_new_message_before_a_call_began_tells_the_model_that_it_did_not_run(label: str, saver: Any) -> None:
+    """Otherwise the model would look for effects that the call cannot have had, or would not dare to repeat it."""
+    build, options, text = DID_NOT_RUN[label]
+    model = ScriptedModel([calls(("nope" if "exist" in label else "work", {"query": "x"})), "done"])
+    agent = build(model, [Recorder().tool("work")], checkpointer=saver, **options)
+    await agent.ainvoke(QUESTION, AT)
+    await agent.ainvoke(MORE, AT)
+    assert [text in message.text for message in model.requests[1]] == [False, False, True, False]
 
 
 async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_results(saver: Any) -> None:

@@ -148,7 +148,7 @@ class BuiltBodies(NodeBodies):
             return
         thread = self.context.thread
         messages = thread.state.get(MESSAGES) or []
-        repaired = repair(messages, self._whole)
+        repaired = repair(messages, self._whole, self.context.text_about)
         self._whole = repaired.request
         if repaired.conversation != messages:
             await thread.amend([thread.state.replacing(MESSAGES, repaired.conversation)], None, "repair")

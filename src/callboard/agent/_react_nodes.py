@@ -44,7 +44,7 @@ class ReactNodes(NodeBodies):
             return
         thread = self.context.thread
         messages = thread.state.get(MESSAGES) or []
-        repaired = repair(messages, self._whole)
+        repaired = repair(messages, self._whole, self.context.text_about)
         self._whole = repaired.request
         self._is_in_order = repaired.request == messages
         # A different order is for the model alone: the thread keeps its messages as they were added.

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from langchain_core.messages import ToolCall
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
@@ -15,8 +16,10 @@ from callboard.agent._run_events import Body, RunReporter, traced_node
 from callboard.agent._stream import Teller
 from callboard.conversations._channels import Clock, Flow, Schema
 from callboard.conversations._flow import TOOLS
+from callboard.conversations._history import NOT_BEGUN, UNANSWERED
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
+from callboard.tools._unanswered import id_of
 
 Nodes = Sequence[str] | Literal["*"]
 
@@ -123,6 +126,12 @@ class RunContext:
         # LangGraph sends such calls in the step before theirs, and their `remaining_steps` counts from it.
         clock = Clock(self.thread.step + (0 if sent else 1), self.stop)
         return self.plan.schema.given_to(node, self.thread.state, clock)
+
+    def text_about(self, call: ToolCall) -> str:
+        """Return the text for the model about a call that will not run and has no answer."""
+        if id_of(call) in self.thread.not_begun:
+            return NOT_BEGUN
+        return self.tools.text_about_unknown(call) or UNANSWERED
 
     def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
         """Return the user's answers to the open questions of the given tasks, by interrupt id."""

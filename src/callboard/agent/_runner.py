@@ -32,6 +32,7 @@ from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
 from callboard.conversations._flow import END, TOOLS, Target, admitted, check_sends, parted
 from callboard.conversations._journal import Durability, SavedThread
+from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import finished_writes
 from callboard.conversations._storage import Source
@@ -39,7 +40,8 @@ from callboard.conversations._thread import START, Thread
 from callboard.exceptions import CallRejectedError, RunDeadlineExceededError, ThreadBusyError
 from callboard.tools._bounds import broken_text
 from callboard.tools._errors import is_control_flow
-from callboard.tools._ledger import Answers, answers_by_id, is_by_id
+from callboard.tools._ledger import Answers, answers_by_id, digest_in, is_by_id
+from callboard.tools._unanswered import id_of
 
 
 async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
@@ -59,10 +61,25 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     if given and not writes:
         raise _nothing(given)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
     if thread.records:
+        thread.not_begun = _not_begun(thread, flow)
         # Finished tasks of the interrupted step keep their results, although new input does not resume it.
         writes = [*finished_writes(thread), *writes]
     await thread.amend(writes, lambda: [flow.entry], "input")
     return {}, False
+
+
+def _not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
+    """Return the ids of open calls of which a person was asked before they began."""
+    calls = open_calls(thread)
+    if calls and thread.next == (flow.left_out(None, TOOLS, [call for _, call in calls], thread.state),):
+        return frozenset(id_of(call) for _, call in calls)  # a hook after the model asks about all calls of a reply
+    asked = ((call, thread.known_of(key)) for key, call in calls)
+    return frozenset(
+        id_of(call)
+        for call, record in asked
+        # The question of an approval has a digest. A call with an earlier answer may have begun.
+        if record.own and not record.answers and digest_in(record.pending[0].value) is not None
+    )
 
 
 async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:

@@ -5,7 +5,7 @@ Providers refuse answers in another position, which LangGraph passes on. Here th
 Providers also refuse an answer without its call, and a second answer to a call. Here both are left out of requests.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import is_
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
@@ -18,6 +18,11 @@ from callboard.tools._unanswered import Exchange, calls_in, exchanges_in, id_of,
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
     "unknown. Find out before calling the tool again."
+)
+
+NOT_BEGUN = (
+    "Error: this call did not run: a person was asked about it, and the conversation went on without an answer. Call "
+    "the tool again if it is still needed."
 )
 
 MALFORMED = (
@@ -35,7 +40,11 @@ class Repair(NamedTuple):
     """The same without answers that have no call, such as results of calls that a tool has sent, or a second answer."""
 
 
-def repair(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ()) -> Repair:
+def repair(
+    messages: Sequence[BaseMessage],
+    whole: Sequence[BaseMessage] = (),
+    text_about: Callable[[ToolCall], str] = lambda _: UNANSWERED,
+) -> Repair:
     """Return the repaired conversation; messages in between, such as a remark of the user, come after the answers."""
     # `whole` is a conversation that needs no repair: if `messages` begins with it, only the rest is checked.
     begins = all(map(is_, messages, whole)) and len(messages) >= len(whole)
@@ -45,16 +54,16 @@ def repair(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ()) -
     conversation: list[BaseMessage] = []
     request: list[BaseMessage] = []
     for exchange in exchanges_in([message for message in messages if not is_repair(message)]):
-        complete = _made_whole(exchange)
+        complete = _made_whole(exchange, text_about)
         conversation += complete
         if not isinstance(exchange.message, ToolMessage):
             request += complete
     return Repair(conversation, request)
 
 
-def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
+def _made_whole(exchange: Exchange, text_about: Callable[[ToolCall], str]) -> Sequence[BaseMessage]:
     runnable = calls_in(exchange.message)
-    missing = [_error(UNANSWERED if call in runnable else MALFORMED, call) for call in exchange.open_calls()]
+    missing = [_error(text_about(call) if call in runnable else MALFORMED, call) for call in exchange.open_calls()]
     if exchange.is_in_order and not missing:
         return (exchange.message, *exchange.answers)
     return (exchange.message, *exchange.in_call_order([*exchange.answers, *missing]))

@@ -35,7 +35,7 @@ from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
-from callboard.tools._errors import ErrorHandling, only_invalid_arguments
+from callboard.tools._errors import ErrorHandling, only_invalid_arguments, unknown_tool
 from callboard.tools._large_values import MANY_CALLS, run_in_worker
 from callboard.tools._ledger import Ledger
 from callboard.tools._plan import inject, injected_args
@@ -448,6 +448,11 @@ class NodeAccess:
 
     def tool(self, name: str) -> BaseTool | None:
         return self._node.tools_by_name.get(name)
+
+    def text_about_unknown(self, call: ToolCall) -> str | None:
+        """Return the text for the model about a call of a tool that does not exist; `None` if there may be one."""
+        known = self._node.tools_by_name
+        return None if call["name"] in known or self._node._setup.chain else unknown_tool(call, known).text
 
     def policy(self, call: ToolCall) -> CallPolicy:
         return self._node._setup.supervision.terms(call).policy
