@@ -15,7 +15,8 @@ import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 from weakref import ref
 
 from anyio import sleep_until
@@ -69,16 +70,14 @@ class Holder(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
 class LoanTurn:
     """Request for a loan: a nested attempt asks for a permit of an enclosing one. Records whether it was granted."""
 
-    __slots__ = ("borrower", "is_granted", "wake")
-
-    def __init__(self, borrower: Holder) -> None:
-        self.borrower = borrower
-        self.is_granted = False
-        self.wake: Callable[[], object] | None = None
-        """Callback that wakes the waiting attempt when the loan is granted; set by `when_granted`."""
+    borrower: Holder
+    is_granted: bool = False
+    wake: Callable[[], object] | None = None
+    """Callback that wakes the waiting attempt when the loan is granted; set by `when_granted`."""
 
     def when_granted(self, wake: Callable[[], object]) -> None:
         """Call `wake` when the loan is granted, or at once if it is granted already."""
@@ -187,14 +186,11 @@ class Loan:
             turn.wake()
 
 
-class Wait:
+class Wait(NamedTuple):
     """State of an attempt that waits for a permit of a limit, or for a loan of such a permit."""
 
-    __slots__ = ("crowd", "loan")
-
-    def __init__(self, crowd: "Gate | SharedPermit", loan: Loan | None) -> None:
-        self.crowd = crowd
-        self.loan = loan
+    crowd: "Gate | SharedPermit"
+    loan: Loan | None
 
     def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
         """Return the attempts that can end this wait: holders of the limit's permits, and the loan's borrower."""
@@ -225,15 +221,13 @@ class Window:
         return self._starts[-1] + self._per <= now
 
 
+@dataclass(eq=False, slots=True)
 class _Waiter:
     """Call in the queue of a limit; `refused` is the reason if the queue rejects the call."""
 
-    __slots__ = ("awake", "refused", "wakeup")
-
-    def __init__(self, wakeup: Wakeup) -> None:
-        self.wakeup = wakeup
-        self.awake = False
-        self.refused: str | None = None
+    wakeup: Wakeup
+    awake: bool = False
+    refused: str | None = None
 
 
 class Gate:
@@ -609,17 +603,14 @@ AnyGate = Gate | SharedPermit
 """Gate of a limit of this process, or the permit of one attempt at a shared limit."""
 
 
-class Seeing:
+class Seeing(NamedTuple):
     """Pair of a limiter and a function. The limiter's key functions get the `CallContext` that this function makes."""
 
-    __slots__ = ("_context", "_limiter")
-
-    def __init__(self, limiter: Limiter | SharedLimiter, context: Callable[[], CallContext]) -> None:
-        self._limiter = limiter
-        self._context = context
+    limiter: Limiter | SharedLimiter
+    context: Callable[[], CallContext]
 
     def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate | SharedPermit:
-        return self._limiter.gate(call, loop, self._context)
+        return self.limiter.gate(call, loop, self.context)
 
 
 AnyLimiter = Limiter | SharedLimiter | Seeing

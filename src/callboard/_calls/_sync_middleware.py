@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -158,26 +159,22 @@ class SyncMiddleware(Generic[Q, A]):
         self._threads = WorkerThreads(repr(fn), THREADS)
 
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
-        return await _answer_while(partial(self._in_thread, request), call_next)
+        async def run(inbox: _Inbox[Q, A]) -> A:
+            # Without a timeout: the future is always settled or cancelled.
+            return await self._threads.run(lambda: self._fn(request, lambda inner: inbox.ask(inner).answer.result()))
 
-    async def _in_thread(self, request: Q, inbox: _Inbox[Q, A]) -> A:
-        def call(inner: Q) -> A:
-            return inbox.ask(inner).answer.result()  # without a timeout: the future is always settled or cancelled
-
-        return await self._threads.run(partial(self._fn, request, call))
+        return await _answer_while(run, call_next)
 
 
+@dataclass(frozen=True, slots=True)
 class TwoHalves(Generic[Q, A]):
     """Middleware with a sync and an async version; the sync version is used in runs that sync code started."""
 
-    def __init__(
-        self, sync: "SyncMiddleware[Q, A]", awaited: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]
-    ) -> None:
-        self._sync = sync
-        self._awaited = awaited
+    sync: SyncMiddleware[Q, A]
+    awaited: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]
 
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
-        half = self._sync if is_sync_entry() else self._awaited
+        half = self.sync if is_sync_entry() else self.awaited
         return await half(request, call_next)
 
 

@@ -1,6 +1,7 @@
 """Worker threads with a maximum number: `WorkerThreads` for one middleware, `ThreadPermits` for one node."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from callboard._calls._limits import Gate, Limiter
@@ -11,18 +12,18 @@ from callboard._records._policies import Limit
 T = TypeVar("T")
 
 
+@dataclass(eq=False, slots=True)
 class _ThreadPermit:
     """Permit of one worker thread, held until the thread has really ended."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self.is_abandoned = False
+    gate: Gate
+    is_abandoned: bool = False
 
     def thread_abandoned(self) -> None:
         self.is_abandoned = True
 
     def thread_ended(self) -> None:
-        self._gate.leave()
+        self.gate.leave()
 
 
 class WorkerThreads:

@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -166,12 +166,12 @@ class OpenedEngine(Generic[S]):
 _Worker = TypeVar("_Worker")
 
 
+@dataclass(eq=False, slots=True)
 class _Waiting(Generic[_Worker]):
     """Function call that waits until a worker is idle."""
 
-    def __init__(self) -> None:
-        self.answered = anyio.Event()
-        self.worker: _Worker | None = None
+    worker: _Worker | None = None
+    answered: anyio.Event = field(default_factory=anyio.Event)
 
     def tell(self, worker: _Worker | None) -> None:
         self.worker = worker

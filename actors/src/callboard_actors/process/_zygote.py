@@ -13,10 +13,11 @@ import signal
 import struct
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from socket import socket, socketpair
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -126,59 +127,56 @@ def _confinement(settings: Settings) -> "Confinement | None":
     return confinement
 
 
-class _Forks:
-    """Starter of workers that are forks of the zygote."""
+def _fork_worker(
+    settings: Settings,
+    confinement: "Confinement | None",
+    own: Sequence[socket],
+    fds: Sequence[int],
+    *,
+    is_seat: bool,
+) -> int:
+    """Fork a worker and return its process id; raise `OSError` if the fork fails. `own` are the zygote's sockets."""
+    zygote = os.getpid()
 
-    def __init__(self, settings: Settings, confinement: "Confinement | None", own: Sequence[socket]) -> None:
-        self._settings = settings
-        self._confinement = confinement
-        self._own = own
-        self._pid = os.getpid()
+    def work() -> None:
+        sock, output, begun_counter = fds
+        # A process group per worker: signalling it also reaches the processes that a call starts.
+        os.setpgid(0, 0)
+        # The file descriptor is shared with the zygote, which would be woken by this worker's signals.
+        signal.set_wakeup_fd(-1)
+        for name in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(name, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Dies with the zygote. The check below covers a zygote that died before this request took effect.
+        _kernel.signal_when_parent_dies(signal.SIGKILL)
+        if os.getppid() != zygote:
+            os._exit(1)
+        # Orphaned descendants of a worker become its own children. So orphans that reach the zygote are left by workers
+        # that have ended.
+        _kernel.adopt_orphans()
+        # An open copy of the control socket would hide the zygote's death from the pool.
+        for sock_of_zygote in own:
+            sock_of_zygote.close()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        # Before any code of a call. Only these files, stdin, stdout and stderr stay open.
+        if confinement is not None:
+            confinement.enter([sock, begun_counter])
+        _worker.serve(socket(fileno=sock), begun_counter, settings, is_seat=is_seat)
 
-    def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
-        """Fork a worker and return its process id; raise `OSError` if the fork fails."""
-        # In the child process, this becomes the worker and never returns. The signal is blocked across the fork: until
-        # the child has replaced the zygote's handlers, SIGTERM would run them and be lost. It is delivered when the
-        # child unblocks the signal.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        try:
-            pid = os.fork()
-            if not pid:
-                self._become_worker(*fds, is_seat=is_seat)
-            return pid
-        finally:
-            # Only the zygote arrives here; the child exits in `_become_worker`.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-
-    def _become_worker(self, sock: int, output: int, begun_counter: int, *, is_seat: bool) -> NoReturn:
-        def work() -> None:
-            # A process group per worker: signalling it also reaches the processes that a call starts.
-            os.setpgid(0, 0)
-            # The file descriptor is shared with the zygote, which would be woken by this worker's signals.
-            signal.set_wakeup_fd(-1)
-            for name in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
-                signal.signal(name, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            # Dies with the zygote. The check below covers a zygote that died before this request took effect.
-            _kernel.signal_when_parent_dies(signal.SIGKILL)
-            if os.getppid() != self._pid:
-                os._exit(1)
-            # Orphaned descendants of a worker become its own children. So orphans that reach the zygote are left by
-            # workers that have ended.
-            _kernel.adopt_orphans()
-            # An open copy of the control socket would hide the zygote's death from the pool.
-            for sock_of_zygote in self._own:
-                sock_of_zygote.close()
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            os.close(output)
-            # Before any code of a call. Only these files, stdin, stdout and stderr stay open.
-            if self._confinement is not None:
-                self._confinement.enter([sock, begun_counter])
-            _worker.serve(socket(fileno=sock), begun_counter, self._settings, is_seat=is_seat)
-
-        end_after(work)
+    # The signal is blocked across the fork: until the child has replaced the zygote's handlers, SIGTERM would run them
+    # and be lost. It is delivered when the child unblocks the signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        pid = os.fork()
+        if not pid:
+            end_after(work)  # this process is the worker, and never returns
+        return pid
+    finally:
+        # Only the zygote arrives here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 class _Zygote:
@@ -209,7 +207,8 @@ class _Zygote:
             # Frozen objects are not visited by the garbage collector of the forks, so their memory pages stay shared.
             gc.collect()
             gc.freeze()
-            self._start = _Forks(self._settings, confinement, (self._control, self._woken, self._wake)).start
+            own = (self._control, self._woken, self._wake)
+            self._start: Callable[..., int] = partial(_fork_worker, self._settings, confinement, own)
         else:
             self._start = Spawns().start
         self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans

@@ -6,6 +6,7 @@ other body, because only the death of the process ends it.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -19,11 +20,11 @@ class _RayActor(Protocol):
 HostT = TypeVar("HostT", bound=_RayActor)
 
 
+@dataclass(eq=False, slots=True)
 class _WaitingBody(Generic[HostT]):
-    def __init__(self, *, is_sync: bool) -> None:
-        self.is_sync = is_sync
-        self.host: HostT | None = None
-        self.answered = anyio.Event()
+    is_sync: bool
+    host: HostT | None = None
+    answered: anyio.Event = field(default_factory=anyio.Event)
 
     def answer(self, host: HostT | None) -> None:
         self.host = host
@@ -72,7 +73,7 @@ class Places(Generic[HostT]):
         Raises:
             TimeoutError: the wait was hopeless in two checks, one after the other.
         """
-        body = _WaitingBody[HostT](is_sync=is_sync)
+        body = _WaitingBody[HostT](is_sync)
         self._waiting.append(body)
         self._assign()
         was_hopeless = is_hopeless()
