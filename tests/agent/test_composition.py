@@ -185,6 +185,19 @@ async def test_a_change_of_the_inner_state_is_what_the_agent_goes_on_with(saver:
     assert desk.log == ["ask a"]
 
 
+async def test_after_a_change_of_the_inner_state_its_question_takes_the_answer(saver: Any) -> None:
+    desk = Desk()
+    model = ScriptedModel([calls(tool_call("ask", "1", query="a")), calls(tool_call("ask", "2", query="b")), "done"])
+    graph = chain(("worker", create_react_agent(model, desk.tools())), saver=saver)
+    await graph.ainvoke(QUESTION, AT)
+    inner = (await graph.aget_state(AT, subgraphs=True)).tasks[0].state
+    await graph.aupdate_state(inner.config, say("more"))
+    assert list(ids(await graph.ainvoke(Command(resume="yes"), AT))) == ["b"]
+    result = await graph.ainvoke(Command(resume="no"), AT)
+    assert shape(result)[2:4] == ["human:more", "tool:a: yes"]
+    assert shape(result)[-2:] == ["tool:b: no", "ai:done"]
+
+
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
 async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, when: str) -> None:
     desk, model = Desk(), ScriptedModel([calls(tool_call("work", "1", query="x")), "done"])

@@ -252,6 +252,15 @@ async def test_an_update_is_no_approval(node: str | None, values: Any) -> None:
     assert world.ran == []
 
 
+async def test_an_update_leaves_the_question_about_a_call_open() -> None:
+    world = World(batched())
+    question = await world.question()
+    await world.agent.aupdate_state(AT, {"messages": [("user", "more")]})
+    assert [asked.id for asked in (await world.agent.aget_state(AT)).interrupts] == [question]
+    await world.run(Command(resume=APPROVED))
+    assert world.ran == ["/"]
+
+
 @pytest.mark.parametrize("way", ["command", "update"])
 @pytest.mark.parametrize("key", ["messages", "hitl_edited_tool_calls"])
 async def test_a_call_that_changed_after_its_approval_is_asked_about_again(way: str, key: str) -> None:

@@ -32,7 +32,7 @@ from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.tools._unanswered import asked_in
 from tests.helpers import make
 
-from ._savers import AT, complaint, say, scripted, shape
+from ._savers import AT, complaint, say, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -41,7 +41,8 @@ async def work() -> str:
     return "done"
 
 
-async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile() -> None:
+@pytest.mark.parametrize("create", [create_react_agent, create_agent])
+async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile(create: Any) -> None:
     """LangGraph sends messages in the order of arrival, and the provider refuses the thread from then on."""
 
     @tool
@@ -55,7 +56,7 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
         given_to_model.append(messages)
         return calls(("ask", {"query": "really?"})) if len(given_to_model) == 1 else "done"
 
-    agent = scripted([reply], [ask], loop=True, checkpointer=InMemorySaver())
+    agent = create(ScriptedModel([reply], loop=True), [ask], checkpointer=InMemorySaver())
     first = await agent.ainvoke(say("go"), AT)
     asked = [message for message in first["messages"] if isinstance(message, AIMessage)]
     await agent.aupdate_state(AT, {"messages": [HumanMessage("by the way")]})

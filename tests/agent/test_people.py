@@ -1,8 +1,9 @@
 """People in the loop: questions, answers, stops, and changes from outside (promises 2, 5 and 10)."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import pytest
+from langchain.agents import AgentState as LangChainState
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -10,7 +11,7 @@ from langgraph.errors import UnknownInterruptError
 from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 
-from callboard import create_agent, create_react_agent
+from callboard import AgentState, create_agent, create_react_agent
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
@@ -207,6 +208,51 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
     assert sorted(shape(result)[2:4]) == ["tool:no", "tool:x"]
     assert shape(result)[4:] == ["ai:understood"]
     assert recorder.count("started") == 1
+
+
+class Noted(AgentState):
+    note: NotRequired[str]
+
+
+class NotedByLangChain(LangChainState):
+    note: NotRequired[str]
+
+
+UPDATES = {"a note": {"note": "more"}, "a message": {"messages": [("user", "more")]}}
+
+
+@pytest.mark.parametrize("added", UPDATES.values(), ids=UPDATES)
+@pytest.mark.parametrize("create", [create_react_agent, create_agent])
+async def test_an_update_of_the_state_leaves_questions_open(saver: Any, create: Any, added: Any) -> None:
+    """The answer that follows must not be lost, nor asked for again."""
+    asking = Asking()
+    state: Any = Noted if create is create_react_agent else NotedByLangChain
+    twice = calls(("ask", {"query": "a"}), ("ask", {"query": "b"}))
+    agent = create(ScriptedModel([twice, "done"]), asking.tools(), checkpointer=saver, state_schema=state)
+    first = ids(await agent.ainvoke(QUESTION, AT))
+    result = await agent.ainvoke(Command(resume={first["b"]: "no"}), AT)
+    await agent.aupdate_state(AT, added)
+    state = await agent.aget_state(AT)
+    assert (state.next, list(ids({"__interrupt__": state.interrupts}))) == (("tools",), ["a"])
+    result = await agent.ainvoke(Command(resume="yes"), AT)
+    answers = [text for text in shape(result) if text.startswith("tool")]
+    assert (sorted(answers), shape(result)[-1]) == (["tool:a: yes", "tool:b: no"], "ai:done")
+    assert sorted(asking.started) == ["a", "a", "b", "b"]
+
+
+async def test_an_update_that_answers_or_changes_a_call_closes_its_question_alone(saver: Any) -> None:
+    asking = Asking()
+    script = [calls(*[tool_call("ask", name, query=name) for name in "abc"]), "done"]
+    agent = create_react_agent(ScriptedModel(script), asking.tools(), checkpointer=saver)
+    reply = (await agent.ainvoke(QUESTION, AT))["messages"][-1]
+    edited = [{**call, "args": {"query": "other"}} if call["id"] == "b" else call for call in reply.tool_calls]
+    await agent.aupdate_state(AT, {"messages": [reply.model_copy(update={"tool_calls": edited})]})
+    await agent.aupdate_state(AT, {"messages": [ToolMessage("no", tool_call_id="a")]})
+    assert list(ids({"__interrupt__": (await agent.aget_state(AT)).interrupts})) == ["c"]
+    result = await agent.ainvoke(Command(resume="yes"), AT)
+    assert list(ids(result)) == ["other"]
+    result = await agent.ainvoke(Command(resume="no"), AT)
+    assert sorted(shape(result)[2:]) == ["ai:done", "tool:c: yes", "tool:no", "tool:other: no"]
 
 
 async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> None:

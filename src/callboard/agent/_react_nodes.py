@@ -47,8 +47,7 @@ class ReactNodes(NodeBodies):
         repaired = repair(messages, self._whole, self.context.text_about)
         self._whole = repaired.request
         self._is_in_order = repaired.request == messages
-        # A different order is for the model alone: the thread keeps its messages as they were added.
-        if not self._is_in_order and {*map(id, repaired.conversation)} != {*map(id, messages)}:
+        if repaired.conversation != messages:
             await thread.amend([thread.state.replacing("messages", repaired.conversation)], None, "repair")
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:

@@ -35,9 +35,9 @@ class Repair(NamedTuple):
     """Repaired conversation: as the thread keeps it, and as a model reads it."""
 
     conversation: list[BaseMessage]
-    """All messages, with an answer to each call directly after the message that contains the call."""
+    """All messages. If an answer was missing, each answer stands directly after the message that contains its call."""
     request: list[BaseMessage]
-    """The same without answers that have no call, such as results of calls that a tool has sent, or a second answer."""
+    """Messages with each answer directly after its call; without answers that have no call, such as a second answer."""
 
 
 def repair(
@@ -58,7 +58,9 @@ def repair(
         conversation += complete
         if not isinstance(exchange.message, ToolMessage):
             request += complete
-    return Repair(conversation, request)
+    # A different order is for the model alone: the thread keeps its messages as they were added.
+    has_all = {*map(id, conversation)} == {*map(id, messages)}
+    return Repair([*messages] if has_all else conversation, request)
 
 
 def _made_whole(exchange: Exchange, text_about: Callable[[ToolCall], str]) -> Sequence[BaseMessage]:

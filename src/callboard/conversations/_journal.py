@@ -22,6 +22,7 @@ from callboard._calls._observers import current_mark
 from callboard._langgraph._serializers import MEND
 from callboard.conversations._actor_states import ActorStates
 from callboard.conversations._channels import MESSAGES, Schema, State, Write
+from callboard.conversations._flow import Target
 from callboard.conversations._langgraph_threads import (
     kept_records,
     next_nodes,
@@ -64,7 +65,7 @@ from callboard.conversations._storage import (
     unknown_values,
 )
 from callboard.conversations._stored_types import tracked_entry
-from callboard.conversations._thread import START, Following, RecordedThread
+from callboard.conversations._thread import START, RecordedThread
 from callboard.conversations._unstorable import describe_unstorable
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
@@ -202,13 +203,15 @@ class SavedThread(RecordedThread):
             self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
             await self._rebase("fork")
 
-    async def update(self, writes: Iterable[Write], following: Following) -> None:
+    async def update(
+        self, writes: Iterable[Write], following: Sequence[Target], asked: Mapping[str, CallRecord]
+    ) -> None:
         if not self._forks:
-            return await super().update(writes, following)
+            return await super().update(writes, following, asked)
         # One checkpoint holds both the branch and the change, so no run can hold the branch in between.
         await self._refuse_if_held()
         self._forks = False
-        self.take(self._amended(writes, following, "update"), live=True)
+        self.take(self._amended(writes, lambda: following, "update"), live=True)
         return await self._rebase("update")
 
     async def copy(self) -> None:

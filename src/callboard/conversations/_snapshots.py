@@ -4,19 +4,20 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
-from callboard.conversations._channels import MESSAGES, Flow, Write
-from callboard.conversations._flow import END, TOOLS, Target, admitted
+from callboard.conversations._channels import MESSAGES, Flow, State, Write
+from callboard.conversations._flow import END, TOOLS, Target, admitted, parted
 from callboard.conversations._journal import SavedThread, whole
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._storage import FIRST_ID, Move, entries_of, input_in, reading_stored_data
 from callboard.conversations._thread import START, Thread
+from callboard.tools._call_record import CallRecord, keys_of
 
 COPY = "__copy__"
 """Node name that LangGraph reserves: an update of the state with this node name copies the current position."""
@@ -141,10 +142,33 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
     node = as_node or _last_node(thread, flow)
     if node not in (*flow.nodes, START, END):
         raise InvalidUpdateError(f"Node {node} does not exist; there are {', '.join(flow.nodes)}")
-    # Results of finished tasks are kept, whichever node comes next.
     given = thread.schema.writes_of(values)
-    await thread.update([*finished_writes(thread), *given], lambda: _after(thread, flow, node, given))
+    # Results of finished tasks are kept, whichever node comes next.
+    writes = [*finished_writes(thread), *given]
+    state = thread.state.with_writes(writes)
+    asked = _still_asked(thread, flow, state)
+    # An update that leaves a question open does not end the step that waits for its answer.
+    stays = as_node is None and bool(asked) and not thread.sends
+    following = admitted(flow, None, thread.next, state) if stays else _after(state, flow, node, given)
+    nodes = {TOOLS if task in _calls_by_key(flow, state) else task for task in asked}
+    await thread.update(writes, following, asked if nodes <= {*parted(following)[0]} else {})
     return thread.config
+
+
+def _still_asked(thread: Thread, flow: Flow, state: State) -> dict[str, CallRecord]:
+    """Return the records of tasks whose questions stay open if the state of a thread becomes `state`."""
+    before, after = _calls_by_key(flow, thread.state), _calls_by_key(flow, state)
+    # The question of a node may be about all calls of the reply.
+    return {
+        task: record
+        for task, record in thread.records.items()
+        if record.pending and (task in after and after[task] == before.get(task) if task in before else after == before)
+    }
+
+
+def _calls_by_key(flow: Flow, state: State) -> dict[str, ToolCall]:
+    calls = flow.open_calls(state.get(MESSAGES) or [])
+    return dict(zip(keys_of(calls), calls, strict=True))
 
 
 async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
@@ -159,17 +183,17 @@ async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfi
     return thread.config
 
 
-def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> list[Target]:
-    messages = thread.state.get(MESSAGES) or []
+def _after(state: State, flow: Flow, node: str, given: Sequence[Write]) -> list[Target]:
+    messages = state.get(MESSAGES) or []
     if node == START:
         return [flow.entry]
     if node == END:
         # After the end nothing runs, except the model if it has not seen the last message.
         unseen = messages and not isinstance(messages[-1], AIMessage)
         return [flow.entry] if unseen and any(name == MESSAGES for name, _ in given) else []
-    following = flow.following(node, thread.state)
+    following = flow.following(node, state)
     # From outside: an update is no approval, also if it is attributed to the node that asks for one.
-    return [] if following == END else admitted(flow, None, [following], thread.state)
+    return [] if following == END else admitted(flow, None, [following], state)
 
 
 def _last_node(thread: Thread, flow: Flow) -> str:

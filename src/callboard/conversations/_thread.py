@@ -289,12 +289,19 @@ class RecordedThread(Thread):
         place.__dict__.update(self._arrival, records={}, asked_here={})
         return place
 
-    async def update(self, writes: Iterable[Write], following: Following) -> None:
-        """Apply writes to the state between two runs, and record the change; raise `ThreadBusyError` during a run."""
+    async def update(
+        self, writes: Iterable[Write], following: Sequence[Target], asked: Mapping[str, CallRecord]
+    ) -> None:
+        """Apply writes to the state between two runs, and record the change; raise `ThreadBusyError` during a run.
+
+        `asked` are the records of tasks whose questions stay open.
+        """
         # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
         await self.hold(later=True)
         try:
-            await self.amend(writes, following, "update")
+            await self.amend(writes, lambda: following, "update")
+            if asked:
+                await self.asked(asked)
         finally:
             await self.stop()
 
