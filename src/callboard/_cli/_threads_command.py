@@ -18,7 +18,7 @@ from callboard._cli._shown_text import CommandError, as_json, count, named, one_
 from callboard._cli._storage import open_database
 from callboard._cli._view import open_console, text_width
 from callboard.questions import printable
-from callboard.threads import Exchange, StoredThread
+from callboard.threads import StoredThread
 
 _LABEL = 160
 """Maximum width, in terminal cells, of a call that the table of threads shows if the last message has no text."""
@@ -113,27 +113,23 @@ class _Printer:
             self._line(f"({count(left_out, 'message')} before)", "dim")
         shown = {id(message) for message in messages[left_out:]}
         for exchange in conversation.exchanges():
-            if id(exchange.message) in shown:
-                self._exchange(exchange)
-                continue
-            for answer in exchange.answers:
-                if id(answer) in shown:  # its call is among the messages that are left out
-                    self._result(answer)
+            message = exchange.message
+            if id(message) not in shown:
+                for answer in exchange.answers:
+                    if id(answer) in shown:  # its call is among the messages that are left out
+                        self._result(answer)
+            elif isinstance(message, ToolMessage):
+                self._result(message)
+            else:
+                self._speaker(message)
+                if text := message.text.strip():
+                    self._line(text)
+                for call, result in exchange.answers_by_call():
+                    self._call(call["name"], call["args"], call["id"], result)
         if not messages:
             others = f": {_listed(conversation.other_keys)}" if conversation.other_keys else ""
             self._line(f"no messages; the state has {count(len(conversation.other_keys), 'other key')}{others}", "dim")
         self._end()
-
-    def _exchange(self, exchange: Exchange) -> None:
-        message = exchange.message
-        if isinstance(message, ToolMessage):
-            self._result(message)
-            return
-        self._speaker(message)
-        if text := message.text.strip():
-            self._line(text)
-        for call, result in exchange.answers_by_call():
-            self._call(call["name"], call["args"], call["id"], result)
 
     def _result(self, message: ToolMessage) -> None:
         self._speaker(message)

@@ -172,13 +172,11 @@ def child(
         fleet=fleet,
     )
     _check_options(f"child({own})", spec)
-    if fleet is not None:
-        _check_fleet(f"child({own})", spec)
     return spec
 
 
 def _check_options(owner: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error if an option is invalid for every use of the spec; `_check_fleet` has those of a fleet."""
+    """Raise an error if an option is invalid, for every use of the spec."""
     if spec.restart not in RESTARTS:
         raise ValueError(f"{owner}: restart is one of {RESTARTS}, got {spec.restart!r}")
     if not isinstance(cast("object", spec.significant), bool):
@@ -220,14 +218,11 @@ def _check_options(owner: str, spec: ChildSpec[Any]) -> None:
         )
     if (spec.snapshots is not None or spec.save != "at_end") and not keeps_snapshots(spec.kind):
         raise ValueError(f"{owner}: there is nothing to save; {spec.kind.__name__} needs snapshot and restore")
-
-
-def _check_fleet(owner: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error for options that an actor in a fleet of processes cannot have."""
-    fleet = cast("object", spec.fleet)
-    if not has_members_of(Fleet, fleet):
+    if spec.fleet is None:
+        return
+    if not has_members_of(Fleet, cast("object", spec.fleet)):
         raise TypeError(
-            f"{owner}: fleet is one such as PostgresFleet(url, secret=...) of callboard_actors; got {fleet!r}"
+            f"{owner}: fleet is one such as PostgresFleet(url, secret=...) of callboard_actors; got {spec.fleet!r}"
         )
     if spec.is_in_journal:
         raise ValueError(f"{owner}: its state is in the journal of a thread, or its fleet has it; leave one out")

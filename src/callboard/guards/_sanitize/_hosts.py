@@ -104,7 +104,16 @@ class Url:
         if target is None:
             return None
         if self.resolve is not False and not self.private and literal(target.host) is None:
-            await self._check_addresses(target)
+            resolver = system_resolver if self.resolve is True else self.resolve
+            try:
+                addresses = await resolver(target.host, target.port)
+            except (OSError, UnicodeError):
+                addresses = ()
+            if not addresses:
+                raise RefusedError("resolve", "its host has no address")
+            # All addresses must be public, because the tool may connect to any of them.
+            if not all(is_public_address(ipaddress.ip_address(address.partition("%")[0])) for address in addresses):
+                raise RefusedError("address", "its host has an address that is not public")
         return target.url
 
     def _target(self, value: object) -> Target | None:
@@ -123,19 +132,6 @@ class Url:
         if self.ports is not None and target.port not in self.ports:
             raise RefusedError("port", f"its port is not allowed, only {sorted(self.ports)}")
         return target
-
-    async def _check_addresses(self, target: Target) -> None:
-        resolver = system_resolver if self.resolve is True else self.resolve
-        assert callable(resolver)
-        try:
-            addresses = await resolver(target.host, target.port)
-        except (OSError, UnicodeError):
-            addresses = ()
-        if not addresses:
-            raise RefusedError("resolve", "its host has no address")
-        # All addresses must be public, because the tool may connect to any of them.
-        if not all(is_public_address(ipaddress.ip_address(address.partition("%")[0])) for address in addresses):
-            raise RefusedError("address", "its host has an address that is not public")
 
 
 def read_url(value: str, schemes: Collection[str]) -> Target:

@@ -330,8 +330,20 @@ class Sanitize(Middleware):
         arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
         for due in walk.due:
             # The innermost checks come first. A check of a list must not see items that are already refused.
-            if not walk.is_refused(due.place):
-                await _settle(due, walk)
+            if walk.is_refused(due.place):
+                continue
+            before = due.into[due.key]
+            try:
+                after = due.rule(before) if not isinstance(due.rule, (Url, PathIn)) else await due.rule.acheck(before)
+            except Exception as error:
+                if is_control_flow(error):
+                    raise
+                # Any error refuses the value: a check that fails on a hostile value has not approved it.
+                walk.refuse(due.place, _reason(error, due.rule))
+                continue
+            if after is not before and not (isinstance(before, str) and before == after):
+                walk.cleaned.add(dotted(due.place[:1]))
+            due.into[due.key] = after
         if walk.refused:
             return _refusal(request, walk.refused)
         if walk.cleaned:
@@ -426,22 +438,6 @@ def _check_path(option: str, rule_name: str, tools: Iterable[BaseTool]) -> None:
             missing = missing or error
     if missing is not None and not is_found:
         raise ValueError(f"{option}: the rule {rule_name!r} checks nothing: {missing}")
-
-
-async def _settle(due: Due, walk: Walk) -> None:
-    """Run one pending check, and replace the value by the result; if the check fails, record a refusal."""
-    before = due.into[due.key]
-    try:
-        after = due.rule(before) if not isinstance(due.rule, (Url, PathIn)) else await due.rule.acheck(before)
-    except Exception as error:
-        if is_control_flow(error):
-            raise
-        # Any error refuses the value: a check that fails on a hostile value has not approved it.
-        walk.refuse(due.place, _reason(error, due.rule))
-        return
-    if after is not before and not (isinstance(before, str) and before == after):
-        walk.cleaned.add(dotted(due.place[:1]))
-    due.into[due.key] = after
 
 
 def _reason(error: Exception, rule: object) -> RefusedError:

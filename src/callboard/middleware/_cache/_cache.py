@@ -171,7 +171,18 @@ class Cache(Middleware):
         store: BaseCache[Any] | None = None,
         version: str | int | None = None,
     ) -> None:
-        _check_store(store, size, version)
+        if store is None and version is not None:
+            raise ValueError("Cache(version=...) is for results that outlive the process; give it a store: store=...")
+        if store is not None:
+            if not isinstance(cast("object", store), BaseCache):
+                raise TypeError(
+                    "Cache(store=...) takes a LangGraph cache, such as langgraph.cache.sqlite.SqliteCache(path=...); "
+                    f"got {store!r}"
+                )
+            if size is not None:
+                raise ValueError(f"Cache(size={size!r}, store=...): a store has bounds of its own; leave size out")
+            if version is not None and not isinstance(cast("object", version), (str, int)):
+                raise TypeError(f"Cache(version=...) is a text or a number, got {version!r}")
         check_type("Cache(models=...)", models, bool, "True")
         if models and tools is not None:
             raise ValueError(
@@ -472,22 +483,6 @@ class Cache(Middleware):
                 CallboardWarning,
                 stacklevel=2,
             )
-
-
-def _check_store(store: object, size: object, version: object) -> None:
-    if store is None:
-        if version is not None:
-            raise ValueError("Cache(version=...) is for results that outlive the process; give it a store: store=...")
-        return
-    if not isinstance(store, BaseCache):
-        raise TypeError(
-            "Cache(store=...) takes a LangGraph cache, such as langgraph.cache.sqlite.SqliteCache(path=...); got "
-            f"{store!r}"
-        )
-    if size is not None:
-        raise ValueError(f"Cache(size={size!r}, store=...): a store has bounds of its own; leave size out")
-    if version is not None and not isinstance(version, (str, int)):
-        raise TypeError(f"Cache(version=...) is a text or a number, got {version!r}")
 
 
 def _canonical(

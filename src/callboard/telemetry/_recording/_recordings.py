@@ -359,7 +359,11 @@ def _parts(path: Path, lines: Iterable[bytes]) -> Iterator[Part]:
     for number, event in _events(path, lines):
         try:
             if building is None or _begins_part(event):
-                _check_header(event)
+                name = str(event.get("format") or "")
+                if not _begins_part(event) or not name.startswith(_FAMILY):
+                    raise ValueError("not a recording: it does not begin with a header")
+                if name != FORMAT:
+                    raise ValueError(f"the format is {name!r}; this version of callboard reads {FORMAT!r}")
                 if building is not None:
                     yield building.built()
                 building = PartBuilder(event)
@@ -405,14 +409,6 @@ def _parsed(line: bytes) -> Event | None:
 
 def _begins_part(event: Event) -> bool:
     return event.get("event") == "header"
-
-
-def _check_header(event: Event) -> None:
-    name = str(event.get("format") or "")
-    if not _begins_part(event) or not name.startswith(_FAMILY):
-        raise ValueError("not a recording: it does not begin with a header")
-    if name != FORMAT:
-        raise ValueError(f"the format is {name!r}; this version of callboard reads {FORMAT!r}")
 
 
 def _at(path: Path, line: int, what: str) -> ValueError:

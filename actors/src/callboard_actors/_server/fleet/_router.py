@@ -400,49 +400,46 @@ class Router:
         else:
             await asyncio.sleep(_PAUSE)  # this process is no member at the moment, so the server gives it no key
 
-    async def _send(self, route: Route, to: Address, one: RoutedAsk) -> None:
+    async def _send(self, route: Route, to: Address, routed: RoutedAsk) -> None:
         # One at a time: the server takes an ask with a lower number than the last one for a repetition.
         async with self._turns.setdefault(to.owner, asyncio.Lock()):
-            await self._send_now(route, to, one)
+            # A new id for each attempt to send: a late reply to an earlier attempt finds no ask.
+            routed.id, ask = f"{self._member}.{next(self._ids)}", routed.ask
+            try:
+                key, arguments = key_of(ask), arguments_of(ask)
+            except TypeError as error:
+                self._drop(route, routed)
+                routed.fail(error)
+                return
+            number = self._numbers[to.owner] = self._numbers.get(to.owner, 0) + 1
+            contents = AskContents(
+                to.gate, to.token, number, key, ask.handler, ask.title, ask.grace, routed.carried, arguments
+            )
+            frame = self.frame(to.owner, "ask", routed.id, contents)
+            with self._lock:
+                if routed not in route.queue:
+                    return  # cancelled meanwhile
+                route.queue.remove(routed)
+                routed.state, routed.sent_to, routed.is_delivered = "sent", to, False
+                route.sent[routed.id] = routed
+                # Noted before it is sent: the reply may arrive before `send` returns.
+                self._sent[routed.id] = route, routed
+            tries = list[FleetTransport]()
 
-    async def _send_now(self, route: Route, to: Address, one: RoutedAsk) -> None:
-        # A new id for each attempt to send: a late reply to an earlier attempt finds no ask.
-        one.id = f"{self._member}.{next(self._ids)}"
-        try:
-            key, arguments = key_of(one.ask), arguments_of(one.ask)
-        except TypeError as error:
-            self._drop(route, one)
-            one.fail(error)
-            return
-        # Numbers go out in order, because the caller holds the lock of this owner.
-        number = self._numbers[to.owner] = self._numbers.get(to.owner, 0) + 1
-        ask = one.ask
-        said = AskContents(to.gate, to.token, number, key, ask.handler, ask.title, ask.grace, one.carried, arguments)
-        frame = self.frame(to.owner, "ask", one.id, said)
-        with self._lock:
-            if one not in route.queue:
-                return  # cancelled meanwhile
-            route.queue.remove(one)
-            one.state, one.sent_to, one.is_delivered = "sent", to, False
-            route.sent[one.id] = one
-            # Noted before it is sent: the reply may arrive before `send` returns.
-            self._sent[one.id] = route, one
-        tries = list[FleetTransport]()
+            def send(line: FleetTransport) -> Awaitable[bool]:
+                tries.append(line)  # `on_transport` repeats the request on another connection if its answer was lost
+                return line.send(to, number, routed.id, frame)
 
-        def send(line: FleetTransport) -> Awaitable[bool]:
-            tries.append(line)  # `on_transport` repeats the request on another connection if its answer was lost
-            return line.send(to, number, one.id, frame)
-
-        if await self.client.on_transport(send):
-            one.is_delivered = True
-            # Withdrawn while the send was under way: a "cancel" before the ask would have been ignored.
-            if one.is_withdrawn:
-                self.tell(to.owner, "cancel", one.id)
-        else:
-            # Refused at the first try: the owner never had the ask. After a repetition, only a recall can tell.
-            if len(tries) == 1:
-                self._queue_again(route, [one.id])
-            self._suspect(route)
+            if await self.client.on_transport(send):
+                routed.is_delivered = True
+                # Withdrawn while the send was under way: a "cancel" before the ask would have been ignored.
+                if routed.is_withdrawn:
+                    self.tell(to.owner, "cancel", routed.id)
+            else:
+                # Refused at the first try: the owner never had the ask. After a repetition, only a recall can tell.
+                if len(tries) == 1:
+                    self._queue_again(route, [routed.id])
+                self._suspect(route)
 
     def _suspect(self, route: Route) -> None:
         route.is_suspect, route.owner = True, None
@@ -451,11 +448,11 @@ class Router:
         """Recall the sent asks that have not begun, and queue them for the next owner of the key."""
         # Before the awaits: a new suspicion while asks are recalled must not be lost.
         route.is_suspect = False
-        again = [one.id for one in list(route.sent.values()) if await self._is_recalled(one)]
+        again = [routed.id for routed in list(route.sent.values()) if await self._is_recalled(routed)]
         self._queue_again(route, again)
 
-    async def _is_recalled(self, one: RoutedAsk) -> bool:
-        ask, to = one.id, one.sent_to
+    async def _is_recalled(self, routed: RoutedAsk) -> bool:
+        ask, to = routed.id, routed.sent_to
         assert to is not None
         # If the ask may have begun, the server puts this into the own mail, behind any reply: it becomes "unknown".
         marker = self.frame(self._member, "unknown", ask)
@@ -463,17 +460,17 @@ class Router:
 
     def _queue_again(self, route: Route, sent: Sequence[str]) -> None:
         # Forgotten first: a late "moved" or reply under the old id finds nothing.
-        asks = [found[1] for ask in sent if (found := self._forget(ask)) is not None]
+        asks = [entry[1] for ask in sent if (entry := self._forget(ask)) is not None]
         with self._lock:
-            for one in asks:
-                if not one.is_withdrawn:
-                    one.state = "queued"
-                    route.queue.append(one)
+            for routed in asks:
+                if not routed.is_withdrawn:
+                    routed.state = "queued"
+                    route.queue.append(routed)
             # In the order in which the asks were made.
-            route.queue = deque(sorted(route.queue, key=lambda one: one.order))
-        for one in asks:
-            if one.is_withdrawn:
-                one.fail(_ended(one))
+            route.queue = deque(sorted(route.queue, key=lambda routed: routed.order))
+        for routed in asks:
+            if routed.is_withdrawn:
+                routed.fail(_ended(routed))
 
     def note_beat(self) -> None:
         """Start to check whether the receivers of sent asks still own the keys; called after each heartbeat."""
@@ -487,11 +484,17 @@ class Router:
             with self._lock:
                 routes = [route for route in self._routes.values() if route.sent]
             # One question for each route and owner, however many asks were sent.
-            known = [(route, to) for route in routes for to in {one.sent_to for one in route.sent.values()} if to]
-            found = await self.client.on_transport(lambda line: line.still([to for _, to in known])) if known else []
-            for (route, to), is_still in zip(known, found, strict=True):
+            addresses = [
+                (route, to) for route in routes for to in {routed.sent_to for routed in route.sent.values()} if to
+            ]
+            answers = (
+                await self.client.on_transport(lambda line: line.still([to for _, to in addresses]))
+                if addresses
+                else []
+            )
+            for (route, to), is_still in zip(addresses, answers, strict=True):
                 # Asks may have moved to another member while the question was on its way.
-                if not is_still and any(one.sent_to == to for one in route.sent.values()):
+                if not is_still and any(routed.sent_to == to for routed in route.sent.values()):
                     self._suspect(route)
                     self.see_to(route)
         except StorageError as error:
@@ -501,14 +504,14 @@ class Router:
 
     def hear(self, message: Message) -> None:
         """Handle a message of another member about an ask (actor call) that this process has sent."""
-        found = self._sent.get(message.ask)
-        if found is None:
+        entry = self._sent.get(message.ask)
+        if entry is None:
             return  # late: the ask has had its outcome
-        route, one = found
+        route, routed = entry
         if message.what == "begun":
-            one.say(None)
+            routed.say(None)
         elif message.what == "told":
-            one.say(message.said)
+            routed.say(message.said)
         elif message.what == "moved":
             self._queue_again(route, [message.ask])
             route.is_sent_back = True
@@ -518,12 +521,12 @@ class Router:
             # Before the outcome is given, so that nothing can give a second one.
             self._forget(message.ask)
             # "cancelled" without a request from here: the owner's side ended the handler, such as when it lost the key.
-            if message.what == "cancelled" and one.is_withdrawn:
-                one.fail(_ended(one))
+            if message.what == "cancelled" and routed.is_withdrawn:
+                routed.fail(_ended(routed))
             elif message.what in ("unknown", "cancelled"):
-                one.fail(ActorDiedError(one.ask.title, one.ask.call_id, _DEAD))
+                routed.fail(ActorDiedError(routed.ask.title, routed.ask.call_id, _DEAD))
             else:
-                one.settle(message.what, message.said)
+                routed.settle(message.what, message.said)
 
     def _withdraw(self, ask: RoutedAsk) -> None:
         if not self.client.post(lambda: self._end_withdrawn(ask)):
@@ -534,7 +537,7 @@ class Router:
         route = self.route(ask.ask.key)
         if self._drop(route, ask):
             ask.fail(_ended(ask))
-        # An ask that is not delivered yet is cancelled by `_send_now` when it is.
+        # An ask that is not delivered yet is cancelled by `_send` when it is.
         elif ask.id in self._sent and ask.sent_to is not None and ask.is_delivered:
             self.tell(ask.sent_to.owner, "cancel", ask.id)
 
