@@ -20,6 +20,7 @@ from callboard import (
     create_agent,
     create_react_agent,
 )
+from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._savers import AT, QUESTION, complaint
@@ -274,3 +275,24 @@ async def test_a_thread_id_with_a_lone_surrogate_is_refused_in_words(saver: Any,
     agent = make(ScriptedModel(["done"]), [], checkpointer=saver)
     with pytest.raises(ValueError, match=r"thread_id .* has half of a surrogate pair, which no database stores"):
         await agent.ainvoke(QUESTION, {"configurable": {"thread_id": "half \ud83d"}})
+
+
+async def test_no_call_begins_whose_answer_another_call_has_failed_to_store(saver: Any) -> None:
+    """One task writes for all calls of a batch, and gets the error; which one it is differs by run on trio."""
+    paid: list[int] = []
+
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    model = ScriptedModel([calls(("pay", {"amount": 1}), ("pay", {"amount": 2}))], loop=True)
+    agent = create_react_agent(model, [pay], middleware=[RequireApproval()], checkpointer=saver)
+    for number in range(8):
+        place: Any = {"configurable": {"thread_id": str(number)}}
+        first, second = (await agent.ainvoke(QUESTION, place))["__interrupt__"]
+        edit = {"type": "edit", "args": {"action": "pay", "args": {"amount": BIG}}}
+        answers = {first.id: {"type": "accept", "args": None}, second.id: edit}
+        with pytest.raises(StorageError, match="an integer of 65 bits"):
+            await agent.ainvoke(Command(resume=answers), place)
+    assert BIG not in paid

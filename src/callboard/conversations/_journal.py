@@ -259,6 +259,8 @@ class SavedThread(RecordedThread):
         if isinstance(entry, Claimed):
             # Stored before the body starts. A crash afterwards then leaves "unknown", never "has not begun".
             await self._flush(wait=True)
+            if self._refused is not None and entry.task not in self.records:
+                raise self._refused  # another call's task has made the write, and got its error
         elif self._durability != "exit" and not later:
             await self._flush(wait=self._durability == "sync", ends_step=isinstance(entry, Move))
 
