@@ -3,13 +3,15 @@
 `tests/tools/test_invocation_matches_langchain.py` compares kinds of handlers and nested runs with langchain-core.
 """
 
+from contextvars import ContextVar
 from typing import Annotated, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 
-from ._harness import Case, alike, asks, call, tabled, wants
+from ._harness import SYNC, Case, alike, asks, call, tabled, wants
+from ._model import ReplayModel
 
 
 class Recorder(BaseCallbackHandler):
@@ -113,3 +115,57 @@ class Ordered(Recorder):
         starts = sorted(repr(event) for event in self.log if event[0] == "start")
         ends = sorted(event[1].tool_call_id for event in self.log if event[0] == "end")
         return f"{starts} {ends}"
+
+
+SPAN: ContextVar[str] = ContextVar("span", default="nothing")
+
+
+class Spans(Recorder):
+    """Tracer that sets the span of each run, and resets it at the end in the context of the start, as MLflow does."""
+
+    run_inline = False
+    raise_error = True
+
+    def __init__(self, log: list[Any]) -> None:
+        super().__init__(log)
+        self.tokens: dict[Any, Any] = {}
+
+    def _begin(self, name: str, run_id: Any) -> None:
+        if name in ("LangGraph", "agent", "model", "tools", "where"):
+            self.log.append(f"{name} below {SPAN.get()}")
+            self.tokens[run_id] = SPAN.set(name)
+
+    def _end(self, run_id: Any) -> None:
+        if run_id in self.tokens:
+            SPAN.reset(self.tokens.pop(run_id))
+
+    def on_chain_start(self, *args: Any, name: str, run_id: Any, **kwargs: Any) -> None:
+        self._begin(name, run_id)
+
+    def on_chat_model_start(self, *args: Any, run_id: Any, **kwargs: Any) -> None:
+        self._begin("model", run_id)
+
+    def on_tool_start(self, serialized: Any, input_str: str, **kwargs: Any) -> None:
+        self._begin("where", kwargs["run_id"])
+
+    def on_tool_end(self, output: Any, **kwargs: Any) -> None:
+        self._end(kwargs["run_id"])
+
+    def on_chain_end(self, *args: Any, run_id: Any, **kwargs: Any) -> None:
+        self._end(run_id)
+
+    on_llm_end = on_chain_end
+
+
+@alike(modes=[SYNC])
+def test_sync_handlers_of_a_sync_run_are_called_in_one_context(ns: Any) -> Case:
+    """Otherwise a tracer could not end its span, and later runs would be below it."""
+
+    @tool
+    def where(x: int) -> str:
+        """Tell where the tool runs."""
+        return SPAN.get()
+
+    log: list[Any] = []
+    agent = ns.create_react_agent(ReplayModel(asks(call("where", {"x": 1})), "done"), [where])
+    return Case(agent, {"messages": [("user", "go")]}, config={"callbacks": [Spans(log)]}, own_runtime=True, log=log)

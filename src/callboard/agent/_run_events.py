@@ -25,7 +25,7 @@ from callboard._loops._deadline import cleanup
 from callboard._loops._protocol import EventLoop
 from callboard._records._events import RunEvent, RunInfo, RunObserver, RunPhase
 from callboard.conversations._thread import Thread
-from callboard.tools._callbacks import manager_of_run, may_be_traced, own_span, tell
+from callboard.tools._callbacks import HandlerContext, manager_of_run, may_be_traced, own_span, tell
 from callboard.tools._ledger import CallsInterrupted
 
 R = TypeVar("R")
@@ -172,7 +172,7 @@ async def _in_chain_run(
     """Run an agent or a node, report it to callback handlers as a chain run, and return its result."""
     run_id = config.get("run_id") or uuid7()
     about = {"run_id": run_id, "parent_run_id": around.parent_run_id, "tags": around.tags}
-    report = partial(tell, around.handlers)
+    report = partial(tell, around.handlers, HandlerContext())
     with own_span():
         await report("on_chain_start", "ignore_chain", None, given, metadata=around.metadata, name=name, **about)
         try:

@@ -4,14 +4,15 @@ langchain-core's own dispatcher needs asyncio. This one calls the same handlers 
 order: inline handlers first, one by one in the caller's context, then the others concurrently.
 
 Context variables that a handler sets, such as the current span, are visible to the nested run as in LangChain. This
-holds for inline handlers, and for all sync handlers if the run was entered from sync code.
+holds for inline handlers, and for all sync handlers if the run was entered from sync code. Those are then called in one
+context from the start of a run to its end: a handler that resets a variable at the end finds the context of its start.
 """
 
 import inspect
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, Token, copy_context
 from functools import cache, partial
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
@@ -70,30 +71,66 @@ def manager_of_run(
     )
 
 
+class HandlerContext:
+    """Context in which sync handlers of one run are called in a worker thread, if the run was entered from sync code.
+
+    Variables that they change are changed in the task of the run, too.
+    """
+
+    __slots__ = ("_changes", "_context")
+
+    def __init__(self) -> None:
+        self._context: Context | None = None
+        self._changes: dict[ContextVar[Any], Token[Any]] = {}
+
+    async def run(self, fn: Callable[[], object]) -> None:
+        if self._context is None:
+            self._context = copy_context()
+        before = dict(self._context.items())
+        await anyio.to_thread.run_sync(partial(self._context.run, fn))
+        for variable, value in self._context.items():
+            if before.pop(variable, _UNSET) is not value:
+                token = variable.set(value)
+                self._changes.setdefault(variable, token)
+        for variable in before:  # reset to nothing
+            if (first := self._changes.pop(variable, None)) is not None:
+                variable.reset(first)
+
+
 async def tell(
-    handlers: Sequence[BaseCallbackHandler], event: str, ignored: str, /, *args: object, **kwargs: object
+    handlers: Sequence[BaseCallbackHandler],
+    context: HandlerContext,
+    event: str,
+    ignored: str,
+    /,
+    *args: object,
+    **kwargs: object,
 ) -> None:
     """Call the method named by `event` on each callback handler, unless its attribute named by `ignored` is true."""
     wanting = [handler for handler in handlers if not getattr(handler, ignored)]
     for handler in wanting:
         if handler.run_inline:
-            await _tell_one(handler, event, args, kwargs)
+            await _tell_one(handler, context, event, args, kwargs)
     others = [handler for handler in wanting if not handler.run_inline]
     if len(others) == 1 or is_sync_entry():
         for handler in others:
-            await _tell_one(handler, event, args, kwargs)
+            await _tell_one(handler, context, event, args, kwargs)
     elif others:
-        await _tell_together(others, event, args, kwargs)
+        await _tell_together(others, context, event, args, kwargs)
 
 
 async def _tell_together(
-    handlers: Sequence[BaseCallbackHandler], event: str, args: tuple[object, ...], kwargs: dict[str, object]
+    handlers: Sequence[BaseCallbackHandler],
+    context: HandlerContext,
+    event: str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> None:
     errors: list[Exception] = []
 
     async def tell_it(handler: BaseCallbackHandler) -> None:
         try:
-            await _tell_one(handler, event, args, kwargs)
+            await _tell_one(handler, context, event, args, kwargs)
         except Exception as exc:
             errors.append(exc)
 
@@ -106,7 +143,11 @@ async def _tell_together(
 
 
 async def _tell_one(
-    handler: BaseCallbackHandler, event: str, args: tuple[object, ...], kwargs: dict[str, object]
+    handler: BaseCallbackHandler,
+    context: HandlerContext,
+    event: str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> None:
     method: Any = getattr(handler, event)
     try:
@@ -116,7 +157,7 @@ async def _tell_one(
         elif handler.run_inline:
             method(*args, **kwargs)
         elif is_sync_entry():
-            await _in_thread_as_here(partial(method, *args, **kwargs))
+            await context.run(partial(method, *args, **kwargs))
         else:
             await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
     except NotImplementedError as exc:
@@ -125,15 +166,6 @@ async def _tell_one(
         _log.warning("Error in %s.%s callback: %r", type(handler).__name__, event, exc)
         if handler.raise_error:
             raise
-
-
-async def _in_thread_as_here(fn: Callable[[], object]) -> None:
-    """Run a function in a worker thread; then set in this task the context variables that the function has set."""
-    there = copy_context()
-    await anyio.to_thread.run_sync(partial(there.run, fn))
-    for variable, value in there.items():
-        if variable.get(_UNSET) is not value:
-            variable.set(value)
 
 
 # Managers of tools
@@ -236,10 +268,11 @@ class LazySyncManager(LazyManager, CallbackManager):
 class ToolRun:
     """Run of a tool, as reported to callback handlers."""
 
-    __slots__ = ("_tool", "around", "id")
+    __slots__ = ("_context", "_tool", "around", "id")
 
     def __init__(self, tool: BaseTool, manager: AsyncCallbackManager, run_id: UUID | None) -> None:
         self._tool = tool
+        self._context = HandlerContext()
         self.around = manager
         self.id = run_id or uuid7()
 
@@ -278,4 +311,4 @@ class ToolRun:
 
     async def _tell(self, event: str, *args: object, **kwargs: object) -> None:
         kwargs |= {"run_id": self.id, "parent_run_id": self.around.parent_run_id, "tags": self.around.tags}
-        await tell(self.around.handlers, event, "ignore_agent", *args, **kwargs)
+        await tell(self.around.handlers, self._context, event, "ignore_agent", *args, **kwargs)
