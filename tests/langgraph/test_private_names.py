@@ -1,28 +1,38 @@
-"""Every private name of LangGraph that callboard uses still exists, with the meaning that callboard relies on."""
+"""Every private name of other libraries that callboard uses still exists; LangGraph's have the meaning it relies on."""
 
 import ast
+import asyncio
 import functools
+import os
+import re
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import trio
+from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import BaseTool
 from langgraph._internal import _constants
 from langgraph._internal._config import ensure_config
 from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt.tool_node import _InjectedArgs
 from langgraph.runtime import Runtime
-from langgraph.types import Interrupt, _interrupt_id, interrupt
+from langgraph.types import Command, Interrupt, _interrupt_id, interrupt
 from typing_extensions import TypedDict
 from xxhash import xxh3_128_hexdigest
 
@@ -59,13 +69,16 @@ class State(TypedDict, total=False):
     value: str
 
 
-def private_imports(path: Path) -> set[tuple[str, str]]:
-    """Return the private names of LangGraph that a module imports, as (module, name)."""
+@functools.cache
+def parsed(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
+def private_imports(path: Path, *libraries: str) -> set[tuple[str, str]]:
+    """Return the private names of libraries, by default of LangGraph, that a module imports, as (module, name)."""
     found: set[tuple[str, str]] = set()
-    if "langgraph" not in (text := path.read_text()):
-        return found
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "langgraph":
+    for node in parsed(path):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (libraries or ("langgraph",)):
             private_module = any(part.startswith("_") for part in str(node.module).split("."))
             found |= {(str(node.module), a.name) for a in node.names if private_module or a.name.startswith("_")}
     return found
@@ -107,9 +120,56 @@ def test_only_one_module_uses_private_names() -> None:
     assert users <= DOOR
 
 
-def test_every_private_name_that_is_used_exists() -> None:
-    for module, name in [found for path in DOOR for found in private_imports(path)]:
+def test_every_private_name_that_is_imported_exists() -> None:
+    libraries = ("langgraph", "langchain_core", "langsmith", "anyio", "trio", "asyncio")
+    for module, name in {found for path in SOURCES.rglob("*.py") for found in private_imports(path, *libraries)}:
         assert hasattr(import_module(module), name), f"{module}.{name}"
+
+
+OWNERS: dict[str, Any] = {
+    **dict.fromkeys(
+        ("_arun", "_filter_injected_args", "_injected_args_keys", "_parse_input", "_to_args_and_kwargs"), BaseTool
+    ),
+    **dict.fromkeys(("_awrap_tool_call", "_wrap_tool_call"), ToolNode([])),
+    "_asdict": NamedTuple("_", [("x", int)]),
+    **dict.fromkeys(("_current_frames", "_getframe"), sys),
+    "_allowed_msgpack_modules": JsonPlusSerializer(),
+    "_callback": asyncio.Handle,
+    "_callbacks": asyncio.Task,
+    "_cancel_status": trio.lowlevel.Task,
+    "_core": trio,
+    "_cursor": PostgresSaver,
+    "_exit": os,
+    "_get_ls_params": BaseChatModel,
+    "_get_running_loop": asyncio,
+    "_optional_state_args": SimpleNamespace(**_InjectedArgs.__dataclass_fields__),
+    "_update_as_tuples": Command,
+}
+"""Private attributes of other libraries that are used, and objects that have them."""
+
+
+PRIVATE = re.compile("_[^_].*").fullmatch
+
+
+def test_every_private_attribute_that_is_used_exists(request: pytest.FixtureRequest) -> None:
+    """A new attribute of another library must be added to the table of this test."""
+    owners = {**OWNERS, "_fixtureinfo": request.node}
+    used: set[str] = set()
+    own: set[str] = set()
+    for node in (node for path in SOURCES.rglob("*.py") for node in parsed(path)):
+        match node:
+            case ast.Attribute(attr=name, ctx=ast.Load()) if PRIVATE(name):
+                used.add(name)
+            case ast.Call(func=ast.Name("getattr"), args=[_, ast.Constant(str(name)), *_]) if PRIVATE(name):
+                used.add(name)
+            case ast.Attribute(attr=name) | ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.arg(name):
+                own.add(name)
+            case ast.ClassDef(name) | ast.Name(name, ast.Store()):
+                own.add(name)
+            case _:
+                pass
+    assert used - own == owners.keys()
+    assert [name for name, owner in owners.items() if not hasattr(owner, name)] == []
 
 
 def test_an_interrupt_is_named_after_its_namespace_and_the_answers_before_it() -> None:
