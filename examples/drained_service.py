@@ -22,12 +22,18 @@ from threading import Thread
 import anyio
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from callboard import Agent, CallPolicy, DrainingError, ToolNode, create_react_agent, drain_on_signal
 from callboard.testing import ScriptedModel, calls
+
+MAX_BODY = 20_000
+"""Bytes of a request's body."""
 
 
 def agent_in(directory: Path) -> Agent:
@@ -54,6 +60,21 @@ def agent_in(directory: Path) -> Agent:
     return create_react_agent(ScriptedModel([say], loop=True), node, checkpointer=f"sqlite:///{directory / 'agent.db'}")
 
 
+async def text_of(request: Request) -> str:
+    """Return the text in the JSON of a request; raise HTTPException for another type, and for a long body."""
+    # Any web page may send other types than JSON without being asked: the browser of a user would send them.
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        raise HTTPException(415, "send application/json")
+    body = b""
+    async for part in request.stream():  # `request.body()` would keep a body of any length; its header may lie
+        if len(body := body + part) > MAX_BODY:
+            raise HTTPException(413, f"send at most {MAX_BODY} bytes")
+    try:
+        return str(json.loads(body)["text"])
+    except (ValueError, RecursionError, TypeError, KeyError):
+        raise HTTPException(400, 'send {"text": "..."}') from None
+
+
 def service(directory: Path, seconds: float) -> Starlette:
     """Return the application."""
     agent = agent_in(directory)
@@ -70,7 +91,7 @@ def service(directory: Path, seconds: float) -> Starlette:
 
     async def chat(request: Request) -> JSONResponse:
         """Send a message to a thread; an empty text continues the thread."""
-        text = (await request.body()).decode()
+        text = await text_of(request)
         given = {"messages": [("user", text)]} if text else None
         try:
             result = await agent.ainvoke(given, {"configurable": {"thread_id": request.path_params["thread"]}})
@@ -79,7 +100,10 @@ def service(directory: Path, seconds: float) -> Starlette:
         questions = [str(one.value) for one in result.get("__interrupt__", ())]
         return JSONResponse({"answer": str(result["messages"][-1].content), "questions": questions})
 
-    app = Starlette(routes=[Route("/ready", ready), Route("/{thread}", chat, methods=["POST"])], lifespan=lifespan)
+    # A page of another site may have a name that resolves to here.
+    hosts_only = Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])
+    routes = [Route("/ready", ready), Route("/{thread}", chat, methods=["POST"])]
+    app = Starlette(routes=routes, lifespan=lifespan, middleware=[hosts_only])
     return app
 
 
@@ -113,7 +137,8 @@ def start(directory: Path, port: int, seconds: float = 20.0) -> "subprocess.Pope
 def ask(port: int, method: str, path: str, text: str = "") -> tuple[int, dict]:
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request(method, path, body=text.encode())
+        body = json.dumps({"text": text}) if method == "POST" else None
+        connection.request(method, path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response.status, json.loads(response.read())
     finally:

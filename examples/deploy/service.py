@@ -3,12 +3,15 @@
 python service.py    serves on PORT until SIGTERM; the exit code tells whether all runs finished
 
 HOST, PORT               the address, by default 0.0.0.0 and 8000
+METRICS_PORT             the port of the metrics, by default 9464; no client should reach it
+ALLOWED_HOSTS            the names by which clients reach the service, by default `localhost 127.0.0.1`
 DATABASE_URL             PostgreSQL for conversations, limits and baskets; by default they live in this process
 CALLBOARD_FLEET_SECRET   the secret of the fleet, at least 16 bytes; needed with DATABASE_URL
 AGENT_MODEL              a model, such as `openai:gpt-5-mini`; by default a script answers
 DRAIN_SECONDS            time that running calls have after SIGTERM, by default 20
 """
 
+import json
 import os
 import signal
 import sys
@@ -22,10 +25,13 @@ from circuits import Circuits
 from opentelemetry import metrics
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import start_http_server
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from callboard import (
@@ -124,16 +130,27 @@ async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         yield
 
 
+async def text_of(request: Request) -> str:
+    """Return the text in the JSON of a request; raise HTTPException for another type, and for a long body."""
+    # Any web page may send other types than JSON without being asked: the browser of a user would send them.
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        raise HTTPException(415, "send application/json")
+    body = b""
+    async for part in request.stream():  # `request.body()` would keep a body of any length; its header may lie
+        if len(body := body + part) > MAX_BODY:
+            raise HTTPException(413, f"send at most {MAX_BODY} bytes")
+    try:
+        return str(json.loads(body)["text"])
+    except (ValueError, RecursionError, TypeError, KeyError):
+        raise HTTPException(400, 'send {"text": "..."}') from None
+
+
 async def chat(request: Request) -> JSONResponse:
     """Send a message to a thread; an empty text continues the thread.
 
     A real service checks here who sends it, and whether the thread is theirs.
     """
-    body = b""
-    async for part in request.stream():  # `request.body()` would keep a body of any length; its header may lie
-        if len(body := body + part) > MAX_BODY:
-            return JSONResponse({"error": f"send at most {MAX_BODY} bytes"}, 413)
-    text = body.decode(errors="replace")
+    text = await text_of(request)
     given = {"messages": [("user", text)]} if text else None
     config = {"configurable": {"thread_id": request.path_params["thread"]}}
     try:
@@ -157,17 +174,15 @@ async def live(_: Request) -> JSONResponse:
     return JSONResponse({"live": True})
 
 
-def scrape(_: Request) -> Response:
-    """Return the metrics in the format of Prometheus; a plain function, so it runs in a thread."""
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
-
-
+# Not for the probes, which name the address of the pod. A page of another site may have a name that resolves to here.
+hosts_only = Middleware(
+    TrustedHostMiddleware, allowed_hosts=os.environ.get("ALLOWED_HOSTS", "localhost 127.0.0.1").split()
+)
 app = Starlette(
     routes=[
         Route("/ready", ready),
         Route("/live", live),
-        Route("/metrics", scrape),
-        Route("/threads/{thread}", chat, methods=["POST"]),
+        Route("/threads/{thread}", chat, methods=["POST"], middleware=[hosts_only]),
     ],
     lifespan=lifespan,
 )
@@ -179,10 +194,12 @@ def end(number: int, _: object) -> None:
 
 
 if __name__ == "__main__":
+    host = os.environ.get("HOST", "0.0.0.0")
+    start_http_server(int(os.environ.get("METRICS_PORT", "9464")), addr=host)
     signal.signal(signal.SIGTERM, end)  # uvicorn has a handler of its own, and raises the signal again at its end
     uvicorn.run(
         app,
-        host=os.environ.get("HOST", "0.0.0.0"),
+        host=host,
         port=int(os.environ.get("PORT", "8000")),
         log_level="warning",
         limit_concurrency=200,

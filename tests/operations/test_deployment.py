@@ -4,6 +4,7 @@ There is no Docker and no Kubernetes in these tests. `hadolint` and `kubernetes-
 installed; the commands of the Dockerfile run in an empty folder.
 """
 
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -95,21 +96,23 @@ def test_the_pre_stop_hook_lasts_longer_than_a_readiness_probe_needs_to_fail() -
 
 def test_probes_ask_for_what_the_service_answers() -> None:
     probes = {kind: container()[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
-    [port] = container()["ports"]
+    port = container()["ports"][0]
 
     assert probes["readiness"]["path"] == "/ready"
     assert probes["liveness"]["path"] == "/live"
     assert {one["path"] for one in probes.values()} <= paths()
     assert {one["port"] for one in probes.values()} == {port["name"]}
-    assert manifests()["Deployment"]["spec"]["template"]["metadata"]["annotations"]["prometheus.io/path"] in paths()
     assert re.findall(r"localhost:8000(/\w+)", compose()["healthcheck"]["test"][-1]) == ["/ready"]
 
 
 def test_every_port_is_the_one_of_the_service() -> None:
-    [default] = re.findall(r'environ.get\("PORT", "(\d+)"\)', SERVICE)
+    default, metrics = (
+        re.findall(rf'environ.get\("{name}", "(\d+)"\)', SERVICE)[0] for name in ("PORT", "METRICS_PORT")
+    )
 
     assert values("EXPOSE") == [default]
-    assert [one["containerPort"] for one in container()["ports"]] == [int(default)]
+    assert [one["containerPort"] for one in container()["ports"]] == [int(default), int(metrics)]
+    assert manifests()["Deployment"]["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"] == metrics
     assert compose()["ports"][0].endswith(f":{default}")
 
 
@@ -279,11 +282,12 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def ask(port: int, path: str, text: str | None = None) -> tuple[int, str]:
+def ask(port: int, path: str, text: str | None = None, **headers: str) -> tuple[int, str]:
     """Return status and body; a refused connection is status 0, and a failed probe for Kubernetes."""
-    data = None if text is None else text.encode()
+    data = None if text is None else json.dumps({"text": text}).encode()
+    headers = {"Content-Type": "application/json", **headers}
     try:
-        with urlopen(Request(f"http://127.0.0.1:{port}{path}", data), timeout=30) as response:
+        with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, headers), timeout=30) as response:
             return response.status, response.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
@@ -291,33 +295,45 @@ def ask(port: int, path: str, text: str | None = None) -> tuple[int, str]:
         return 0, ""
 
 
+class Replica(NamedTuple):
+    """Process of the service, and its ports."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    metrics_port: int
+
+
 @contextmanager
-def replica(
-    folder: Path = DEPLOY, python: str = sys.executable, **variables: str
-) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+def replica(folder: Path = DEPLOY, python: str = sys.executable, **variables: str) -> Iterator[Replica]:
     """Run the service in a folder; its environment has the variables and nothing else of the tests."""
-    port = _free_port()
+    port, metrics_port = _free_port(), _free_port()
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    environment |= {"HOST": "127.0.0.1", "PORT": str(port), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    environment |= {"HOST": "127.0.0.1", "PORT": str(port), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"METRICS_PORT": str(metrics_port), **variables}
     with subprocess.Popen([python, "service.py"], cwd=folder, env=environment) as process:
         try:
             deadline = time.monotonic() + READY
             while ask(port, "/ready")[0] != 200:
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
-            yield process, port
+            yield Replica(process, port, metrics_port)
         finally:
             process.kill()
 
 
-def _ends_well(process: "subprocess.Popen[bytes]", port: int) -> None:
+def scraped(service: Replica) -> str:
+    return ask(service.metrics_port, "/metrics")[1]
+
+
+def _ends_well(service: Replica) -> None:
     """Send SIGTERM during a call: probes fail, the call is answered, and the exit code is 0."""
+    process, port, _ = service
     answers: list[Any] = []
     client = Thread(target=lambda: answers.append(ask(port, "/threads/last", "pack 8 2")))
     client.start()
     deadline = time.monotonic() + READY
     running = 'callboard_calls_in_flight{gen_ai_tool_name="pack"'
-    while not any(line.startswith(running) and line.endswith(" 1.0") for line in ask(port, "/metrics")[1].splitlines()):
+    while not any(line.startswith(running) and line.endswith(" 1.0") for line in scraped(service).splitlines()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
@@ -335,11 +351,24 @@ def _ends_well(process: "subprocess.Popen[bytes]", port: int) -> None:
 def test_the_service_is_ready_until_sigterm_then_drains_and_ends_with_0() -> None:
     """Without a database, one replica runs by itself."""
     pytest.importorskip("opentelemetry.exporter.prometheus")
-    with replica() as (process, port):
-        assert ask(port, "/live")[0] == 200
-        assert ask(port, "/threads/1", "pack 7 0") == (200, '{"answer":"order 7 is packed"}')
-        assert "gen_ai_execute_tool_duration_seconds_count" in ask(port, "/metrics")[1]
-        _ends_well(process, port)
+    with replica() as service:
+        assert ask(service.port, "/live")[0] == 200
+        assert ask(service.port, "/threads/1", "pack 7 0") == (200, '{"answer":"order 7 is packed"}')
+        assert "gen_ai_execute_tool_duration_seconds_count" in scraped(service)
+        _ends_well(service)
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+def test_the_service_takes_no_message_from_a_page_of_another_site_and_shows_it_no_metrics() -> None:
+    """A browser sends a text without asking the service first, and a name of a site may resolve to the service."""
+    pytest.importorskip("opentelemetry.exporter.prometheus")
+    with replica() as (_, port, _):
+        assert ask(port, "/threads/1", "add tea", **{"Content-Type": "text/plain"})[0] == 415
+        assert ask(port, "/threads/1", "add tea", Host="attacker.example")[0] == 400
+        assert ask(port, "/threads/1", "x" * 20_000)[0] == 413
+        assert ask(port, "/metrics")[0] == 404
+        assert ask(port, "/ready", Host="10.0.0.1")[0] == 200
 
 
 @pytest.mark.real_clock
@@ -349,11 +378,11 @@ def test_replicas_share_conversations_limits_and_baskets() -> None:
     pytest.importorskip("opentelemetry.exporter.prometheus")
     with running_postgres() as server:
         shared = {"DATABASE_URL": server.new_database(), "CALLBOARD_FLEET_SECRET": SECRET}
-        with replica(**shared) as (first, one), replica(**shared) as (_, other):
-            told = [ask(one, "/threads/ada", "add tea")[1], ask(other, "/threads/ada", "add jam")[1]]
-            _ends_well(first, one)
-            with replica(**shared) as (_, new):
-                told.append(ask(new, "/threads/ada", "add milk")[1])
+        with replica(**shared) as first, replica(**shared) as other:
+            told = [ask(first.port, "/threads/ada", "add tea")[1], ask(other.port, "/threads/ada", "add jam")[1]]
+            _ends_well(first)
+            with replica(**shared) as new:
+                told.append(ask(new.port, "/threads/ada", "add milk")[1])
 
     assert told == [f'{{"answer":"ada has {things}"}}' for things in ("tea", "tea, jam", "tea, jam, milk")]
 
@@ -376,8 +405,8 @@ def test_the_commands_of_the_dockerfile_work_in_an_empty_folder(tmp_path: Path) 
     subprocess.run(command, cwd=tmp_path, env=environment, shell=True, check=True, capture_output=True, timeout=500)
     shutil.rmtree(tmp_path / "dist")
 
-    with replica(tmp_path, str(tmp_path / "venv" / "bin" / "python"), PYTHONPATH="") as (process, port):
-        _ends_well(process, port)
+    with replica(tmp_path, str(tmp_path / "venv" / "bin" / "python"), PYTHONPATH="") as service:
+        _ends_well(service)
 
 
 @pytest.mark.real_clock
