@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from callboard.extend import install_command
+
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = [ROOT, ROOT / "actors"]
 each = pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=["callboard", "callboard-actors"])
@@ -75,4 +77,4 @@ def test_a_store_without_its_client_library_names_the_extra(package: str, cls: s
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert f"callboard-actors[{extra}]" in done.stdout
+    assert install_command("callboard-actors", extra) in done.stdout

@@ -16,6 +16,7 @@ Middleware that waits, computes or shares state finds functions for that here, t
   `common_time` is a clock for state that several event loops share. `WorkerThreads` run code that blocks, and
   `shielded` work goes on while its call is cancelled. `run_on_asyncio` calls a library that needs asyncio;
   `is_sync_entry` tells that the run began in sync code, so that sync clients should be used.
+- `install_command` names the packages of an extra, for the error of a missing one.
 """
 
 from callboard._calls._call import waiting
@@ -40,6 +41,7 @@ from callboard._records._policies import (
     actor_behind,
 )
 from callboard._util._canonical import digest
+from callboard._util._extras import install_command
 from callboard._web._addresses import Address, Resolver, is_public, is_public_address, literal, system_resolver
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import EngineError
@@ -74,6 +76,7 @@ __all__ = [
     "digest",
     "dispatch_event",
     "inject_context",
+    "install_command",
     "is_public",
     "is_public_address",
     "is_sync_entry",

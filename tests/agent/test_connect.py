@@ -124,7 +124,7 @@ def test_a_missing_driver_is_named_with_what_brings_it(
         monkeypatch.delitem(sys.modules, f"callboard.conversations.{name}", raising=False)
 
     for make in (saver_of, store_of):
-        with pytest.raises(ImportError, match=rf"pip install 'callboard\[{extra}\]'"):
+        with pytest.raises(ImportError, match=rf"pip install 'langgraph-checkpoint-{extra}<"):
             make(url)
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from callboard import ToolNode, create_react_agent
 from callboard._cli._app import app
 from callboard._cli._demo import Session
+from callboard.extend import install_command
 from callboard.testing import ScriptedModel, calls
 
 from ._commands import PATIENCE, Project, environment, stop
@@ -124,7 +125,7 @@ def test_without_the_extra_one_line_says_what_to_install(module: str) -> None:
     finished = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     assert (finished.returncode, finished.stdout) == (1, "")
-    assert finished.stderr == f"The callboard command needs {module}: pip install 'callboard[cli]'\n"
+    assert finished.stderr == f"The callboard command needs {module}: {install_command('callboard', 'cli')}\n"
 
 
 async def test_a_task_that_is_left_over_is_found_and_named() -> None:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from callboard.extend import install_command
 from callboard_actors.http import GuardedTransport, fetch_tool
 
 WRONG = [
@@ -56,7 +57,7 @@ def test_a_missing_extra_is_named(package: str) -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, capture_output=True, text=True)
 
-    assert run.stderr.strip() == f"callboard_actors.http needs {package}: pip install 'callboard-actors[http]'"
+    assert run.stderr.strip() == f"callboard_actors.http needs {package}: {install_command('callboard-actors', 'http')}"
 
 
 def test_neither_the_package_nor_the_tool_loads_what_is_not_used() -> None:

@@ -61,7 +61,7 @@ def test_numbers_out_of_range_are_refused(option: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("sys.modules['mcp'] = None; import callboard_actors.mcp", "pip install 'callboard-actors[mcp]'"),
+        ("sys.modules['mcp'] = None; import callboard_actors.mcp", "pip install 'jsonschema<5,>=4.20' 'mcp<3,>=2.3'"),
         ("import callboard_actors.mcp; assert 'mcp' not in sys.modules; print('lazy')", "lazy"),
     ],
     ids=["without the extra it says how to install it", "the SDK takes long to load, and the room alone does not"],

@@ -96,7 +96,7 @@ def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch)
     result = CliRunner().invoke(app, ["mcp_fine:tools", "--app-dir", str(folder)])
 
     assert result.exit_code == WRONG
-    assert "an MCP server needs mcp: pip install 'callboard-actors[mcp]'" in result.stderr
+    assert "an MCP server needs mcp: pip install 'jsonschema<5,>=4.20' 'mcp<3,>=2.3'" in result.stderr
 
 
 @pytest.mark.exhaustive

@@ -16,6 +16,7 @@ from pydantic import create_model
 
 from callboard import ToolNode
 from callboard._util._extras import require
+from callboard.extend import install_command
 from callboard.guards import (
     DEFAULT_DETECTORS,
     Detector,
@@ -50,22 +51,26 @@ NEEDS: dict[str, tuple[Make, str, str]] = {
     "Redact, by default": (
         Redact,
         "phonenumbers",
-        r"with 'phone' needs phonenumbers: .*\[redact\]'.* not in \['phone'\]",
+        r"with 'phone' needs phonenumbers: .*'phonenumbers<10,>=9'.* not in \['phone'\]",
     ),
-    "phone": (lambda: Redact(["phone"]), "phonenumbers", r"with 'phone' needs phonenumbers: .*callboard\[redact\]"),
-    "iban": (lambda: Redact(["email", "iban"]), "schwifty", r"with 'iban' needs schwifty: .*callboard\[redact\]"),
+    "phone": (lambda: Redact(["phone"]), "phonenumbers", r"with 'phone' needs phonenumbers: .*'phonenumbers<10,>=9'"),
+    "iban": (lambda: Redact(["email", "iban"]), "schwifty", r"with 'iban' needs schwifty: .*'schwifty>="),
     "a vault": (lambda: Redact(["email"]), "cachetools", r"MemoryVault\(...\) needs cachetools: .*, or .*StoreVault"),
-    "MemoryVault": (MemoryVault, "cachetools", r"MemoryVault\(...\) needs cachetools: .*callboard\[redact\]"),
-    "Cache": (lambda: Cache(["search"]), "cachetools", r"Cache\(...\) needs cachetools: .*callboard\[middleware\]"),
-    "OutputBudget": (OutputBudget, "cachetools", r"OutputBudget\(...\) needs cachetools: .*callboard\[middleware\]"),
-    "Url": (Url, "idna", r"Url\(...\) needs idna: pip install 'callboard\[middleware\]'"),
-    "spans": (lambda: Tracing(capture=True), "phonenumbers", r"Redact\(\): .*callboard\[redact\].*redact=False"),
+    "MemoryVault": (
+        MemoryVault,
+        "cachetools",
+        r"MemoryVault\(...\) needs cachetools: .*'cachetools<9,>=5.5' 'phonenumbers",
+    ),
+    "Cache": (lambda: Cache(["search"]), "cachetools", r"Cache\(...\) needs cachetools: .*'cachetools<9,>=5.5' 'idna"),
+    "OutputBudget": (OutputBudget, "cachetools", r"OutputBudget\(...\) needs cachetools: .*'cachetools<9,>=5.5' 'idna"),
+    "Url": (Url, "idna", r"Url\(...\) needs idna: pip install 'cachetools<9,>=5.5' 'idna<4"),
+    "spans": (lambda: Tracing(capture=True), "phonenumbers", r"Redact\(\): .*'phonenumbers<10,>=9'.*redact=False"),
     "a recording": (
         lambda: RecordingWriter("x", capture=True),
         "schwifty",
-        r"Redact\(\): .*callboard\[redact\].*redact=False",
+        r"Redact\(\): .*'phonenumbers<10,>=9'.*redact=False",
     ),
-    "telemetry": (lambda: setup(capture=True), "schwifty", r"Redact\(\): .*callboard\[redact\].*redact=False"),
+    "telemetry": (lambda: setup(capture=True), "schwifty", r"Redact\(\): .*'phonenumbers<10,>=9'.*redact=False"),
 }
 
 
@@ -119,7 +124,7 @@ def test_a_repair_by_json_schema_says_what_it_lacks_when_the_node_is_built(hide:
     hide("jsonschema")
     ToolNode([tool_of(create_model("Remote", path=(str, ...)))], middleware=[RepairArguments()])
     with pytest.raises(
-        ImportError, match=r"'remote', whose schema is JSON, needs jsonschema: .*\[middleware\]'.*pydantic"
+        ImportError, match=r"'remote', whose schema is JSON, needs jsonschema: .*'jsonschema<5,>=4.23', or .*pydantic"
     ):
         ToolNode([tool_of(SCHEMA)], middleware=[RepairArguments()])
 
@@ -167,7 +172,8 @@ def test_spans_that_nobody_asked_for_in_code_capture_nothing_and_say_so_once(
         default_observers(frozenset({"logs", "metrics"}))
 
     [record] = [record for record in caplog.records if "not captured" in record.getMessage()]
-    assert "pip install 'callboard[redact]'" in record.getMessage()
+    assert install_command("callboard", "redact") in record.getMessage()
+    assert install_command("callboard", "redact").startswith("pip install 'cachetools<9,>=5.5' 'phonenumbers<10,>=9'")
 
 
 PLAIN = """

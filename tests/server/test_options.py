@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from callboard import CallPolicy, Limit, Rate, ToolNode
+from callboard.extend import install_command
 from callboard_actors.postgres import PostgresFleet, PostgresLimits
 from callboard_actors.redis import RedisLimits
 
@@ -181,7 +182,8 @@ def test_a_missing_extra_is_said_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, package, None)
 
     with pytest.raises(
-        ImportError, match=rf"{cls.__name__}\(...\) needs {package}: pip install 'callboard-actors\[{extra}\]'"
+        ImportError,
+        match=rf"{cls.__name__}\(...\) needs {package}: {re.escape(install_command('callboard-actors', extra))}",
     ):
         store_at(url, what)
 

@@ -20,6 +20,8 @@ def main() -> None:
         missing = (error.name or "").partition(".")[0]
         if missing not in _NEEDED or not isinstance(error, ModuleNotFoundError):
             raise  # an error of the user's module or of callboard itself
-        sys.exit(f"The callboard command needs {missing}: pip install 'callboard[cli]'")
+        from callboard.extend import install_command
+
+        sys.exit(f"The callboard command needs {missing}: {install_command('callboard', 'cli')}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -28,7 +28,9 @@ def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
     # The entry point of the same name is a function from the command-line arguments; it may also raise SystemExit.
     found = list(entry_points(group=GROUP, name=name))
     if not found:
-        raise CommandError(f"callboard {name} comes with {distribution}: pip install {distribution}")
+        raise CommandError(
+            f"callboard {name} comes with {distribution}: install it as callboard, see docs/how-to/install.md"
+        )
     command: Callable[[list[str]], None] = found[0].load()
     command(arguments)
     return 0

@@ -20,7 +20,8 @@ State = Literal["ok", "absent", "warning", "broken"]
 GROUP = "callboard.doctor"
 """Group of entry points with further checks: functions that return name, state, value and remedy of each check."""
 OURS = ("callboard", "callboard-actors")
-_REINSTALL = "pip install --force-reinstall callboard"
+_REINSTALL = "install both distributions again from where they are from, see docs/how-to/install.md"
+"""Remedy for our own distributions; pip would look for their names on an index, where anybody could have them."""
 _TIMEOUT = 5.0
 _LONGEST = 300
 """Maximum length of a text in the table, in characters."""
@@ -96,7 +97,7 @@ def _versions() -> Iterator[Check]:
     for distribution in OURS:
         installed = _version_of(distribution)
         if installed is None:
-            yield Check(distribution, "absent", "not installed", _install(distribution))
+            yield Check(distribution, "absent", "not installed", _REINSTALL)
             continue
         yield Check(distribution, "ok", installed)
         for package, installed in _packages(distribution):
@@ -109,7 +110,7 @@ def _version_check(package: "Requirement", installed: str | None) -> Check:
     if _is_good(package, installed):
         return Check(package.name, "ok", f"{installed} ({package.specifier})")
     value = f"{installed} (outside {package.specifier})" if installed else f"not installed ({package.specifier})"
-    return Check(package.name, "broken", value, _install(f"{package.name}{package.specifier}"))
+    return Check(package.name, "broken", value, _install(package))
 
 
 def _extras() -> Iterator[Check]:
@@ -123,10 +124,11 @@ def _extras() -> Iterator[Check]:
                 for package, installed in packages
                 if installed and not _is_good(package, installed)
             ]
+            remedy = _install(*(package for package, installed in packages if not _is_good(package, installed)))
             if missing:
-                yield Check(name, "absent", f"missing: {', '.join(missing)}", _install(name))
+                yield Check(name, "absent", f"missing: {', '.join(missing)}", remedy)
             elif wrong:
-                yield Check(name, "warning", ", ".join(wrong), _install(name))
+                yield Check(name, "warning", ", ".join(wrong), remedy)
             else:
                 complete = ", ".join(f"{package.name} {installed}" for package, installed in packages)
                 yield Check(name, "ok", complete or "not for this Python and platform")
@@ -157,8 +159,8 @@ def _is_good(package: "Requirement", installed: str | None) -> bool:
     return installed is not None and package.specifier.contains(installed, prereleases=True)
 
 
-def _install(what: str) -> str:
-    return f"pip install {what}" if what.replace("-", "").isalnum() else f"pip install '{what}'"
+def _install(*packages: "Requirement") -> str:
+    return f"pip install {' '.join(repr(str(package).partition(';')[0]) for package in packages)}"
 
 
 # Confinement and backends.
@@ -168,7 +170,7 @@ def _confinement() -> Iterator[Check]:
     name = "Confine(...)"
     checks = list(entry_points(group=GROUP))
     if not checks:
-        yield Check(name, "absent", "comes with callboard-actors", _install("callboard-actors"))
+        yield Check(name, "absent", "comes with callboard-actors", _REINSTALL)
     for entry in checks:
         try:
             yield from (Check(*result) for result in entry.load()())
@@ -180,8 +182,8 @@ def _backends() -> Iterator[Check]:
     for name in ("asyncio", "uvloop", "trio"):
         if name == "uvloop" and _version_of(name) is None:
             # The extra has no packages where uvloop does not exist, such as on Windows: there is nothing to install.
-            exists = any(_packages("callboard", name))
-            result = ("not installed", _install("callboard[uvloop]")) if exists else ("not for this system",)
+            packages = [package for package, _ in _packages("callboard", name)]
+            result = ("not installed", _install(*packages)) if packages else ("not for this system",)
             yield Check(name, "absent", *result)
             continue
         try:

@@ -26,6 +26,7 @@ from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware,
 from callboard._langgraph._outer_task import arguments_of
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_seconds, check_type
+from callboard._util._extras import install_command
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
@@ -376,7 +377,9 @@ def _langchains_factory() -> Callable[..., Graph]:
     try:
         from langchain.agents import create_agent as factory
     except ImportError as error:
-        raise ImportError("create_agent runs LangChain's agent: pip install 'callboard[langchain]'") from error
+        raise ImportError(
+            f"create_agent runs LangChain's agent: {install_command('callboard', 'langchain')}"
+        ) from error
     return factory
 
 

@@ -25,6 +25,7 @@ from langgraph.types import ensure_valid_checkpointer
 from callboard._langgraph._savers import clock, keeps_values, with_serde
 from callboard._langgraph._serializers import MEND, StrictSerializer, described
 from callboard._loops._forks import after_fork_in_child
+from callboard._util._extras import install_command
 from callboard.exceptions import StorageError
 
 T = TypeVar("T")
@@ -358,7 +359,7 @@ def _driver(kind: str, url: str) -> Any:
     except ModuleNotFoundError as error:
         extra = "postgres" if kind == "postgresql" else kind
         raise ImportError(
-            f"{masked(url)!r} needs {error.name}, which is not installed: pip install 'callboard[{extra}]'"
+            f"{masked(url)!r} needs {error.name}, which is not installed: {install_command('callboard', extra)}"
         ) from error
 
 

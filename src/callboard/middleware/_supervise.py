@@ -22,6 +22,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
 from callboard._records._policies import CallPolicy, Limit
 from callboard._records._reports import Statistics
+from callboard._util._extras import install_command
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallRejectedError
 from callboard.tools._chain import chain_of, middleware_in
@@ -44,7 +45,9 @@ from callboard.tools._unanswered import answer_of, calls_in, last_reply
 try:
     from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 except ImportError as error:
-    raise ImportError("Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'") from error
+    raise ImportError(
+        f"Supervise is for LangChain's create_agent: {install_command('callboard', 'langchain')}"
+    ) from error
 
 
 @suggests_options()

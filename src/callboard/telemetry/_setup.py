@@ -9,6 +9,7 @@ import structlog
 from opentelemetry import metrics, trace
 
 from callboard._calls._observers import observe_everywhere
+from callboard._util._extras import install_command
 from callboard.telemetry._capture import Capture, Redactor
 from callboard.telemetry._default_observers import end, is_noop, is_set_up
 from callboard.telemetry._metrics import Metrics
@@ -107,7 +108,7 @@ def _provider(
     except ImportError:
         raise ImportError(
             "callboard.telemetry.setup() sends over OTLP with OpenTelemetry's SDK, which is not installed: "
-            "pip install 'callboard[otel]'"
+            f"{install_command('callboard', 'otel')}"
         ) from None
     # After an earlier `setup()`, its ended provider is still the global one, which the API never replaces. Then only
     # the observers of this `setup()` use the new provider.

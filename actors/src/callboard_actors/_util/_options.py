@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Final
 
+from callboard.extend import install_command
+
 LONGEST: Final = 30 * 86_400.0
 """Largest lease or patience, in seconds; servers count them in whole micro- and milliseconds."""
 
@@ -59,4 +61,4 @@ def needs(whose: str, package: str, *, extra: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise  # the package is installed, but a package that it needs is not
-        raise ImportError(f"{whose} needs {package}: pip install 'callboard-actors[{extra}]'") from error
+        raise ImportError(f"{whose} needs {package}: {install_command('callboard-actors', extra)}") from error

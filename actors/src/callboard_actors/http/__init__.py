@@ -16,7 +16,10 @@ from callboard_actors._util._on_demand import on_demand
 
 _NEEDED = ("httpx2", "justhtml")
 if missing := [package for package in _NEEDED if find_spec(package) is None]:
-    raise ImportError(f"callboard_actors.http needs {' and '.join(missing)}: pip install 'callboard-actors[http]'")
+    from callboard.extend import install_command
+
+    command = install_command("callboard-actors", "http")
+    raise ImportError(f"callboard_actors.http needs {' and '.join(missing)}: {command}")
 
 if TYPE_CHECKING:
     from callboard_actors.http._fetch import fetch_tool as fetch_tool

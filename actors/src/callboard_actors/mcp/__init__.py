@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from callboard_actors._util._on_demand import on_demand
 
 if find_spec("mcp") is None:
-    raise ImportError("callboard_actors.mcp needs mcp: pip install 'callboard-actors[mcp]'")
+    from callboard.extend import install_command
+
+    raise ImportError(f"callboard_actors.mcp needs mcp: {install_command('callboard-actors', 'mcp')}")
 
 if TYPE_CHECKING:
     from callboard_actors.mcp._connection import McpBounds as McpBounds

@@ -3,7 +3,9 @@
 from importlib.util import find_spec
 
 if find_spec("ray") is None:
-    raise ImportError("callboard_actors.ray needs ray: pip install 'callboard-actors[ray]'")
+    from callboard.extend import install_command
+
+    raise ImportError(f"callboard_actors.ray needs ray: {install_command('callboard-actors', 'ray')}")
 
 from callboard_actors.ray._engine import RayEngine as RayEngine
 
