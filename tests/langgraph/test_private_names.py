@@ -37,6 +37,7 @@ from typing_extensions import TypedDict
 from xxhash import xxh3_128_hexdigest
 
 VALUES = {
+    "CONFIG_KEY_CALL": "__pregel_call",
     "CONFIG_KEY_CHECKPOINT_ID": "checkpoint_id",
     "CONFIG_KEY_RESUMING": "__pregel_resuming",
     "INTERRUPT": "__interrupt__",

@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._constants import (
     CONF,
+    CONFIG_KEY_CALL,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_RESUME_MAP,
     CONFIG_KEY_SCRATCHPAD,
@@ -31,6 +32,7 @@ from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Command, Interrupt, StreamWriter, _interrupt_id
 
 from callboard._langgraph._outer_task import NO_RUNTIME, Send, Writes, graph_task, runtime_in, with_key, with_runtime
+from callboard._langgraph._task_functions import TaskResult, task_result
 
 PLACEHOLDER_ID = Interrupt(value=None).id
 """Id of an `Interrupt` that was created without an id."""
@@ -147,6 +149,11 @@ class CallOwner(Protocol):
         ...
 
     @property
+    def task_results(self) -> "dict[str, dict[int, Any]]":
+        """Results of LangGraph's `@task` functions in the calls, by key and number of the function in its call."""
+        ...
+
+    @property
     def run(self) -> str:
         """Unique name of the run of the batch."""
         ...
@@ -165,7 +172,7 @@ class CallScratchpad(PregelScratchpad):
     question that the last answer belongs to.
     """
 
-    __slots__ = ("_asked", "_digests", "_key", "_namespace", "_owner", "_question", "_resume", "_subgraphs")
+    __slots__ = ("_asked", "_digests", "_key", "_namespace", "_owner", "_question", "_resume", "_subgraphs", "_tasks")
 
     def __init__(
         self,
@@ -183,7 +190,7 @@ class CallScratchpad(PregelScratchpad):
         self._resume = resume
         self._digests = digests
         self._question = question
-        self._asked = self._subgraphs = 0
+        self._asked = self._subgraphs = self._tasks = 0
 
     __setattr__ = object.__setattr__  # the parent is a frozen dataclass, but the counters below change
 
@@ -220,6 +227,12 @@ class CallScratchpad(PregelScratchpad):
     def interrupt_counter(self) -> int:
         self._asked += 1
         return self._asked - 1
+
+    def start_task(self, function: Any, given: Any, **options: Any) -> TaskResult:
+        """Return the result of LangGraph's `@task` function, which the call has called."""
+        number = self._tasks
+        self._tasks += 1
+        return task_result(self._owner.task_results.setdefault(self._key, {}), number, function, given, **options)
 
     def subgraph_counter(self) -> int:
         number = self._subgraphs
@@ -329,6 +342,8 @@ def call_config(config: RunnableConfig, conf: Mapping[str, Any], scratchpad: Cal
         CONFIG_KEY_SEND: scratchpad,
         CONFIG_KEY_CHECKPOINT_NS: scratchpad._namespace,
     }
+    if CONFIG_KEY_CALL not in conf:  # a task of LangGraph runs these functions as its own tasks
+        keys[CONFIG_KEY_CALL] = scratchpad.start_task
     called: Any = {**config, CONF: keys}
     return called  # type: ignore[no-any-return]  # `cast` would be one more function for each call
 

@@ -10,6 +10,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._constants import (
     CONF,
+    CONFIG_KEY_CALL,
     CONFIG_KEY_CHECKPOINT_ID,
     CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
@@ -220,9 +221,15 @@ class NodeConfigs:
 _SHARED = tuple(one.name for one in fields(Runtime) if one.name != "execution_info")
 """Names of the fields of a runtime that are equal for all nodes of a run."""
 
-# Keys that belong to the outer task. Inherited by a node, they would count and send its interrupts in the outer task,
-# and read its state.
-_OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME_MAP, CONFIG_KEY_READ_STATE)
+# Keys that belong to the outer task. Inherited by a node, its interrupts and `@task` functions would be those of the
+# outer task, and it would read the state of that task.
+_OF_THE_TASK_AROUND = (
+    CONFIG_KEY_CALL,
+    CONFIG_KEY_READ_STATE,
+    CONFIG_KEY_RESUME_MAP,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_SEND,
+)
 
 
 def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -> Any:

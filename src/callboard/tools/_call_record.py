@@ -44,6 +44,8 @@ class CallRecord(NamedTuple):
     """Result of the finished call, `NOT_YET` before; a finished call has no open questions."""
     parent: Command[Any] | None = None
     """Command for the parent graph with which the call ended, or `None`."""
+    tasks: tuple[tuple[int, Any], ...] = ()
+    """Results of LangGraph's `@task` functions in the call, each with the number of the function in the call."""
 
     @property
     def is_finished(self) -> bool:
@@ -55,9 +57,9 @@ class CallRecord(NamedTuple):
         return self.output is not NOT_YET or self.parent is not None
 
     def accepted(self) -> "CallRecord":
-        """Return a copy with only the answers to earlier questions and the observer's mark, such as a trace id."""
+        """Return a copy with only the answers, the results of tasks, and the observer's mark, such as a trace id."""
         # For a call that runs again from its beginning, and gets the answers again.
-        return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark)
+        return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark, tasks=self.tasks)
 
     def encode(self) -> dict[str, Any]:
         """Return the record as a plain dict for storage, with only the fields that the next run of the call needs."""
@@ -80,6 +82,8 @@ class CallRecord(NamedTuple):
             stored["claimed"] = True
         if self.error is not None:
             stored["error"] = self.error
+        if self.tasks:
+            stored["tasks"] = [[*task] for task in self.tasks]
         return stored
 
     @classmethod
@@ -95,6 +99,7 @@ class CallRecord(NamedTuple):
             error=stored.get("error"),
             output=stored.get("output", NOT_YET),
             parent=stored.get("parent"),
+            tasks=tuple((number, result) for number, result in stored.get("tasks", ())),
         )
 
 

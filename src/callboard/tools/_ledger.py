@@ -145,6 +145,7 @@ class Ledger:
         self._saving = self._unsaved = False
         self.records: dict[str, CallRecord] = {}
         self.writes: dict[str, list[tuple[str, Any]]] = {}
+        self.task_results: dict[str, dict[int, Any]] = {}
         self._stored: dict[str, dict[str, Any]] = {}
         """Encoded form of `records`, always up to date; encoding all of them for each result would take long."""
         self._held: dict[str, Any] | None = None
@@ -268,6 +269,8 @@ class Ledger:
             is_answered = record.own and record.pending[0].id in self._answers
             question = record.pending[0].value if is_answered else None
             scratchpad = CallScratchpad(self, key, namespace, answers, digests=digests, question=question)
+            if record.tasks:
+                self.task_results[key] = dict(record.tasks)
         return call_config(config, self._call_conf, scratchpad)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
@@ -276,7 +279,7 @@ class Ledger:
         before = record.answers
         given = (*(dict(a) if isinstance(a, _Slot) else a for a in answers), *before[len(answers) :])
         digests = self._digests_for(record)[: len(given)]
-        noted = CallRecord(answers=given, digests=tuple(digests) if any(digests) else ())
+        noted = CallRecord(answers=given, digests=tuple(digests) if any(digests) else (), tasks=record.tasks)
         if record.own and len(answers) <= len(before):
             # The call runs again from its beginning and accepts earlier answers: its last question is still open.
             noted = noted._replace(pending=record.pending, own=True)
@@ -317,7 +320,9 @@ class Ledger:
         questions: Sequence[Interrupt] = interrupt.args[0] if interrupt.args else ()
         pending = tuple(replace(q, id=name) if q.id == PLACEHOLDER_ID else q for q in questions)
         own = len(pending) == 1 and pending[0].id == name
-        self._note(key, record._replace(pending=pending, own=own, mark=record.mark if mark is None else mark))
+        tasks = tuple(self.task_results[key].items()) if key in self.task_results else record.tasks
+        mark = record.mark if mark is None else mark
+        self._note(key, record._replace(pending=pending, own=own, mark=mark, tasks=tasks))
 
     def settle_unknown(self, key: str, call: ToolCall) -> None:
         """Record a person's decision about a call with an unknown outcome, if the decision came with this run."""
