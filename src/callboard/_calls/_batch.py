@@ -68,9 +68,9 @@ class Batch(Generic[T]):
         self._pulse = loop.pulse
         self._pulse.begin()
         # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
-        around = operations.get()
+        enclosing = operations.get()
         self._live.add(self)
-        for operation in around:
+        for operation in enclosing:
             operation.batches.add(self)
         try:
             async with loop.nursery() as nursery:
@@ -96,7 +96,7 @@ class Batch(Generic[T]):
         finally:
             self._has_ended = True
             self._live.discard(self)
-            for operation in around:
+            for operation in enclosing:
                 operation.batches.discard(self)
             self._pulse.end()
             self.calls = ()  # the calls refer to their batch: a reference cycle

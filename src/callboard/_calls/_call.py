@@ -167,22 +167,22 @@ class Attempt:
         loop = self.owner.loop
         if self._thread_limiter is not None:
             limiters = (*limiters, self._thread_limiter)
-        around: tuple[Attempt, ...] | None = None
+        outer: tuple[Attempt, ...] | None = None
         while True:
             for limiter in limiters:
                 gate = limiter.gate(self._call, loop)
                 # All threads may have been abandoned while this attempt waited.
                 if self._threads is not None and (lost := self._threads.lost) is not None:
                     raise NoPlaceError(lost)
-                if around is None:
-                    around = tuple(self._around())
-                if around or self.places:
-                    place = await self._place_at(gate, around, loop)
+                if outer is None:
+                    outer = tuple(self._around())
+                if outer or self.places:
+                    permit = await self._place_at(gate, outer, loop)
                 else:  # no call waits for this one, so no deadlock is possible; fewer frames for thousands of waiters
                     if not gate.try_enter(loop):
                         await gate.enter(loop)
-                    place = self._holding(gate)
-                self.places = (*self.places, place)
+                    permit = self._holding(gate)
+                self.places = (*self.places, permit)
             if await count_start(self.places, loop):
                 return
             # A shared permit was lost during the wait. All are acquired anew, in order: see `count_start`.
@@ -246,12 +246,12 @@ class Attempt:
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
                 return None if loan.is_lost else loan
-            place = next((place for place in self.places if place.identity == identity), None)
+            permit = next((permit for permit in self.places if permit.identity == identity), None)
             # The store may have given a lost permit to another process: the borrower has to acquire its own.
-            if place is None or (isinstance(place, (SharedPermit, Loan)) and place.is_lost):
+            if permit is None or (isinstance(permit, (SharedPermit, Loan)) and permit.is_lost):
                 return None
-            give_back = place.leave if isinstance(place, Loan) else partial(self._give_back, place)
-            loan = Loan(place, give_back)
+            give_back = permit.leave if isinstance(permit, Loan) else partial(self._give_back, permit)
+            loan = Loan(permit, give_back)
             self._loans = {**(self._loans or {}), identity: loan}
             return loan
 
@@ -263,7 +263,7 @@ class Attempt:
     @property
     def fencing_token(self) -> int | None:
         """Fencing token of the attempt's first permit at a shared limit; `None` without such a permit."""
-        tokens = (place.token for place in self.places if isinstance(place, (SharedPermit, Loan)))
+        tokens = (permit.token for permit in self.places if isinstance(permit, (SharedPermit, Loan)))
         return next((token for token in tokens if token is not None), None)
 
     def leave(self) -> None:
@@ -275,13 +275,13 @@ class Attempt:
         with _lending:  # taken out in one step: a nested attempt either borrows before, or finds no permit
             places, self.places = self.places, ()
             loans, self._loans = self._loans or {}, None
-        for place in reversed(places):
-            if (loan := loans.get(place.identity)) is not None:
+        for permit in reversed(places):
+            if (loan := loans.get(permit.identity)) is not None:
                 loan.lender_leaves()  # the last borrower releases it, if one has it now
-            elif isinstance(place, Loan):
-                place.leave()
+            elif isinstance(permit, Loan):
+                permit.leave()
             else:
-                self._give_back(place)
+                self._give_back(permit)
 
     def thread_abandoned(self) -> None:
         """Let the abandoned thread hold the permits; reject all queued calls if no worker thread is usable any more."""
@@ -460,8 +460,8 @@ class SupervisedCall(Generic[T]):
         self.outer = reporter.get()
         reporter.set(self)
         if self._observers:
-            around = self._around
-            call, description = around.shown(self.call), around.describe(self.name)
+            context = self._around
+            call, description = context.shown(self.call), context.describe(self.name)
             self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
 
     def end(self, result: T) -> None:

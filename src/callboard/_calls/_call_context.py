@@ -198,8 +198,8 @@ class _Forwarding(logging.Handler):
             text = record.getMessage()
             if record.exc_info:
                 text += "\n" + logging.Formatter().formatException(record.exc_info)
-            place = [record.pathname, record.lineno, record.funcName]
-            tell({"log": [record.name, record.levelno, text[-_LONGEST_TEXT:], record.created, record.process, place]})
+            origin = [record.pathname, record.lineno, record.funcName]
+            tell({"log": [record.name, record.levelno, text[-_LONGEST_TEXT:], record.created, record.process, origin]})
         except Exception:
             self.handleError(record)
 
@@ -227,7 +227,7 @@ def _forward_logs(levels: Mapping[str, int]) -> None:
 
 def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
     """Return the logger for a log record that a worker has sent, and the record, rebuilt in this process."""
-    name, level, message, created, process, place = content
+    name, level, message, created, process, origin = content
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
     name = name[:_LONGEST_NAME]  # before the lookup: a hostile name with 60,000 dots has as many parent loggers
@@ -236,7 +236,7 @@ def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
     while existing and not isinstance(logging.Logger.manager.loggerDict.get(existing), logging.Logger):
         existing = existing.rpartition(".")[0]
     logger = logging.getLogger(existing)
-    pathname, lineno, function = place
+    pathname, lineno, function = origin
     record = logger.makeRecord(
         name, int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
     )

@@ -71,10 +71,10 @@ class Operation:
         """True once a drain has cancelled the operation. A block sees it before it starts its batch."""
 
     def __enter__(self) -> Self:
-        around = operations.get()
-        self.whole.admit(self, around)  # may raise: before any state that `__exit__` would have to undo
+        enclosing = operations.get()
+        self.whole.admit(self, enclosing)  # may raise: before any state that `__exit__` would have to undo
         self.has_entered = True
-        self._token = operations.set((*around, self))
+        self._token = operations.set((*enclosing, self))
         if self._scope is not None:
             self._scope.__enter__()
         return self
@@ -176,11 +176,11 @@ class InFlight:
     def __reduce__(self) -> tuple[object, ...]:
         return InFlight, (self.what,)
 
-    def admit(self, operation: Operation, around: tuple[Operation, ...]) -> None:
+    def admit(self, operation: Operation, enclosing: tuple[Operation, ...]) -> None:
         """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
         # An operation within a running operation of the same object is always admitted, and needs no registration.
         inside = False
-        for outer in around:
+        for outer in enclosing:
             inside |= outer.whole is self and not outer.is_over
         # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
         with self._lock:

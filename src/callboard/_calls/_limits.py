@@ -616,17 +616,17 @@ class Seeing(NamedTuple):
 AnyLimiter = Limiter | SharedLimiter | Seeing
 
 
-async def count_start(places: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:
+async def count_start(permits: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:
     """Wait until all rate limits allow one more start, and count the start; return `False` if a permit was lost."""
     # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
     # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
-    for place in places:
-        if place.starts is not None:
-            await place.starts.pass_through(loop)
-    if any(place.is_lost for place in places if isinstance(place, (SharedPermit, Loan))):
+    for permit in permits:
+        if permit.starts is not None:
+            await permit.starts.pass_through(loop)
+    if any(permit.is_lost for permit in permits if isinstance(permit, (SharedPermit, Loan))):
         return False
     # Last, and without an `await`: between the start that other processes count and the body, nothing may wait.
-    for place in places:
-        if isinstance(place, SharedPermit):
-            place.begin()
+    for permit in permits:
+        if isinstance(permit, SharedPermit):
+            permit.begin()
     return True

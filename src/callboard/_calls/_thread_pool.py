@@ -44,13 +44,13 @@ class WorkerThreads:
         """Run `fn` in a thread, with the caller's context variables, and return its result."""
         loop, gate = current_loop(), self._gates.here()
         await gate.enter(loop)
-        place = _ThreadPermit(gate)
+        permit = _ThreadPermit(gate)
         try:
             with self._gates.below():
-                return await run_in_thread(loop, fn, self._name, place)
+                return await run_in_thread(loop, fn, self._name, permit)
         finally:
-            if not place.is_abandoned:  # otherwise the thread releases the permit at its end
-                place.thread_ended()
+            if not permit.is_abandoned:  # otherwise the thread releases the permit at its end
+                permit.thread_ended()
 
 
 class ThreadPermits:

@@ -26,12 +26,12 @@ GROUP = "callboard.commands"
 def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
     """Run a command of another package, return its exit code; raise `CommandError` if the package is not installed."""
     # The entry point of the same name is a function from the command-line arguments; it may also raise SystemExit.
-    found = list(entry_points(group=GROUP, name=name))
-    if not found:
+    entries = list(entry_points(group=GROUP, name=name))
+    if not entries:
         raise CommandError(
             f"callboard {name} comes with {distribution}: install it as callboard, see docs/how-to/install.md"
         )
-    command: Callable[[list[str]], None] = found[0].load()
+    command: Callable[[list[str]], None] = entries[0].load()
     command(arguments)
     return 0
 

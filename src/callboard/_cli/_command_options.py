@@ -252,8 +252,8 @@ def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]
 
     def decorate(command: Callable[[T], None]) -> Callable[..., None]:
         @wraps(command)
-        def called(**given: object) -> None:
-            command(kind(**given))
+        def called(**values: object) -> None:
+            command(kind(**values))
 
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = hints

@@ -87,9 +87,12 @@ class _Process:
         end = end_of(call, self.part)
         yield self._slice(named(call.tool), "call", (call.start, end), lane, self._about(call))
         inner = [(wait.start, wait.end, "queue wait", "queue", wait.error) for wait in call.waits]
-        inner += [(one.start, one.end, f"attempt {one.number}", "attempt", one.error) for one in call.attempts]
-        inner.sort(key=lambda one: one[0])
-        starts = [*(one[0] for one in inner[1:]), end]
+        inner += [
+            (attempt.start, attempt.end, f"attempt {attempt.number}", "attempt", attempt.error)
+            for attempt in call.attempts
+        ]
+        inner.sort(key=lambda span: span[0])
+        starts = [*(span[0] for span in inner[1:]), end]
         for (start, stop, name, category, error), following in zip(inner, starts, strict=True):
             # Slices of a thread may nest, but must not overlap partly: each ends before the next one begins.
             stop_at = min(end, following, end if stop is None else stop)
@@ -102,22 +105,22 @@ class _Process:
             yield self._event("i", named(note.what), note.time, lane, cat="note", s="t", args=facts)
 
     def _about(self, call: RecordedCall) -> dict[str, object]:
-        told: dict[str, object] = {
+        about: dict[str, object] = {
             "outcome": call.outcome or "open",
             "batch": call.batch,
             "waited_ms": round(call.waited * 1000, 3),
             "attempts": len(call.attempts),
         }
         texts = {"id": call.id, "error": call.error, "resumes": call.resumes}
-        told |= {name: printable(text) for name, text in texts.items() if text}
+        about |= {name: printable(text) for name, text in texts.items() if text}
         if self.part.captures:
-            told |= {name: printable(as_json(value)) for name, value in (("args", call.args), ("result", call.result))}
-        return told
+            about |= {name: printable(as_json(value)) for name, value in (("args", call.args), ("result", call.result))}
+        return about
 
     def _request(self, request: ModelRequest) -> Event:
         end = self.part.end if request.end is None else request.end
-        told = {"error": request.error, "input_tokens": request.input_tokens, "output_tokens": request.output_tokens}
-        about = {name: printable(str(value)) for name, value in told.items() if value is not None}
+        facts = {"error": request.error, "input_tokens": request.input_tokens, "output_tokens": request.output_tokens}
+        about = {name: printable(str(value)) for name, value in facts.items() if value is not None}
         return self._slice(named(request.model or "model"), "model", (request.start, end), _MODEL_LANE, about)
 
     def _slice(self, name: str, category: str, span: tuple[float, float], lane: int, args: dict[str, Any]) -> Event:
@@ -125,8 +128,8 @@ class _Process:
         return self._event("X", name, span[0], lane, cat=category, dur=max(0, end - start), args=args)
 
     def _event(self, phase: str, name: str, time: float, lane: int, **more: object) -> Event:
-        where = {"ts": self._microseconds(time), "pid": self.number, "tid": lane}
-        return {"ph": phase, "name": name, **where, **more}
+        position = {"ts": self._microseconds(time), "pid": self.number, "tid": lane}
+        return {"ph": phase, "name": name, **position, **more}
 
     def _name(self, kind: str, name: str, lane: int) -> Event:
         return self._meta(kind, {"name": name}, lane)
@@ -139,11 +142,11 @@ class _Process:
 
 
 def _about(ask: RecordedAsk) -> dict[str, object]:
-    told: dict[str, object] = {
+    about: dict[str, object] = {
         "handler": named(ask.handler),
         "ahead": ask.ahead,
         "outcome": named(ask.outcome or "open"),
     }
     if ask.taken is not None:
-        told["waited_ms"] = round((ask.taken - ask.start) * 1000, 3)
-    return told if ask.error is None else {**told, "error": printable(ask.error)}
+        about["waited_ms"] = round((ask.taken - ask.start) * 1000, 3)
+    return about if ask.error is None else {**about, "error": printable(ask.error)}

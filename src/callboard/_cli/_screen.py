@@ -85,12 +85,12 @@ _HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
 class Screen:
     """Display of an agent's run on the console, made from LangGraph's stream modes "messages" and "updates"."""
 
-    # `known`: ids of messages from before the run, which are not printed again.
+    # `shown`: ids of messages from before the run, which are not printed again.
 
-    def __init__(self, console: Console, calls: Calls, known: Iterable[str | None], *, live: bool = False) -> None:
+    def __init__(self, console: Console, calls: Calls, shown: Iterable[str | None], *, live: bool = False) -> None:
         self._console = console
         self._calls = calls
-        self._shown = set(known)
+        self._shown = set(shown)
         self._announced = set(self._shown)
         self._quiet: set[str | None] = set()
         self._mid_line = False

@@ -141,14 +141,14 @@ class _Printer:
 
     def _call(self, name: str, args: object, call_id: str | None, result: ToolMessage | None) -> None:
         state = self._shown.state_of(call_id, result)
-        told = result.text if result is not None else self._shown.errors.get(call_id, "")
+        result_text = result.text if result is not None else self._shown.errors.get(call_id, "")
         line = Text(f"  {state:<7}", style=_STYLES[state])
         line.append(f" {call_label(name, args, self._length)}", style="default")
         if not self._full:
-            line.append(f"  {one_line(told, self._length)}" if told else "", style="dim")
+            line.append(f"  {one_line(result_text, self._length)}" if result_text else "", style="dim")
         self._console.print(line, soft_wrap=True)
         if self._full:
-            for text in (as_json(args, indent=2) if args else "", told):
+            for text in (as_json(args, indent=2) if args else "", result_text):
                 for part in text.splitlines():
                     self._line(f"          {part}", "dim")
 

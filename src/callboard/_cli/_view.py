@@ -234,12 +234,12 @@ def _head(counts: CallCounts, rows: Mapping[str, ToolRow], now: float) -> list[s
     queue = f"at most {counts.longest_queue}, longest {duration(row.longest_wait)}"
     kinds = ", ".join(f"{row.states[kind]} {kind}" for kind in FAILURES if row.states[kind])
     failed = f"{row.failed} failed ({kinds})" if kinds else "0 failed"
-    asked = f", {row.states['interrupted']} asked a person" if row.states["interrupted"] else ""
+    questions = f", {row.states['interrupted']} asked a person" if row.states["interrupted"] else ""
     since, rate = duration(counts.elapsed(now)), counts.rate(now)
     return [
         f"{since}: {row.calls - row.open} of {row.calls} calls ended, {rate:.1f} a second",
         f"{row.states['running']} running, {row.states['waiting']} waiting ({queue})",
-        f"{row.states['ok']} done, {failed}{asked}",
+        f"{row.states['ok']} done, {failed}{questions}",
     ]
 
 

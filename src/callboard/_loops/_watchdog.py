@@ -128,8 +128,8 @@ class Pulse:
 
     def look(self, frame: FrameType | None, now: float) -> None:
         """Check whether the loop is blocked, and record the code that blocks it; called in the watchdog's thread."""
-        asked, hold = self._asked, self._hold
-        if asked is None:
+        since, hold = self._asked, self._hold
+        if since is None:
             if _mark(frame) is not None:
                 self._asked, self._looks = now, 0  # before the post: the answer may come before `_post` returns
                 try:
@@ -138,13 +138,13 @@ class Pulse:
                     self._asked = None
         elif hold is None:
             self._looks += 1
-            if self._looks >= _LOOKS and now - asked >= _HELD and (hold := _hold_by(frame, asked)) is not None:
+            if self._looks >= _LOOKS and now - since >= _HELD and (hold := _hold_by(frame, since)) is not None:
                 self._hold = hold
                 self._recent.append(hold)
                 self.unreported.append(hold)
                 if self._asked is None:  # the loop answered just before `_hold` was set: end the hold here
                     self._answer()
-        elif now - asked >= _STILL and not hold.is_logged:
+        elif now - since >= _STILL and not hold.is_logged:
             hold.is_logged = True
             _log.warning("%s, and still does", hold)
 

@@ -62,8 +62,8 @@ class ActorSession:
     async def close(self) -> None:
         """Stop the actors in reverse order of their child specs, then close the session's engines."""
         try:
-            for one in reversed(self.keyed_actors if self._owns_actors else []):
-                await one.close()
+            for actors in reversed(self.keyed_actors if self._owns_actors else []):
+                await actors.close()
         finally:
             # First: a `hold` in progress closes its engine itself when it sees this.
             self._is_closed = True
@@ -116,16 +116,16 @@ class ActorSet:
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
         """Open a session for the `async with` block if this event loop has none; actors start at their first call."""
-        known = self.session()
-        if not self.is_needed or (known is not None and known.loop is current_loop()):
+        current = self.session()
+        if not self.is_needed or (current is not None and current.loop is current_loop()):
             yield
             return
         interrupts = list[BaseException]()
-        if known is None:
+        if current is None:
             session = self._new_session(interrupts)
         else:
             # Actors may be called from any loop, but an engine is open in one loop only: open engines for this loop.
-            session = ActorSession(known.keyed_actors, owns_actors=False)
+            session = ActorSession(current.keyed_actors, owns_actors=False)
         token = _sessions.set({**_sessions.get(), self: session})
         try:
             yield
@@ -139,7 +139,7 @@ class ActorSet:
     def statistics(self) -> Mapping[str, ActorStatistics]:
         """Return the statistics of the actors in the current task's session, by the actor's name."""
         session = self.session()
-        return {} if session is None else {one.spec.name: one.statistics() for one in session.keyed_actors}
+        return {} if session is None else {actors.spec.name: actors.statistics() for actors in session.keyed_actors}
 
     def session(self) -> ActorSession | None:
         """Return the session that the current task uses; `None` if no session is open."""
@@ -160,31 +160,33 @@ class ActorSet:
         """Store the states of actors with `snapshots="journal"` in `journal`, inside the `async with` block."""
         session = self.session()
         living = [] if session is None else session.keyed_actors
-        here = [(one, kept) for one in living if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
+        journaled = [
+            (actors, store) for actors in living if isinstance(store := actors.spec.snapshots, JournalSnapshots)
+        ]
         token = _journals.set({**_journals.get(), self: journal})
         opened: list[tuple[KeyedActors, JournalSnapshots]] = []
         try:
-            for keyed_actors, kept in here:
-                kept.open(journal)  # before the await: an actor that restarts meanwhile loads from this journal
-                opened.append((keyed_actors, kept))
+            for keyed_actors, store in journaled:
+                store.open(journal)  # before the await: an actor that restarts meanwhile loads from this journal
+                opened.append((keyed_actors, store))
                 # The next call of a dismissed actor restores its state from the journal.
-                await keyed_actors.dismiss(kept.strayed(keyed_actors.spec.name, journal, keyed_actors.alive))
+                await keyed_actors.dismiss(store.strayed(keyed_actors.spec.name, journal, keyed_actors.alive))
             yield
         finally:
             _journals.reset(token)
-            for keyed_actors, kept in opened:
-                kept.close(journal, keyed_actors.alive)
+            for keyed_actors, store in opened:
+                store.close(journal, keyed_actors.alive)
 
     def journal(self) -> Journal:
         """Return the journal in which the current task stores the states of actors."""
-        found = _journals.get().get(self)
-        if found is None:
+        journal = _journals.get().get(self)
+        if journal is None:
             raise ValueError(
                 f"the actor {self.in_journal[0]} has snapshots='journal', and {self._owner} is not run by an agent of "
                 "callboard's that has a checkpointer: create_react_agent(model, node, checkpointer=...). Elsewhere, "
                 "have its state in a store: child(..., snapshots=InMemorySnapshots())"
             )
-        return found
+        return journal
 
 
 def _raise_first(interrupts: list[BaseException]) -> None:

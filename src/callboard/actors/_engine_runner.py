@@ -255,8 +255,8 @@ class EngineRunner:
             self._is_lost = True
             self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))
 
-    def _run(self, fn: Callable[..., Awaitable[Any]], what: str, *args: object) -> Awaitable[Any]:
-        title = f"{self._actor.__class__.__name__}.{what}"
+    def _run(self, fn: Callable[..., Awaitable[Any]], name: str, *args: object) -> Awaitable[Any]:
+        title = f"{self._actor.__class__.__name__}.{name}"
         return self._run_body(Body(fn=fn, args=(self._ident, *args), title=title, grace=self._lifespan.stop))
 
     async def _run_body(self, body: Body) -> Any:

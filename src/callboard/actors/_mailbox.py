@@ -323,16 +323,16 @@ NeedsOf = Callable[[Message], Needs]
 """Function that returns for which messages a message waits: messages before it in the queue, or its handler's calls."""
 
 
-def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
-    """Return the messages that would wait for each other if the call `asked` were awaited; `None` without a circle."""
+def circle(call: Message, needs_of: NeedsOf) -> list[Message] | None:
+    """Return the messages that would wait for each other if `call` were awaited; `None` without a circle."""
     # A caller registers its call before it searches: if two calls close a circle at once, one search finds the circle.
-    ancestors = asked.ancestors()
+    ancestors = call.ancestors()
     if not ancestors:
         return None
     # All messages for which the call waits, directly or not. The ancestors are left out: they cannot end before this
     # call does. If it can end without them, there is no circle.
     needs: dict[Message, Needs] = {}
-    todo = [asked]
+    todo = [call]
     while todo:
         message = todo.pop()
         if message not in needs and message not in ancestors:
@@ -343,13 +343,13 @@ def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
     free: set[Message] = set()
     while more := {message for message, need in needs.items() if message not in free and need.are_met(free)}:
         free |= more
-    if asked in free:
+    if call in free:
         return None
-    way = _way(asked, frozenset(ancestors), needs)
+    way = _way(call, frozenset(ancestors), needs)
     # The chain for the error: from the ancestor at which the circle closes, down to the asker, and back to it.
     between = ancestors[: ancestors.index(way[-1])] if way[-1] in ancestors else []
-    if way == [asked, ancestors[0]] and asked.target is ancestors[0].target:
-        return [ancestors[0], asked]  # an actor that calls itself: show both messages
+    if way == [call, ancestors[0]] and call.target is ancestors[0].target:
+        return [ancestors[0], call]  # an actor that calls itself: show both messages
     return [way[-1], *reversed(between), *way]
 
 
@@ -358,11 +358,11 @@ def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
     return next((needs.room for message in chain if (needs := needs_of(message)).room), "")
 
 
-def _way(asked: Message, ancestors: frozenset[Message], needs: Mapping[Message, Needs]) -> list[Message]:
+def _way(call: Message, ancestors: frozenset[Message], needs: Mapping[Message, Needs]) -> list[Message]:
     """Return the shortest path of waits from the call to a message in `ancestors`; only the call if no path exists."""
     # Breadth first: the shortest chain is the easiest to understand in an error.
-    ways = deque([[asked]])
-    seen = {asked}
+    ways = deque([[call]])
+    seen = {call}
     while ways:
         way = ways.popleft()
         if way[-1] in ancestors:
@@ -371,7 +371,7 @@ def _way(asked: Message, ancestors: frozenset[Message], needs: Mapping[Message, 
             if message not in seen:
                 seen.add(message)
                 ways.append([*way, message])
-    return [asked]
+    return [call]
 
 
 # Mailbox

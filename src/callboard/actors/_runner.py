@@ -75,8 +75,8 @@ async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
     try:
         await restore()
     except Exception as error:
-        what = f"`restore` failed with the snapshot that is kept: {error!r}; have it take what earlier versions saved"
-        raise ActorStartError(name, what) from error
+        reason = f"`restore` failed with the snapshot that is kept: {error!r}; have it take what earlier versions saved"
+        raise ActorStartError(name, reason) from error
 
 
 def start_failed(name: str, error: BaseException) -> ActorStartError:
@@ -191,10 +191,10 @@ class LocalRunner:
         # The default `start` and `stop` do nothing and must not start a thread.
         inner = fn.func if isinstance(fn, partial) else fn
         if inspect.iscoroutinefunction(inner) or getattr(inner, "__func__", None) in _DOES_NOTHING:
-            found = fn()
+            result = fn()
         else:
-            found = await self.in_thread(fn, inner.__qualname__)
-        return await found if inspect.isawaitable(found) else found
+            result = await self.in_thread(fn, inner.__qualname__)
+        return await result if inspect.isawaitable(result) else result
 
     async def in_thread(self, fn: Callable[[], object], name: str, grace: float = DEFAULT_GRACE) -> object:
         """Run sync code in the actor's thread; after a cancellation, wait up to `grace` seconds until the code ends."""

@@ -278,8 +278,8 @@ _LOOK = 0.01
 class Draining:
     """Drain of several actors: accepted calls finish, and new calls are refused, except calls between these actors."""
 
-    def __init__(self, what: str, cells: Callable[[], Collection[Cell]]) -> None:
-        self._what = what
+    def __init__(self, title: str, cells: Callable[[], Collection[Cell]]) -> None:
+        self._what = title
         self._cells = cells
         self._ended = Drained()
         self._moved = 0

@@ -490,7 +490,7 @@ def _checked(children: object) -> "list[ChildSpec[Any] | Supervisor]":
 
 
 def _actors_in(tree: Tree) -> "list[ActorUnit]":
-    found: list[ActorUnit] = []
+    actors: list[ActorUnit] = []
     for unit in tree.units:
-        found += _actors_in(unit) if isinstance(unit, Tree) else [unit]
-    return found
+        actors += _actors_in(unit) if isinstance(unit, Tree) else [unit]
+    return actors

@@ -228,7 +228,7 @@ class Fallback(Middleware):
             raise TypeError(
                 f"Fallback takes alternatives by tool name, such as {{'search': 'cached_search'}}; got {instead_of!r}"
             )
-        self._alternatives = {name: alternatives(name, given) for name, given in instead_of.items()}
+        self._alternatives = {name: alternatives(name, option) for name, option in instead_of.items()}
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `instead_of` names, as a key or as an alternative."""
@@ -307,8 +307,8 @@ class Fallback(Middleware):
 
     def _failed_too(self, name: str, failure: Exception, another: Failure) -> None:
         note("fallback_failed", to=name, error=_kind(another))
-        what = repr(another) if isinstance(another, Exception) else "it answered with an error message"
-        failure.add_note(f"The fallback {name!r} failed too: {what}")
+        reason = repr(another) if isinstance(another, Exception) else "it answered with an error message"
+        failure.add_note(f"The fallback {name!r} failed too: {reason}")
 
     def _is_failure(self, error: Exception) -> bool:
         return not (is_control_flow(error) or isinstance(error, ToolInvocationError)) and self._failures.has(error)

@@ -156,12 +156,12 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     def _around(self, request: ToolCallRequest) -> BatchContext:
         """Return the `BatchContext` of a call: its deadline, its observers, and the data that observers may see."""
         # The tool's description is added only if an observer is active.
-        around, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
-        if not around.observers.calls:
-            return around
+        context, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
+        if not context.observers.calls:
+            return context
         shown = shown_by(self._middleware)
         description = None if tool is None else tool.description
-        return around._replace(describe=lambda _: description, shown=lambda call: shown(call, around.run))
+        return context._replace(describe=lambda _: description, shown=lambda call: shown(call, context.run))
 
     def _check_names(self, request: ToolCallRequest) -> None:
         """Raise `ValueError` if options name tools that the agent lacks. The agent's tools are known only in a run."""
@@ -193,9 +193,9 @@ class _AfterHooks(Supervise):
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Record the tool calls in the model's last reply, as the hooks of other middleware have left them."""
         messages = state["messages"]
-        place = last_reply(messages)
-        calls = [] if place is None else calls_in(messages[place])
-        return {"callboard_after_hooks": [_digest(place, call) for call in calls]}
+        position = last_reply(messages)
+        calls = [] if position is None else calls_in(messages[position])
+        return {"callboard_after_hooks": [_digest(position, call) for call in calls]}
 
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Record the tool calls in the model's last reply; the same as `after_model`, but without a thread."""
@@ -211,9 +211,9 @@ class _AfterHooks(Supervise):
         )
 
 
-def _digest(place: int | None, call: ToolCall) -> str:
+def _digest(position: int | None, call: ToolCall) -> str:
     """Return a text that identifies a call by its content and by the reply's position, because call ids may repeat."""
-    return json.dumps([place, call["id"], call["name"], call["args"]], sort_keys=True, default=repr)
+    return json.dumps([position, call["id"], call["name"], call["args"]], sort_keys=True, default=repr)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,9 +109,9 @@ class ActorContract:
     async def test_two_of_it_live_side_by_side(self) -> None:
         """Run two instances at once: state must belong to the instance, not to the class or module."""
         with anyio.fail_after(self.patience):
-            async with running(self._spec()) as one, running(self._spec()) as other:
-                await self.ask(one)
-                await self.ask(other)
+            async with running(self._spec()) as first, running(self._spec()) as second:
+                await self.ask(first)
+                await self.ask(second)
 
     async def test_ten_callers_at_once_are_all_answered(self) -> None:
         """Call the actor from ten tasks at once: each task must get a result."""
@@ -168,9 +168,9 @@ class ActorContract:
         if not keeps_snapshots(spec.kind):
             return
         with anyio.fail_after(self.patience):
-            kept = InMemorySnapshots()
+            store = InMemorySnapshots()
             for _ in range(2):  # leaving the block stores the snapshot; the second round starts from it
-                async with keyed(spec.kept_in(kept)) as instances:
+                async with keyed(spec.kept_in(store)) as instances:
                     await self.ask(instances["one"])
 
     def test_its_handlers_are_tools(self) -> None:

@@ -47,17 +47,17 @@ class Story:
     def next_request(self, history: Sequence[BaseMessage]) -> tuple[int, ModelRequest]:
         """Return the next recorded model request and its index in the run; raise LookupError after the last one."""
         # Replies in the history count: after a kill, another run goes on.
-        known = {message.id for message in history if isinstance(message, AIMessage)}
-        stored = (place + 1 for place in range(len(self.run.requests)) if self.reply_id(place) in known)
-        place = max(self._asked, *stored, 0)
-        if place >= len(self.run.requests):
-            raise LookupError(f"the recorded run has {place} model requests, and the replay made one more")
-        self._asked = place + 1
-        return place, self.run.requests[place]
+        reply_ids = {message.id for message in history if isinstance(message, AIMessage)}
+        stored = (index + 1 for index in range(len(self.run.requests)) if self.reply_id(index) in reply_ids)
+        index = max(self._asked, *stored, 0)
+        if index >= len(self.run.requests):
+            raise LookupError(f"the recorded run has {index} model requests, and the replay made one more")
+        self._asked = index + 1
+        return index, self.run.requests[index]
 
-    def reply_id(self, place: int) -> str:
-        """Return the id of the reply to the model request with index `place`; a made-up id if the reply has none."""
-        return (self.run.requests[place].reply or {}).get("id") or f"recorded_{place}"
+    def reply_id(self, index: int) -> str:
+        """Return the id of the reply to the model request with this index; a made-up id if the reply has none."""
+        return (self.run.requests[index].reply or {}).get("id") or f"recorded_{index}"
 
     def start_again(self) -> None:
         """Forget which calls and requests the replay has made."""
@@ -66,26 +66,26 @@ class Story:
 
     def turns(self) -> list[list[RecordedCall]]:
         """Return the recorded calls in groups: calls before any model reply, calls of the first reply, and so on."""
-        found: list[list[RecordedCall]] = [[] for _ in range(len(self.run.requests) + 1)]
+        turns: list[list[RecordedCall]] = [[] for _ in range(len(self.run.requests) + 1)]
         for call in self.calls:
-            found[self._turn(call)].append(call)
-        return found
+            turns[self._turn(call)].append(call)
+        return turns
 
     def _turn(self, call: RecordedCall) -> int:
         # By the ids in replies, because on a virtual clock many events have the same time.
-        asked = [place for place, one in enumerate(self.run.requests, 1) if one.start <= call.start]
-        replies = [self.run.requests[place - 1].reply or {} for place in asked]
-        said = [{one.get("id") for one in reply.get("tool_calls") or ()} for reply in replies]
-        return max((place for place, ids in zip(asked, said, strict=True) if call.id in ids), default=0)
+        before = [number for number, request in enumerate(self.run.requests, 1) if request.start <= call.start]
+        replies = [self.run.requests[number - 1].reply or {} for number in before]
+        call_ids = [{tool_call.get("id") for tool_call in reply.get("tool_calls") or ()} for reply in replies]
+        return max((number for number, ids in zip(before, call_ids, strict=True) if call.id in ids), default=0)
 
 
-def report(path: Path, found: Sequence[str], errors: Sequence[Exception]) -> str:
+def report(path: Path, texts: Sequence[str], errors: Sequence[Exception]) -> str:
     """Return a text with the number of differences, the first differences in full, and the errors of replayed runs."""
-    many = "in 1 place" if len(found) == 1 else f"in {len(found)} places, of which the first may cause the others"
-    lines = [f"the replay of {path} differs {many}:", *found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        lines.append(f"... and {len(found) - _SHOWN} more")
-    lines += [f"A run of the replay raised {type(one).__name__}: {_short(str(one))}" for one in errors]
+    many = "in 1 place" if len(texts) == 1 else f"in {len(texts)} places, of which the first may cause the others"
+    lines = [f"the replay of {path} differs {many}:", *texts[:_SHOWN]]
+    if len(texts) > _SHOWN:
+        lines.append(f"... and {len(texts) - _SHOWN} more")
+    lines += [f"A run of the replay raised {type(error).__name__}: {_short(str(error))}" for error in errors]
     return "\n".join(lines)
 
 
@@ -101,45 +101,45 @@ class Compared:
 
 def differences(expected: Sequence[Story], got: Sequence[Story], compared: Compared) -> list[str]:
     """Return the differences between recorded and replayed runs, in the order of events; nested runs do not count."""
-    told = [one for one in expected if not one.is_nested]
-    found = [one for one in got if not one.is_nested]
+    recorded = [story for story in expected if not story.is_nested]
+    replayed = [story for story in got if not story.is_nested]
     texts: list[str] = []
-    for place, (one, other) in enumerate(zip_longest(told, found), 1):
-        if one is None or other is None:
-            texts.append(f"run {place}: {'the recording has no further run' if one is None else 'it did not begin'}")
+    for number, (story, other) in enumerate(zip_longest(recorded, replayed), 1):
+        if story is None or other is None:
+            texts.append(f"run {number}: {'the recording has no further run' if story is None else 'it did not begin'}")
         else:
-            texts += _of_run(f"run {place} of {one.run.agent!r}", one, other, compared)
+            texts += _of_run(f"run {number} of {story.run.agent!r}", story, other, compared)
     return texts
 
 
-def _of_run(where: str, expected: Story, got: Story, compared: Compared) -> Iterator[str]:
+def _of_run(title: str, expected: Story, got: Story, compared: Compared) -> Iterator[str]:
     requests = list(zip_longest(expected.run.requests, got.run.requests))
-    for place, (one, other) in enumerate(zip_longest(expected.turns(), got.turns(), fillvalue=())):
-        if place:
-            yield from _pair(f"{where}, model request {place}", *map(_request, requests[place - 1]))
-        turn = f"{where}, after model request {place}" if place else f"{where}, at its start"
-        yield from _of_turn(turn, one, other, compared)
-    yield from _pair(f"{where}, its end", _end(expected.run), _end(got.run))
+    for number, (before, now) in enumerate(zip_longest(expected.turns(), got.turns(), fillvalue=())):
+        if number:
+            yield from _pair(f"{title}, model request {number}", *map(_request, requests[number - 1]))
+        turn = f"{title}, after model request {number}" if number else f"{title}, at its start"
+        yield from _of_turn(turn, before, now, compared)
+    yield from _pair(f"{title}, its end", _end(expected.run), _end(got.run))
 
 
 def _of_turn(
-    where: str, expected: Sequence[RecordedCall], got: Sequence[RecordedCall], compared: Compared
+    title: str, expected: Sequence[RecordedCall], got: Sequence[RecordedCall], compared: Compared
 ) -> Iterator[str]:
     left = list(got)
     for call in expected:
-        other = next((one for one in left if one.id == call.id), None)
+        other = next((candidate for candidate in left if candidate.id == call.id), None)
         if other is not None:
             left.remove(other)
-        yield from _pair(where, _call(call), _call(other), *_details(call, other))
+        yield from _pair(title, _call(call), _call(other), *_details(call, other))
         if compared.results and other is not None and call.outcome == other.outcome == "ok":
-            yield from _of_result(f"{where}, result of {call.id} {call.tool}", _text(call.result), _text(other.result))
+            yield from _of_result(f"{title}, result of {call.id} {call.tool}", _text(call.result), _text(other.result))
     for call in left:
-        yield from _pair(where, _call(None), _call(call))
-    yield from _pair(where, _order(expected, got), _order(got, expected))
+        yield from _pair(title, _call(None), _call(call))
+    yield from _pair(title, _order(expected, got), _order(got, expected))
     if compared.order:
         before, now = _has_queue(expected), _has_queue(got)
         if before is not None and now is not None:
-            yield from _pair(where, _queue(before), _queue(now))
+            yield from _pair(title, _queue(before), _queue(now))
 
 
 def _order(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> str:
@@ -152,7 +152,7 @@ def _order(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> str
 def _has_queue(calls: Sequence[RecordedCall]) -> bool | None:
     """Return whether one of the calls waited for the end of another call; `None` if the times do not show this."""
     ended = [call for call in calls if call.end is not None and call.attempts]
-    took = [one.end - one.start for call in ended for one in call.attempts if one.end is not None]
+    took = [attempt.end - attempt.start for call in ended for attempt in call.attempts if attempt.end is not None]
     # A real queue takes as long as the shortest body. Shorter waits, and all waits for quick bodies, are chance.
     if len(ended) < 2 or not took or min(took) < _QUICK:
         return None
@@ -167,18 +167,18 @@ def _queue(has_queue: bool) -> str:
     return "a call waits for the end of another" if has_queue else "no call waits for the end of another"
 
 
-def _pair(where: str, expected: str, got: str, *further: str) -> Iterator[str]:
+def _pair(title: str, expected: str, got: str, *further: str) -> Iterator[str]:
     if expected != got:
-        yield "\n".join([f"{where}:", f"  expected  {expected}", f"  got       {got}", *further])
+        yield "\n".join([f"{title}:", f"  expected  {expected}", f"  got       {got}", *further])
 
 
-def _of_result(where: str, expected: str, got: str) -> Iterator[str]:
+def _of_result(title: str, expected: str, got: str) -> Iterator[str]:
     """Yield the difference of two results. Long results are shown from shortly before the first different character."""
     shorter = min(len(expected), len(got))
-    same = next((place for place in range(shorter) if expected[place] != got[place]), shorter)
+    same = next((index for index in range(shorter) if expected[index] != got[index]), shorter)
     start = max(0, same - _LONGEST // 4) if max(len(expected), len(got)) > _LONGEST else 0
     skipped = "..." if start else ""
-    yield from _pair(where, *(f"{skipped}{_short(text[start:])}" for text in (expected, got)))
+    yield from _pair(title, *(f"{skipped}{_short(text[start:])}" for text in (expected, got)))
 
 
 def _details(call: RecordedCall, other: RecordedCall | None) -> Iterator[str]:

@@ -51,10 +51,10 @@ class FakedTools:
 
     def pattern(self, tool: str) -> str | None:
         """Return the key in `fakes` for a tool: the exact name, or else the first pattern that matches, or `None`."""
-        return tool if tool in self.fakes else next((one for one in self.fakes if fnmatchcase(tool, one)), None)
+        return tool if tool in self.fakes else next((name for name in self.fakes if fnmatchcase(tool, name)), None)
 
     def is_real(self, tool: str) -> bool:
-        return any(fnmatchcase(tool, one) for one in self.real)
+        return any(fnmatchcase(tool, name) for name in self.real)
 
 
 _in_use: list[FakedTools] = []
@@ -134,7 +134,7 @@ def _fake_of(tool: BaseTool) -> Plan | None:
         if (pattern := used.pattern(tool.name)) is not None:
             return _with_body(tool, used, used.fakes[pattern])
     used = _in_use[-1]
-    error = UnfakedToolError(tool.name, [name for one in _in_use for name in one.fakes])
+    error = UnfakedToolError(tool.name, [name for block in _in_use for name in block.fakes])
 
     def refuse() -> None:
         used.unfaked.append(error)
@@ -177,8 +177,8 @@ def _with_body(tool: BaseTool, used: FakedTools, fake: object) -> Plan:
         shown = {name: value for name, value in kwargs.items() if name not in own.injected.names}
         shown |= dict(zip(tool.args, args, strict=False))
         used.calls.append(FakedCall(tool=tool.name, args=shown, id=None if call is None else call.call.get("id")))
-        found = await _result(fake, args, kwargs, own.injected.names)
-        return (found, None) if is_pair and not (isinstance(found, tuple) and len(found) == 2) else found
+        output = await _result(fake, args, kwargs, own.injected.names)
+        return (output, None) if is_pair and not (isinstance(output, tuple) and len(output) == 2) else output
 
     # The fake gets neither config nor callbacks, and always runs in the event loop.
     made = replace(own, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, from_sync=None)

@@ -46,22 +46,22 @@ class Kill:
             self.is_done = True
 
     async def run(
-        self, agent: Agent, given: Any, config: RunnableConfig, again: Callable[[StateSnapshot], Any] | None = None
+        self, agent: Agent, run_input: Any, config: RunnableConfig, again: Callable[[StateSnapshot], Any] | None = None
     ) -> Any:
         """Run an agent and return its final state; after a kill, resume the run with the input that `again` returns."""
         with anyio.CancelScope() as self._scope:
-            return await self._invoke(agent, given, config)
+            return await self._invoke(agent, run_input, config)
         stored = await agent.copy({"checkpointer": self.saver}).aget_state(config)
         if again is not None:
-            given = again(stored)
+            run_input = again(stored)
         elif stored.next:  # as a new process does: with the thread, or with the input if it was not stored
-            given = None
-        return await self._invoke(agent, given, config)
+            run_input = None
+        return await self._invoke(agent, run_input, config)
 
-    def _invoke(self, agent: Agent, given: Any, config: RunnableConfig) -> Awaitable[Any]:
+    def _invoke(self, agent: Agent, run_input: Any, config: RunnableConfig) -> Awaitable[Any]:
         # With a kill, all that was decided is stored before the next event.
         durability: Durability = "async" if self.at is None else "sync"
-        return agent.copy({"checkpointer": self.saver}).ainvoke(given, config, durability=durability)
+        return agent.copy({"checkpointer": self.saver}).ainvoke(run_input, config, durability=durability)
 
     def check(self, state: Any) -> None:
         """Record an error if a call has two results in the final state."""

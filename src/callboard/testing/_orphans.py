@@ -32,14 +32,14 @@ class OrphansError(AssertionError):
     """Raised if a test has left tasks, threads or child processes running."""
 
 
-async def check_tasks(known: set[int]) -> None:
-    """Raise `OrphansError` if tasks whose ids are not in `known` still run after a few rounds of the event loop."""
+async def check_tasks(ids: set[int]) -> None:
+    """Raise `OrphansError` if tasks whose ids are not in `ids` still run after a few rounds of the event loop."""
     __tracebackhide__ = True  # for pytest
     for _ in range(_TURNS):
-        if not _new_tasks(known):
+        if not _new_tasks(ids):
             return
         await anyio.lowlevel.checkpoint()
-    if left := _new_tasks(known):
+    if left := _new_tasks(ids):
         raise OrphansError(_text("tasks", left))
 
 
@@ -48,8 +48,8 @@ def task_ids() -> set[int]:
     return {task.id for task in anyio.get_running_tasks()}
 
 
-def _new_tasks(known: set[int]) -> list[str]:
-    return sorted(f"{task.name or task.id}" for task in anyio.get_running_tasks() if task.id not in known)
+def _new_tasks(ids: set[int]) -> list[str]:
+    return sorted(f"{task.name or task.id}" for task in anyio.get_running_tasks() if task.id not in ids)
 
 
 @contextmanager

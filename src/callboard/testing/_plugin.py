@@ -209,8 +209,8 @@ def _watched(test: Callable[..., Any]) -> Callable[..., Any]:
         __tracebackhide__ = True
         from callboard.testing._orphans import check_tasks, task_ids
 
-        known = task_ids()
+        ids = task_ids()
         await test(*args, **kwargs)
-        await check_tasks(known)
+        await check_tasks(ids)
 
     return run

@@ -166,20 +166,20 @@ class _Player:
         """Return the recorded run that a replayed run repeats: the next one of the same agent, or else of any agent."""
         if info is None:
             raise LookupError("the replay called a tool outside of an agent's run")
-        if (known := self.of_run.get(info.number)) is not None:
-            return known
-        alike = [one for one in self.left if one.is_nested == bool(info.namespace)]
+        if (story := self.of_run.get(info.number)) is not None:
+            return story
+        alike = [candidate for candidate in self.left if candidate.is_nested == bool(info.namespace)]
         if not alike:
             raise LookupError(f"the recording has no further run, and the agent {info.agent!r} began one")
-        taken = next((one for one in alike if one.run.agent == info.agent), alike[0])
-        self.left.remove(taken)
-        self.of_run[info.number] = taken
-        return taken
+        chosen = next((candidate for candidate in alike if candidate.run.agent == info.agent), alike[0])
+        self.left.remove(chosen)
+        self.of_run[info.number] = chosen
+        return chosen
 
     def leave(self, story: Story) -> None:
         """Remove a recorded run from `left`, so that no later run of the replay repeats it."""
         # After a kill at a question, a run may end without a request, and so without a call of `story`.
-        self.left = [one for one in self.left if one is not story]
+        self.left = [other for other in self.left if other is not story]
 
     async def result(self, **_: object) -> Any:
         """Return or raise the recorded result of a tool call, after its recorded duration."""
@@ -350,9 +350,9 @@ class _Runs:
             if self._real and self.kill.at is None:
                 # Real actors keep their state between runs, unless they are killed.
                 await stack.enter_async_context(self._agent)
-            for place, story in enumerate(self._player.stories):
+            for number, story in enumerate(self._player.stories):
                 if not story.is_nested and not self._lost_question(story.run):
-                    await self._run(story.run, f"replay {place}")
+                    await self._run(story.run, f"replay {number}")
                     self._player.leave(story)
 
     def _lost_question(self, run: RecordedRun) -> bool:
@@ -362,7 +362,7 @@ class _Runs:
 
     async def _run(self, run: RecordedRun, otherwise: str) -> None:
         config: RunnableConfig = {"configurable": {"thread_id": run.thread or otherwise}}
-        given = run.input if run.command is None else self._command(run.command)
+        run_input = run.input if run.command is None else self._command(run.command)
         self.state = None
         left = list(self._player.left)
         state: Any = None
@@ -372,11 +372,11 @@ class _Runs:
             if run.command is not None and stored.interrupts:  # the person is asked again
                 self.state = {"__interrupt__": stored.interrupts}
                 return self._command(run.command)
-            return None if stored.next else given
+            return None if stored.next else run_input
 
         try:
             with anyio.fail_after(None if self._real else _TOO_LONG):
-                state = await self.kill.run(self._agent, given, config, again)
+                state = await self.kill.run(self._agent, run_input, config, again)
         except Exception as error:
             self.errors.append(error)
         self.state = state
@@ -392,9 +392,9 @@ class _Runs:
     def _open_questions(self) -> list[str]:
         return [question.id for question in (self.state or {}).get("__interrupt__", ())]
 
-    def _command(self, told: Mapping[str, Any]) -> Command[Any]:
+    def _command(self, command: Mapping[str, Any]) -> Command[Any]:
         """Return the recorded command, with the ids of recorded questions replaced by those of the open questions."""
-        resume = told.get("resume")
+        resume = command.get("resume")
         open_questions = self._open_questions()
         if isinstance(resume, dict) and self._questions.keys() >= resume.keys():
             # After a kill, an answered question may no longer be open.
@@ -404,4 +404,4 @@ class _Runs:
             # An older recording has no ids of questions; a kill may have left only some of the recorded questions.
             is_fitting = self._player.was_killed or len(resume) == len(open_questions)
             resume = dict(zip(open_questions, resume.values(), strict=False)) if is_fitting else resume
-        return Command(resume=resume, update=told.get("update"), goto=told.get("goto", ()))
+        return Command(resume=resume, update=command.get("update"), goto=command.get("goto", ()))

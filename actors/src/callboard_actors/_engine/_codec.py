@@ -72,13 +72,13 @@ def packed(
     except Exception as error:
         # Parts are pickled one by one only after a failure, to name the part.
         parts: list[tuple[object, str]] = [(body.fn, function)]
-        parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(body.args, 1)]
+        parts += [(value, f"argument {position} ({_shown(value)})") for position, value in enumerate(body.args, 1)]
         parts += [(value, f"argument {name} ({_shown(value)})") for name, value in body.kwargs.items()]
-        for value, what in parts:
+        for value, part in parts:
             try:
                 dumps(value)
             except Exception as cause:
-                raise TypeError(refusal(body.title, what, cause, where)) from error
+                raise TypeError(refusal(body.title, part, cause, where)) from error
         raise TypeError(refusal(body.title, "call", error, where)) from error
 
 

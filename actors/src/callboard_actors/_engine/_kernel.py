@@ -98,11 +98,11 @@ def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] 
         if sys.platform == "linux":
             # WNOWAIT leaves the child a zombie, which keeps its id reserved until `waitpid`: `first` can still kill its
             # process group.
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None:
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if child is None:
                 return None
-            first(found.si_pid)
-            return found.si_pid, os.waitpid(found.si_pid, 0)[1]
+            first(child.si_pid)
+            return child.si_pid, os.waitpid(child.si_pid, 0)[1]
         else:
             # Here the id is free before `first` is called. It may be reused if the group is empty and a process starts
             # in the same instant.
@@ -146,12 +146,12 @@ def descendants_of(ancestor: int) -> set[int]:
                 below.setdefault(parent, []).append(int(entry.name))
     except OSError:
         return set()
-    found, due = set[int](), [ancestor]
+    descendants, due = set[int](), [ancestor]
     while due:
-        fresh = [pid for pid in below.get(due.pop(), []) if pid not in found]
-        found.update(fresh)
+        fresh = [pid for pid in below.get(due.pop(), []) if pid not in descendants]
+        descendants.update(fresh)
         due += fresh
-    return found
+    return descendants
 
 
 def _parent_of(process: Path, *, zombies: bool = True) -> int | None:

@@ -24,8 +24,8 @@ def returned(value: Any) -> tuple[Kind, bytes]:
     try:
         return Kind.VALUE, to_json(value)
     except Exception as error:
-        what = f"it returned an object of type {type(value).__qualname__}"
-        return Kind.LOST, f"{what}, which is no JSON: {_text_of(error)}".encode(errors="replace")
+        reason = f"it returned an object of type {type(value).__qualname__}"
+        return Kind.LOST, f"{reason}, which is no JSON: {_text_of(error)}".encode(errors="replace")
 
 
 def raised(error: Exception) -> tuple[Kind, bytes]:

@@ -65,8 +65,8 @@ def bounded(kind: Kind, body: bytes, most: int) -> Reply:
         return kind, body
     if kind is Kind.LOST:
         return kind, body[:most]
-    what = "returned" if kind is Kind.VALUE else "raised"
-    return Kind.LOST, lost(f"what it {what} is {len(body)} bytes as a pickle, and max_result is {most}")[:most]
+    verb = "returned" if kind is Kind.VALUE else "raised"
+    return Kind.LOST, lost(f"what it {verb} is {len(body)} bytes as a pickle, and max_result is {most}")[:most]
 
 
 def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:

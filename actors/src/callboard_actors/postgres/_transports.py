@@ -109,8 +109,8 @@ class PostgresConnection:
             ) from error
 
     async def _is_made(self) -> bool:
-        found = await self._saying.execute("SELECT to_regproc(%s) IS NOT NULL", [self.last])
-        return bool((await found.fetchone())[0])
+        cursor = await self._saying.execute("SELECT to_regproc(%s) IS NOT NULL", [self.last])
+        return bool((await cursor.fetchone())[0])
 
     async def _rows(self, statement: str, *arguments: object, seconds: float | None) -> list[Any]:
         """Execute a statement and return its rows. After an `AwayError`, the statement may have been executed."""
@@ -244,8 +244,8 @@ class PostgresFleetTransport(PostgresConnection):
         marks = ", ".join(["%s"] * (len(arguments) + 1))
         # Not an injection: `function` is a literal of this file, and all text from outside is a parameter.
         statement = f"SELECT * FROM callboard_fleet_{function}_1({marks})"  # noqa: S608
-        [found] = await self._ask(statement, self._prefix, *arguments)
-        return found
+        [row] = await self._ask(statement, self._prefix, *arguments)
+        return row
 
     async def _ask(self, statement: str, *arguments: object) -> list[Any]:
         return await self._rows(statement, *arguments, seconds=_within(self._common.lease))
@@ -261,7 +261,7 @@ class PostgresFleetTransport(PostgresConnection):
         return Owned(owner=owner, token=token)
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
-        return [bool((await self._do("owns", one.gate, one.owner, one.token))[0]) for one in addresses]
+        return [bool((await self._do("owns", address.gate, address.owner, address.token))[0]) for address in addresses]
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
         said = (to.gate, to.owner, to.token, self._client, number, ask, frame)
@@ -286,8 +286,8 @@ class PostgresFleetTransport(PostgresConnection):
 
     async def load(self, gate: str) -> bytes | None:
         statement = "SELECT state FROM callboard_fleet_keys WHERE fleet = %s AND gate = %s"
-        found = await self._ask(statement, self._prefix, gate)
-        return bytes(found[0][0]) if found and found[0][0] is not None else None
+        rows = await self._ask(statement, self._prefix, gate)
+        return bytes(rows[0][0]) if rows and rows[0][0] is not None else None
 
     async def mail(self) -> AsyncIterator[Sequence[bytes]]:
         news = asyncio.Event()
@@ -299,11 +299,11 @@ class PostgresFleetTransport(PostgresConnection):
             # Before the read: a message that comes during the read sets it again.
             news.clear()
             # No timeout: the heartbeats use the same connection, so they notice if it hangs.
-            if found := await self._rows(read, self._prefix, self._client, _AT_ONCE, seconds=None):
-                yield [bytes(frame) for _, frame in found]
+            if rows := await self._rows(read, self._prefix, self._client, _AT_ONCE, seconds=None):
+                yield [bytes(frame) for _, frame in rows]
                 # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
                 # before that, the batch is delivered again; receivers ignore repetitions.
-                ids = [number for number, _ in found]
+                ids = [number for number, _ in rows]
                 await self._rows("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", ids, seconds=None)
                 continue
             if self._listening.done():

@@ -129,14 +129,14 @@ class ZygoteProxy:
         """Receive the zygote's reports about its workers, and update their proxies, until the zygote ends."""
         with suppress(ConnectionError):
             while True:
-                header, said = await self._reader.next()
-                [(what, value)] = from_json(said).items()
-                if what == "forked":
+                header, payload = await self._reader.next()
+                [(report, value)] = from_json(payload).items()
+                if report == "forked":
                     self._workers[header.number].begin(value)
                     continue
                 worker = self._workers.pop(header.number)
-                worker.unforked = value if what == "unforked" else None
-                worker.end(value if what == "ended" else None)
+                worker.unforked = value if report == "unforked" else None
+                worker.end(value if report == "ended" else None)
         self._lose_all()
 
     def _lose_all(self) -> None:
@@ -432,10 +432,10 @@ class Crew:
                 worker.close()
             worker.discharged.set()
 
-    async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy, what: Command) -> None:
+    async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy, command: Command) -> None:
         """Start a worker process, and wait until it can serve calls."""
         # If its modules cannot be loaded, the process is ended before the error is raised.
-        await zygote.fork(worker, what)
+        await zygote.fork(worker, command)
         if self._spawns:
             settings = self._with_wanted()
             self._settings = replace(self._settings, quiet=True)  # one complaint of each module is enough

@@ -159,13 +159,13 @@ class Processes(OpenedEngine[Crew]):
                 crew = self._here(noted.title, noted.call_id)
                 worker = await crew.take(noted)
                 # If the worker dies before the function has begun, another worker is tried.
-                found = await self._exchange(worker, crew, noted, data)
-                if not isinstance(found, WorkerDiedError):
-                    kind, reply, output = found
+                outcome = await self._exchange(worker, crew, noted, data)
+                if not isinstance(outcome, WorkerDiedError):
+                    kind, reply, output = outcome
                     return await self._finish(worker, crew, noted, kind, reply, output=output)
                 # Repeated only if it certainly had not begun: a body may have side effects.
-                if found.begun or not left or crew.is_dismissed:
-                    raise found
+                if outcome.begun or not left or crew.is_dismissed:
+                    raise outcome
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager

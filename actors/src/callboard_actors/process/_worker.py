@@ -62,8 +62,8 @@ def _load(name: str, *, forks: bool) -> None:
     try:
         _main_module.module_named(name)
     except Exception as error:
-        told = "".join(traceback.format_exception(error))
-        raise FatalError(f"preload={name!r} cannot be imported: {error!r}\n{told}") from error
+        traceback_text = "".join(traceback.format_exception(error))
+        raise FatalError(f"preload={name!r} cannot be imported: {error!r}\n{traceback_text}") from error
     # A fork has only the forking thread. Locks that other threads held stay locked in it for ever.
     if forks and threading.active_count() > 1:
         raise FatalError(f"preload={name!r} {_HELD_IN_WORDS}")
@@ -268,8 +268,8 @@ class _Call:
                 _exit(1)  # without a reply the caller would wait for ever
 
     async def _outcome(self) -> Reply:
-        given, pickled = parts_of(self._call)
-        with attached_context(given, self._tell):
+        context, pickled = parts_of(self._call)
+        with attached_context(context, self._tell):
             reply = called(pickled, self._seat.encode)
             return await reply if isinstance(reply, Coroutine) else reply
 
@@ -300,10 +300,10 @@ class _ReplyWriter:
         self._open.add(number)
         return partial(self._tell, number)
 
-    def _tell(self, number: int, told: dict[str, Any]) -> None:
+    def _tell(self, number: int, event: dict[str, Any]) -> None:
         if os.getpid() != self._pid:
             return
-        data = frame(Kind.TOLD, number, _encoded(told))
+        data = frame(Kind.TOLD, number, _encoded(event))
         with self._lock:
             if number in self._open:
                 self._send(data)

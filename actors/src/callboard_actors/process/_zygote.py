@@ -213,8 +213,8 @@ class _Zygote:
             self._start = Spawns().start
         self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
 
-    def _tell(self, number: int, what: str, value: int) -> None:
-        self._control.sendall(frame(Kind.TOLD, number, as_json({what: value})))
+    def _tell(self, number: int, report: str, value: int) -> None:
+        self._control.sendall(frame(Kind.TOLD, number, as_json({report: value})))
 
     def run(self) -> None:
         """Execute the pool's commands and report the ends of workers, until the pool closes its socket or dies."""
@@ -265,8 +265,8 @@ class _Zygote:
             command = command + rest if rest else b""
         if not command:
             return False
-        what, number, grace = COMMAND.unpack(command)
-        if what == Command.END:
+        kind, number, grace = COMMAND.unpack(command)
+        if kind == Command.END:
             for pid, child in self._living.items():
                 # A second request must not extend the grace.
                 if child.number == number and child.kill_at is None:
@@ -276,7 +276,7 @@ class _Zygote:
                         _kernel.signal_group(pid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
             return True
         try:
-            pid = self._start(fds, is_seat=what == Command.SEAT)
+            pid = self._start(fds, is_seat=kind == Command.SEAT)
         except OSError as error:
             self._tell(number, "unforked", error.errno or 0)
         else:

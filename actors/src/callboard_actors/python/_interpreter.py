@@ -277,11 +277,11 @@ class Kept:
     def taken(self) -> Excerpt:
         """Return the kept output, and empty the buffer."""
         tail = bytes(self._tail[-self._most_tail :])
-        found = Excerpt(bytes(self._head), self._size - len(self._head) - len(tail), tail)
+        excerpt = Excerpt(bytes(self._head), self._size - len(self._head) - len(tail), tail)
         self._head.clear()
         self._tail.clear()
         self._size = 0
-        return found
+        return excerpt
 
 
 class Capture:
@@ -403,7 +403,7 @@ def _is_restored(stream: Any) -> bool:
 
 
 def _keep_for_ever(stream: Any) -> None:
-    if all(stream is not kept for kept in _for_ever):
+    if all(stream is not other for other in _for_ever):
         _for_ever.append(stream)
 
 

@@ -87,8 +87,8 @@ def pickle_body(body: Body) -> PickledBody:
             return PickledBody((own,), dumps((own.digest, body.args, dict(body.kwargs))))
         # The user's function is an argument of a wrapper of callboard.
         subject = pickle_function(body.subject)
-        place = _Function(subject.digest)
-        args = tuple(place if argument is body.subject else argument for argument in body.args)
+        stand_in = _Function(subject.digest)
+        args = tuple(stand_in if argument is body.subject else argument for argument in body.args)
         return PickledBody((own, subject), dumps((own.digest, args, dict(body.kwargs))))
     except Exception:
         _codec.packed(body, dumps, "on Ray", "function")  # raises an error that names the part
@@ -135,9 +135,9 @@ def check(fn: Callable[..., Any], title: str) -> None:
     try:
         dumps(fn)
     except Exception as error:
-        what = "class" if isinstance(fn, type) else "function"
+        kind = "class" if isinstance(fn, type) else "function"
         hint = "; move it into a module that the cluster has" if getattr(fn, "__module__", None) in NAMES else ""
-        raise TypeError(refusal(title, what, error, "on Ray") + hint) from error
+        raise TypeError(refusal(title, kind, error, "on Ray") + hint) from error
 
 
 def opened(kind: Kind, data: bytes, body: Body) -> Any:

@@ -119,14 +119,14 @@ class RedisLimitsTransport:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for step in steps:
                     pipeline.evalsha(self._sha, *self._arguments(step))
-                return [_answer_of(found) for found in await pipeline.execute()]
+                return [_answer_of(answer) for answer in await pipeline.execute()]
 
     def _arguments(self, step: Step) -> list[object]:
         numbers = step.numbers
         # The braces put all keys of a gate into one hash slot, as a script in a Redis cluster needs.
         keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _PARTS]
         # Lua has no `None` among its arguments: -1 stands for "no limit".
-        counts = [-1 if one is None else one for one in (numbers.concurrency, numbers.queue, numbers.calls)]
+        counts = [-1 if number is None else number for number in (numbers.concurrency, numbers.queue, numbers.calls)]
         times = [numbers.per, numbers.lease, numbers.silence]
         server = [self._run_id, self._began, int(step.asks_all), self._channel, step.gate]
         ops = [part for op in step.ops for part in op.written]
@@ -163,10 +163,10 @@ class RedisLimitsTransport:
             raise StorageError(self._where, f"cannot keep limits: {error}") from error
 
 
-def _answer_of(found: list[Any]) -> Answer:
-    match found[0]:
+def _answer_of(answer: list[Any]) -> Answer:
+    match answer[0]:
         case "ok":
-            _, epoch, opens_in, granted, queued, full = found
+            _, epoch, opens_in, granted, queued, full = answer
             return Answer(
                 epoch=epoch,
                 opens_in=None if opens_in < 0 else opens_in / 1e6,
@@ -178,6 +178,6 @@ def _answer_of(found: list[Any]) -> Answer:
                 },
             )
         case "other":
-            return Answer(other=found[1])
+            return Answer(other=answer[1])
         case _:
             return Answer()

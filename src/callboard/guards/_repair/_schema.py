@@ -101,7 +101,7 @@ class Shape:
         """Return the paths of invalid parts of a value; raise `TooManyChoicesError` if the search takes too long."""
         token = _choices.set(_Budget(_MAX_CHOICES))
         try:
-            return [place for error in self._validator.iter_errors(value) for place in _places(error)]
+            return [path for error in self._validator.iter_errors(value) for path in _places(error)]
         finally:
             _choices.reset(token)
 
@@ -309,7 +309,7 @@ class Contract:
         except Exception as error:
             if is_control_flow(error) or isinstance(error, TooManyChoicesError):
                 raise
-            return tuple(dict.fromkeys(_located(place, args) for place in self._places(error)))
+            return tuple(dict.fromkeys(_located(path, args) for path in self._places(error)))
         return ()
 
     def _places(self, error: Exception) -> list[Path]:

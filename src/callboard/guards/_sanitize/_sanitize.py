@@ -413,13 +413,13 @@ def _check_rules(tool: BaseTool, rules: Mapping[str, Rule]) -> None:
 def _check_rules_for_all(rules: Mapping[str, Rule], tools: Collection[BaseTool]) -> None:
     """Raise `ValueError` for a rule that would check nothing in any of the tools."""
     names_by_tool = {tool.name: argument_names(tool) for tool in tools}
-    known = {name for names in names_by_tool.values() for name in names or ()}
+    all_names = {name for names in names_by_tool.values() for name in names or ()}
     for rule_name in rules:
         head = parts_of(rule_name)[0]
         fitting = [tool for tool in tools if head == "*" or head in (names_by_tool[tool.name] or (head,))]
-        if not fitting and rule_name not in known:
+        if not fitting and rule_name not in all_names:
             raise ValueError(
-                f"Sanitize(arguments=...): {no_such('argument', head, known)} (missing='ignore' is for other nodes)"
+                f"Sanitize(arguments=...): {no_such('argument', head, all_names)} (missing='ignore' is for other nodes)"
             )
         _check_path("Sanitize(arguments=...)", rule_name, fitting)
 

@@ -475,11 +475,11 @@ class Cache(Middleware):
             return await self._threads.run(partial(_canonical, args, _in_steps))
         return _canonical(args)
 
-    def _warn(self, tool: str, what: str) -> None:
+    def _warn(self, tool: str, problem: str) -> None:
         if tool not in self._warned:
             self._warned.add(tool)
             warnings.warn(
-                f"Cache {what}. Say with Cache(key=...) what its results depend on, or take it out of Cache(tools).",
+                f"Cache {problem}. Say with Cache(key=...) what its results depend on, or take it out of Cache(tools).",
                 CallboardWarning,
                 stacklevel=2,
             )

@@ -152,8 +152,8 @@ class _Call(TrackedCall):
 
     def __init__(self, begun: _CallLine) -> None:
         super().__init__(begun)
-        known = _fields(begun, "number", "batch", "tool", "id", "run", "resumes", "args")
-        self.known = RecordedCall(start=begun.time, **known)
+        fields = _fields(begun, "number", "batch", "tool", "id", "run", "resumes", "args")
+        self.known = RecordedCall(start=begun.time, **fields)
         self.waits: list[Wait] = []
         self.over: list[RecordedAttempt] = []
         """Attempts of the call that have ended."""
@@ -278,8 +278,8 @@ class PartBuilder:
         elif isinstance(line, _AskLine):
             self._take_ask(line)
         elif isinstance(line, _Timed):
-            what = line.event.removeprefix("actor_")
-            self._lives.append(ActorChange(time=line.time, what=what, **_fields(line, "actor", "error", "key")))
+            phase = line.event.removeprefix("actor_")
+            self._lives.append(ActorChange(time=line.time, what=phase, **_fields(line, "actor", "error", "key")))
         elif line.event == "closed":
             self._closing = Closing(**line.model_dump(exclude={"event"}))
         elif isinstance(line, _CountLine):
@@ -306,8 +306,8 @@ class PartBuilder:
 
     def _take_ask(self, line: _AskLine) -> None:
         if line.event == "ask_begun":
-            known = _fields(line, "actor", "handler", "call", "ahead", "key")
-            self._asks[line.ask] = RecordedAsk(number=line.ask, start=line.time, **known)
+            fields = _fields(line, "actor", "handler", "call", "ahead", "key")
+            self._asks[line.ask] = RecordedAsk(number=line.ask, start=line.time, **fields)
         elif (ask := self._asks.get(line.ask)) is None:
             return
         elif line.event == "ask_taken":
@@ -411,5 +411,5 @@ def _begins_part(event: Event) -> bool:
     return event.get("event") == "header"
 
 
-def _at(path: Path, line: int, what: str) -> ValueError:
-    return ValueError(f"{path}, line {line}: {what}")
+def _at(path: Path, line: int, problem: str) -> ValueError:
+    return ValueError(f"{path}, line {line}: {problem}")

@@ -277,8 +277,8 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     async def listen(self, line: FleetTransport) -> None:
         async for messages in line.mail():
-            for one in messages:
-                self._on_mail(one)
+            for message in messages:
+                self._on_mail(message)
         raise AwayError("it says no more")
 
     async def say_what_is_due(self, line: FleetTransport) -> float:

@@ -56,60 +56,61 @@ class Answers:
             if (cancel := self._cancels.get(message.ask)) is not None:
                 cancel()
             return
-        asked: AskContents = message.said
-        if asked.number <= self._heard.get(message.sender, 0):  # the sender counts up, and the server delivers in order
+        contents: AskContents = message.said
+        # The sender counts up, and the server delivers in order.
+        if contents.number <= self._heard.get(message.sender, 0):
             return
-        self._heard[message.sender] = asked.number
-        key = loads(asked.key)
+        self._heard[message.sender] = contents.number
+        key = loads(contents.key)
         held = self._router.held(key)
         cancel = None
         # The ask names the token that its sender knows: an ask for an earlier ownership of the key must not run.
-        if held is not None and held.token == asked.token:
-            cancel = self._host.serve(key, partial(self._answer, message, asked, key))
+        if held is not None and held.token == contents.token:
+            cancel = self._host.serve(key, partial(self._answer, message, contents, key))
             if cancel is None:
                 # `serve` found the event loop of the actors closed without `leave()`: this member can answer nothing.
                 self._router.client.dismiss()
         if cancel is None:
-            self._router.client.start(partial(self._send_back, message, asked))
+            self._router.client.start(partial(self._send_back, message, contents))
         else:
             # `_reply` runs in this thread, too, so it cannot run before the entry is here.
             self._cancels[message.ask] = cancel
 
-    async def _send_back(self, message: Message, asked: AskContents) -> None:
+    async def _send_back(self, message: Message, contents: AskContents) -> None:
         """Tell the sender of an ask to find the key's owner again, because the ask did not begin in this process."""
         # "moved" is sent before the key is freed. An asker that finds the key without this owner treats an ask that may
         # have begun as unknown. An asker that repeats too early still finds this owner, and gets "moved" again.
         self._router.tell(message.sender, "moved", message.ask, ends=True)
-        held = self._router.held(loads(asked.key))
-        if held is None or held.token != asked.token:
+        held = self._router.held(loads(contents.key))
+        if held is None or held.token != contents.token:
             # The server may still name this process as the owner under that token.
-            await self._router.free(asked.gate, asked.token)
+            await self._router.free(contents.gate, contents.token)
 
-    async def _answer(self, message: Message, asked: AskContents, key: Hashable) -> None:
+    async def _answer(self, message: Message, contents: AskContents, key: Hashable) -> None:
         """Run an ask in the event loop of the actors, and post its reply to the client's thread."""
         # The outcome if `_done` is cancelled: every ask gets exactly one reply, in the `finally` below.
         what, said = "cancelled", b""
         try:
-            what, said = await self._done(message, asked, key)
+            what, said = await self._done(message, contents, key)
         finally:
-            self._router.client.post(partial(self._reply, message, asked, what, said))
+            self._router.client.post(partial(self._reply, message, contents, what, said))
 
-    async def _done(self, message: Message, asked: AskContents, key: Hashable) -> tuple[str, bytes]:
+    async def _done(self, message: Message, contents: AskContents, key: Hashable) -> tuple[str, bytes]:
         tell = partial(self._tell, message, "told")
         try:
             # Within the `try`: an argument that cannot be unpickled here becomes the reply to this ask.
-            args, kwargs = loads(asked.arguments)
+            args, kwargs = loads(contents.arguments)
             ask = FleetAsk(
                 key=key,
-                handler=asked.handler,
+                handler=contents.handler,
                 args=args,
                 kwargs=kwargs,
-                title=asked.title,
+                title=contents.title,
                 call_id=None,
-                grace=asked.grace,
+                grace=contents.grace,
             )
-            with attached_context(asked.carried, tell, logs=False):
-                value = await self._host.answer(ask, partial(self._begin, message, asked))
+            with attached_context(contents.carried, tell, logs=False):
+                value = await self._host.answer(ask, partial(self._begin, message, contents))
         except KeyMovedError:  # the handler did not begin, so the asker may send the ask to the next owner
             return "moved", b""
         except Exception as error:
@@ -118,23 +119,23 @@ class Answers:
             kind, said = _replies.returned(value)
         return _WHAT[kind], said
 
-    async def _begin(self, message: Message, asked: AskContents) -> bool:
+    async def _begin(self, message: Message, contents: AskContents) -> bool:
         """Request the server's permission to begin an ask in this process; return whether the server has given it."""
         # The server allows this to one process only, and to no process after the sender has recalled the ask.
         try:
-            return await self._router.client.in_thread(partial(self._ask_to_begin, message, asked))
+            return await self._router.client.in_thread(partial(self._ask_to_begin, message, contents))
         except StorageError:
             if self._router.client.is_closing:
                 raise KeyMovedError("this process has left the fleet") from None
             raise
 
-    async def _ask_to_begin(self, message: Message, asked: AskContents) -> bool:
+    async def _ask_to_begin(self, message: Message, contents: AskContents) -> bool:
         # Noted before the server is asked: from then on it may count the ask as begun, and `free` must wait for it.
         if message.ask in self._cancels:  # otherwise it was cancelled meanwhile, and has its reply
-            self._router.note_begun(asked.gate, asked.token, message.ask)
+            self._router.note_begun(contents.gate, contents.token, message.ask)
         # Repeated until answered; the server answers a repeated "begin" like the first one.
         may_begin = await self._router.client.on_transport(
-            lambda line: line.begin(asked.gate, asked.token, message.ask)
+            lambda line: line.begin(contents.gate, contents.token, message.ask)
         )
         if may_begin:
             self._router.tell(message.sender, "begun", message.ask)
@@ -143,15 +144,15 @@ class Answers:
     def _tell(self, message: Message, what: What, said: object = None) -> None:
         self._router.client.post(lambda: self._router.tell(message.sender, what, message.ask, said))
 
-    def _reply(self, message: Message, asked: AskContents, what: Any, said: bytes) -> None:
+    def _reply(self, message: Message, contents: AskContents, what: Any, said: bytes) -> None:
         # Runs in the client's thread, after every "told" that the handler posted.
         self._cancels.pop(message.ask, None)
         if what == "moved":
-            self._router.client.start(partial(self._send_back, message, asked))
+            self._router.client.start(partial(self._send_back, message, contents))
         else:
             self._router.tell(message.sender, what, message.ask, said, ends=True)
         # Last: a key is freed only after the reply to each begun ask is in the outbox.
-        self._router.note_answered(asked.gate, asked.token, message.ask)
+        self._router.note_answered(contents.gate, contents.token, message.ask)
 
     @property
     def is_quiet(self) -> bool:
@@ -230,8 +231,8 @@ class KeptStates:
     async def load(self, actor: str, key: Hashable) -> object:
         """Return the last saved state of an actor; `None` if no state was saved."""
         gate = gate_of(actor, key)
-        found = await self._on_transport(lambda line: line.load(gate))
-        return None if found is None else self._signer.opened(gate, found)
+        sealed = await self._on_transport(lambda line: line.load(gate))
+        return None if sealed is None else self._signer.opened(gate, sealed)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
         """Save the state of an actor in place of the former state."""

@@ -48,22 +48,22 @@ class Signer:
     def __init__(self, secret: bytes, fleet: str) -> None:
         self._key = mac(secret, f"callboard fleet {fleet}".encode())
 
-    def sealed(self, place: str, value: object) -> bytes:
-        """Pickle and sign a value. `place` is the receiving member's id or, for a saved state, the name of its key."""
+    def sealed(self, address: str, value: object) -> bytes:
+        """Pickle and sign a value; `address` is the id of the receiving member, or the key's name for a saved state."""
         body = dumps(value)
-        return self._mac(place, body) + body
+        return self._mac(address, body) + body
 
-    def opened(self, place: str, frame: bytes) -> Any:
-        """Unpickle a value that `sealed()` signed for `place`; raise ForgedError if the signature is invalid."""
+    def opened(self, address: str, frame: bytes) -> Any:
+        """Unpickle a value that `sealed()` signed for `address`; raise ForgedError if the signature is invalid."""
         # Verified before `loads`: unpickling bytes of an attacker would run their code.
         seal, body = frame[:_SEAL], frame[_SEAL:]
-        if not hmac.compare_digest(seal, self._mac(place, body)):  # in constant time
-            raise ForgedError(f"{len(frame)} bytes for {place!r} were written by nobody who has the secret")
+        if not hmac.compare_digest(seal, self._mac(address, body)):  # in constant time
+            raise ForgedError(f"{len(frame)} bytes for {address!r} were written by nobody who has the secret")
         return loads(body)
 
-    def _mac(self, place: str, body: bytes) -> bytes:
-        # The length keeps a place and a body from being read with another border between them.
-        return hmac.digest(self._key, len(place).to_bytes(4, "big") + place.encode() + body, "sha256")
+    def _mac(self, address: str, body: bytes) -> bytes:
+        # The length keeps an address and a body from being read with another border between them.
+        return hmac.digest(self._key, len(address).to_bytes(4, "big") + address.encode() + body, "sha256")
 
 
 def fingerprint(secret: bytes) -> str:
@@ -90,7 +90,7 @@ def arguments_of(ask: FleetAsk) -> bytes:
         return dumps((ask.args, dict(ask.kwargs)))
     except Exception as error:
         # The pickler does not say which argument failed, so each is tried alone.
-        named = [(f"argument {place}", value) for place, value in enumerate(ask.args, 1)]
+        named = [(f"argument {position}", value) for position, value in enumerate(ask.args, 1)]
         for name, value in [*named, *((f"argument {name}", value) for name, value in ask.kwargs.items())]:
             try:
                 dumps(value)
