@@ -63,6 +63,30 @@ def test_it_is_what_langgraph_asks_for() -> None:
     assert graph.get_graph().to_json() == agent.get_graph().to_json()
 
 
+SHOWN = ["input_channels", "output_channels", "stream_channels", "stream_channels_asis", "stream_channels_list"]
+SHOWN += ["stream_mode", "stream_eager", "step_timeout", "interrupt_before_nodes", "trigger_to_nodes"]
+
+
+def test_attributes_and_drawings_are_those_of_langgraphs_agent() -> None:
+    options: Any = {"tools": Desk().tools(), "interrupt_before": ["tools"]}
+    agent, theirs = create_react_agent(ScriptedModel([]), **options), langgraph_agent(ScriptedModel([]), **options)
+    assert {name: getattr(agent, name) for name in SHOWN} == {name: getattr(theirs, name) for name in SHOWN}
+    assert agent.get_graph().draw_mermaid() == theirs.get_graph().draw_mermaid()
+    assert "__interrupt = before" in agent.get_graph().draw_mermaid()
+    with pytest.raises(AttributeError, match="output_channels of an agent cannot be set: give stream_mode= or"):
+        agent.output_channels = ["messages"]  # type: ignore[attr-defined]
+
+
+async def test_breakpoints_can_be_set_on_an_agent() -> None:
+    agent = made(calls("work"), "done", checkpointer="memory")
+    agent.interrupt_before_nodes = ["tools"]
+    await agent.ainvoke(QUESTION, AT)
+    assert (await agent.aget_state(AT)).next == ("tools",)
+    agent.interrupt_before_nodes, agent.interrupt_after_nodes = [], "*"
+    await agent.ainvoke(None, AT)
+    assert (await agent.aget_state(AT)).next == ("agent",)
+
+
 @pytest.mark.parametrize("way", ["as_graph", "copy", "builder"])
 async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str) -> None:
     saver, store = InMemorySaver(), InMemoryStore()

@@ -6,11 +6,21 @@ from typing import Any
 
 import anyio
 import pytest
+from langchain.agents import AgentState as LangChainState
 from langchain.agents import create_agent as langchain_create_agent
-from langchain.agents.middleware import SummarizationMiddleware
+from langchain.agents.middleware import AgentMiddleware, SummarizationMiddleware
 from langchain_core.language_models import FakeListChatModel
 
-from callboard import AgentState, CallPolicy, DrainingError, Limit, ToolNode, create_agent, create_react_agent
+from callboard import (
+    AgentState,
+    AgentStatePydantic,
+    CallPolicy,
+    DrainingError,
+    Limit,
+    ToolNode,
+    create_agent,
+    create_react_agent,
+)
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.middleware import Cache, Retry, Supervise
 from callboard.testing import ScriptedModel, calls, tool_call
@@ -89,6 +99,14 @@ class Notes(AgentState):
     note: str
 
 
+class PlainNotes(AgentStatePydantic):
+    note: str = ""
+
+
+class WithNotes(AgentMiddleware[Any, Any, Any]):
+    state_schema = Notes
+
+
 MODEL, WITHOUT_TOOLS = ScriptedModel(["done"]), FakeListChatModel(responses=["done"])
 REFUSED = r"FakeListChatModel has no bind_tools.*'look_up'.*take a chat model"
 MISTAKES: list[tuple[Callable[[], object], str]] = [
@@ -99,6 +117,9 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: create_react_agent(WITHOUT_TOOLS, [look_up]), REFUSED),
     (lambda: create_agent(WITHOUT_TOOLS, [look_up]), REFUSED),
     (lambda: create_agent(MODEL, [look_up], state_schema=Notes), r"Notes.*from langchain\.agents import AgentState"),
+    (lambda: create_agent(MODEL, [], state_schema=PlainNotes), r"PlainNotes.*from langchain\.agents import AgentState"),
+    (lambda: create_agent(MODEL, [], middleware=[WithNotes()]), r"Notes.*from langchain\.agents import AgentState"),
+    (lambda: create_react_agent(MODEL, [], state_schema=LangChainState), r"remaining_steps.*callboard\.AgentState"),
     (
         lambda: ToolNode([look_up], middleware=[SummarizationMiddleware(MODEL)]),
         r"SummarizationMiddleware .*callboard\.create_agent\(middleware=",

@@ -283,7 +283,7 @@ def test_several_updates(thread: Thread) -> None:
         [StateUpdate(question(), "__start__")],
         [StateUpdate({"messages": [AIMessage("by hand", id="x")]}, "agent")],
     ]
-    thread.agent.bulk_update_state(AT, updates)
+    thread.agent.bulk_update_state(AT, supersteps=updates)
     thread.look()
 
 

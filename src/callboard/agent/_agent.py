@@ -522,14 +522,14 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """
         return await update(await self._saved(config), self._runner.plan.flow, values, as_node)
 
-    async def abulk_update_state(
-        self, config: RunnableConfig, updates: Sequence[Sequence[StateUpdate]]
+    async def abulk_update_state(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
     ) -> RunnableConfig:
         """Apply several updates to a thread, one after the other; return the config of the changed thread.
 
         Args:
             config: names the thread by `thread_id`; with a `checkpoint_id`, a new branch starts at that position.
-            updates: lists of LangGraph's `StateUpdate`: values, and the node to attribute them to. All lists are
+            supersteps: lists of LangGraph's `StateUpdate`: values, and the node to attribute them to. All lists are
                 applied in their order.
 
         Raises:
@@ -538,9 +538,9 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             ThreadBusyError: if a run uses the thread.
             StorageError: if the database cannot be used, or its data are damaged.
         """
-        if not any(updates):
-            raise ValueError("No supersteps provided" if not updates else "No updates provided")
-        for one in (one for together in updates for one in together):
+        if not any(supersteps):
+            raise ValueError("No supersteps provided" if not supersteps else "No updates provided")
+        for one in (one for together in supersteps for one in together):
             config = await self.aupdate_state(config, one.values, one.as_node)
         return config
 
@@ -558,9 +558,11 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """Change the state of a thread as `aupdate_state` does, from sync code."""
         return run_from_sync(partial(Agent.aupdate_state, self._from_sync(), config, values, as_node))
 
-    def bulk_update_state(self, config: RunnableConfig, updates: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
+    def bulk_update_state(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
+    ) -> RunnableConfig:
         """Apply several updates to a thread as `abulk_update_state` does, from sync code."""
-        return run_from_sync(partial(Agent.abulk_update_state, self._from_sync(), config, updates))
+        return run_from_sync(partial(Agent.abulk_update_state, self._from_sync(), config, supersteps))
 
     @property
     def _by_call(self) -> bool:

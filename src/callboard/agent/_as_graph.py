@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from operator import attrgetter
 from typing import Any, NoReturn, Self, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -16,18 +17,19 @@ from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel.protocol import PregelProtocol
 from langgraph.store.base import BaseStore
-from langgraph.types import RetryPolicy, StateUpdate
+from langgraph.types import RetryPolicy
 
 from callboard._langgraph._outer_task import merged_configs
 from callboard._langgraph._savers import reading_objects
-from callboard.agent._run_context import Breakpoints
+from callboard.agent._run_context import Breakpoints, Nodes
 from callboard.agent._runner import Runner
 from callboard.conversations._database import saver_of, store_of
 from callboard.tools._node import ManyInputs
 
 Builder = StateGraph[Any, Any, Any, Any]
 
-_SETTABLE = ("name", "checkpointer", "store", "config", "debug")
+_STOPS = ("interrupt_before_nodes", "interrupt_after_nodes")
+_SETTABLE = ("name", "checkpointer", "store", "config", "debug", *_STOPS)
 
 _UNHEARD = {
     "step_timeout": "give the agent a budget=, or its ToolNode a timeout=",
@@ -36,6 +38,12 @@ _UNHEARD = {
     "cache": "give its ToolNode middleware=[Cache()]",
 }
 """Settings of LangGraph graphs that agents do not support, with the advice that their error messages give."""
+
+_SHOWN = (
+    *("input_channels", "output_channels", "stream_channels", "stream_channels_asis", "stream_channels_list"),
+    *("stream_mode", "stream_eager", "trigger_to_nodes", "schema_to_mapper"),
+)
+"""Attributes of LangGraph graphs that an agent has for display only."""
 
 
 class AgentBuilder(StateGraph[Any, Any, Any, Any]):
@@ -89,19 +97,6 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
     def copy(self, update: dict[str, Any] | None = None) -> Self:
         return self.__class__(**{**_attributes(self), **(update or {})})
 
-    # LangGraph's name of the parameter is not the agent's.
-    def bulk_update_state(self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
-        """Apply several updates to a thread; see `Agent.bulk_update_state`."""
-        changed: RunnableConfig = self._set_up.bulk_update_state(config, supersteps)
-        return changed
-
-    async def abulk_update_state(
-        self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
-    ) -> RunnableConfig:
-        """Apply several updates to a thread; see `Agent.abulk_update_state`."""
-        changed: RunnableConfig = await self._set_up.abulk_update_state(config, supersteps)
-        return changed
-
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """Yield LangChain's events of a run; see `Agent.astream_events`.
 
@@ -131,7 +126,7 @@ def _awaited(name: str) -> Callable[..., Any]:
 
 
 # Methods of the agent, with LangGraph's signatures: type checkers read those in the base class.
-for _name in ("ainvoke", "aget_state", "aupdate_state"):
+for _name in ("ainvoke", "aget_state", "aupdate_state", "abulk_update_state"):
     setattr(AgentGraph, _name, _awaited(_name))
     setattr(AgentGraph, _name[1:], _called(_name[1:]))
 for _name in ("astream", "stream", "aget_state_history", "get_state_history"):
@@ -146,6 +141,8 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     cache_policy: None = None
     retry_policy: Sequence[RetryPolicy] = ()
     """LangGraph's retries of nodes, always empty; `callboard.middleware.Retry` retries calls."""
+    step_timeout: None = None
+    """LangGraph's limit for each step, always `None`; an agent has a `budget`, and its tools have timeouts."""
 
     def __init__(self, draw: Callable[[], Builder], runner: Runner, checkpointer: Any, stops: Breakpoints) -> None:
         self._draw = draw
@@ -157,8 +154,10 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         """LangGraph's transformers of the streams that `stream_events(version="v3")` returns."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("cache", "cache_policy", "retry_policy") and value:
-            raise AttributeError(f"An agent has no {name} for its nodes; see callboard.middleware for Cache and Retry")
+        if name in _UNHEARD and value:
+            raise AttributeError(f"An agent has no {name}: {_UNHEARD[name]}; got {value!r}")
+        if name in _SHOWN:
+            raise AttributeError(f"{name} of an agent cannot be set: give stream_mode= or output_keys= to its runs")
         super().__setattr__(name, value)
 
     @property
@@ -190,13 +189,32 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         self._runner = replace(self._runner, debug=debug)
 
     @property
+    def interrupt_before_nodes(self) -> Nodes:
+        """Names of the nodes before which every run stops; `"*"` stands for all nodes."""
+        return self._stops.before
+
+    @interrupt_before_nodes.setter
+    def interrupt_before_nodes(self, nodes: Nodes) -> None:
+        self._stops = replace(self._stops, before=nodes)
+
+    @property
+    def interrupt_after_nodes(self) -> Nodes:
+        """Names of the nodes after which every run stops; `"*"` stands for all nodes."""
+        return self._stops.after
+
+    @interrupt_after_nodes.setter
+    def interrupt_after_nodes(self, nodes: Nodes) -> None:
+        self._stops = replace(self._stops, after=nodes)
+
+    @property
     def _drawing(self) -> Builder:
         # Made when somebody looks at it: runs do not need it, and it takes as long as the rest of an agent.
         return self._draw()
 
     @property
     def _drawn(self) -> Any:
-        return self._drawing.compile(name=self.name)
+        before, after = cast("Any", self._stops.before), cast("Any", self._stops.after)
+        return self._drawing.compile(name=self.name, interrupt_before=before, interrupt_after=after)
 
     @property
     def context_schema(self) -> type[Any] | None:
@@ -208,15 +226,11 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         """LangGraph channels of the agent's graph by name, including one for each state key."""
         return dict(self._drawn.channels)
 
-    @property
-    def stream_channels(self) -> Any:
-        """Names of the channels that streams of the agent's graph show."""
-        return self._drawn.stream_channels
-
     def copy(self, update: Mapping[str, Any] | None = None) -> Self:
         """Return a copy of the agent in which the given settings are replaced.
 
-        The settings are `name`, `checkpointer`, `store`, `config` and `debug`; raises TypeError for any other key.
+        The settings are `name`, `checkpointer`, `store`, `config`, `debug`, `interrupt_before_nodes` and
+        `interrupt_after_nodes`; raises TypeError for any other key.
         """
         other = copy.copy(self)
         for name, value in (update or {}).items():
@@ -295,9 +309,8 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     def set_up_as(self, graph: AgentGraph) -> Self:
         """Return a copy of the agent with the settings of a compiled graph that `as_graph` has made."""
-        other = self.copy({name: getattr(graph, name) for name in ("name", "store", "config", "debug")})
+        other = self.copy({name: getattr(graph, name) for name in _SETTABLE if name != "checkpointer"})
         other.checkpointer = reading_objects(graph.checkpointer)
-        other._stops = Breakpoints(before=graph.interrupt_before_nodes, after=graph.interrupt_after_nodes)
         return other
 
 
@@ -307,6 +320,8 @@ for _name in (
     *("get_input_jsonschema", "get_output_jsonschema", "get_config_jsonschema"),
 ):
     setattr(GraphLike, _name, _called(_name, "_drawn"))
+for _name in _SHOWN:
+    setattr(GraphLike, _name, property(attrgetter(f"_drawn.{_name}")))
 
 
 def _attributes(graph: CompiledStateGraph[Any, Any, Any, Any]) -> dict[str, Any]:

@@ -313,12 +313,13 @@ def create_agent(
             "of the node, such as timeout and policies"
         )
     parts = _Parts(() if tools is None else listed_tools("create_agent", tools), middleware, model_policy)
-    if "remaining_steps" in getattr(state_schema, "__annotations__", {}):
-        raise TypeError(
-            f"create_agent(state_schema={getattr(state_schema, '__name__', state_schema)}): callboard.AgentState is "
-            "the state of create_react_agent; extend the one of LangChain: from langchain.agents import AgentState"
-        )
     middlewares = parts.middleware_for_langchain()
+    for schema in (state_schema, *(one.state_schema for one in middlewares)):
+        if any("remaining_steps" in vars(base).get("__annotations__", {}) for base in getattr(schema, "__mro__", ())):
+            raise TypeError(
+                f"create_agent(state_schema={getattr(schema, '__name__', schema)}): callboard.AgentState is the state "
+                "of create_react_agent; extend the one of LangChain: from langchain.agents import AgentState"
+            )
     offered_tools = parts.tools_for_langchain()
     # A middleware may take another model for each request.
     if offered_tools and not middlewares and type(chat_model).bind_tools is BaseChatModel.bind_tools:
