@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, Optional, TypeVar
 
 import pytest
 from langchain_core.tools import StructuredTool
-from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Json, RootModel, create_model
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Json, RootModel, create_model, v1
 from typing_extensions import TypeAliasType, TypedDict
 
 from callboard import ToolNode
@@ -108,6 +108,26 @@ async def test_a_rule_holds_for_an_argument_that_is_taken_from_another_one():
     node = ToolNode([tool], middleware=[Sanitize({"path": PathIn("/srv/data")})])
     [message] = (await node.ainvoke([tool_call("read", "1", arguments=[FORBIDDEN])]))["messages"]
     assert "leads out of the folders" in message.text
+
+
+@pytest.mark.parametrize("rule", ["files[].path", "files[].at"])
+async def test_a_rule_holds_for_an_alias_in_a_schema_of_pydantic_1(rule: str) -> None:
+    """Some tools of LangChain's partners still have one. A misspelt rule is refused there, too."""
+    node = ToolNode([_of_version_1()], middleware=[Sanitize({rule: PathIn("/srv/data")})])
+    [message] = (await node.ainvoke([tool_call("read", "1", files=[{"at": FORBIDDEN}])]))["messages"]
+    assert "leads out of the folders" in message.text
+    with pytest.raises(ValueError, match="did you mean 'path'"):
+        ToolNode([_of_version_1()], middleware=[Sanitize({"files[].pth": PathIn("/srv/data")})])
+
+
+def _of_version_1() -> StructuredTool:
+    class Old(v1.BaseModel):
+        path: str = v1.Field(alias="at")
+
+    class Files1(v1.BaseModel):
+        files: list[Old]
+
+    return StructuredTool.from_function(lambda files: files, name="read", description="d", args_schema=Files1)
 
 
 async def test_an_allowed_value_reaches_the_tool_in_each_spelling():

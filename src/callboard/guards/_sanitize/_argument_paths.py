@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from langchain_core.tools import BaseTool
-from pydantic import AliasChoices, AliasPath, BaseModel, Json, RootModel
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, Json, RootModel
 from pydantic.fields import FieldInfo
+from pydantic.v1 import BaseModel as BaseModelV1
 from typing_extensions import TypeAliasType, is_typeddict
 
 from callboard._util._suggestions import no_such
@@ -116,6 +117,9 @@ def _spell_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo
     if not is_model and (getattr(annotation, "__pydantic_config__", None) or {}).get("alias_generator") is not None:
         raise NoSuchPathError("its `alias_generator` makes names that no rule can know; take a pydantic model instead")
     config = getattr(annotation, "model_config", {})
+    if isinstance(annotation, type) and issubclass(annotation, BaseModelV1):
+        own = annotation.__config__
+        config = {"extra": own.extra, "populate_by_name": own.allow_population_by_field_name}
     is_open = config.get("extra") == "allow"
     by_name = bool(config.get("populate_by_name") or config.get("validate_by_name"))
     spellings = {field_name: _spellings_of(field_name, field, by_name=by_name) for field_name, field in fields.items()}
@@ -141,6 +145,11 @@ def _fields_of(annotation: Any) -> Mapping[str, FieldInfo] | None:
         return None
     if issubclass(annotation, BaseModel):
         return annotation.model_fields
+    if issubclass(annotation, BaseModelV1):
+        given = annotation.__fields__.items()
+        return {
+            name: FieldInfo.from_annotated_attribute(one.outer_type_, Field(alias=one.alias)) for name, one in given
+        }
     if hasattr(annotation, "__pydantic_fields__"):
         fields: Mapping[str, FieldInfo] = annotation.__pydantic_fields__
         return fields
