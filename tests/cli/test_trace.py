@@ -61,6 +61,19 @@ def test_a_call_is_a_line_with_a_bar(project: Project, recording: Path) -> None:
     assert told.split() == ["fetch", "ok", drawn, "3.00", "s", "cache_miss", "c1"]
 
 
+def test_an_outcome_is_not_repeated_as_the_error(project: Project) -> None:
+    """The number of progress reports is not shown: "10/10 x3" would look like a third of the work."""
+    done = [
+        {"event": "noted", "t": t, "call": 1, "what": "progress", "facts": {"done": 5 * t, "total": 10}} for t in (1, 2)
+    ]
+    events = [*run(1, 0.0), *done, *call(1, 0.5, took=2, outcome="timeout", error="timeout")]
+    events.append({"event": "run_ended", "t": 4.0, "run": 1, "outcome": "cancelled", "error": "cancelled"})
+    told = trace(project, str(write(project.directory / "calls.jsonl", [HEADER, *in_order(events)])))
+
+    assert (told.count("timeout"), told.count("cancelled")) == (1, 1)
+    assert line_of(told, "fetch").split()[-2:] == ["10/10", "c1"]
+
+
 def test_calls_stand_under_their_batch_and_run(project: Project, recording: Path) -> None:
     """Calls without an agent are grouped by their batch."""
     words = [line.split("  ")[0] or line.split()[0] for line in trace(project, str(recording)).splitlines()[1:8]]

@@ -98,6 +98,16 @@ def test_every_call_has_a_bar_where_its_times_say(opened: Any) -> None:
     assert attempt["width"] == pytest.approx(2 * wait["width"], abs=2)
 
 
+def test_the_progress_of_a_call_that_went_well_ends_with_the_call(opened: Any) -> None:
+    """A call that has reported all of its work, and then goes on for a while, would look as if it had stood still."""
+    note = {"event": "noted", "t": 1, "call": 1, "what": "progress", "facts": {"done": 10, "total": 10}}
+    page = opened([HEADER, *in_order([*call(1, 0, took=4), note])]).page
+
+    bar, line = (page.locator(f".bar .{kind}").first.bounding_box() for kind in ("attempt", "progress"))
+    assert line["x"] > bar["x"]
+    assert line["x"] + line["width"] == pytest.approx(bar["x"] + bar["width"], abs=1)
+
+
 def test_searching_narrows(opened: Any) -> None:
     one = opened(busy(200))
     one.press("/")

@@ -110,6 +110,8 @@ async def test_a_client_is_told_what_an_answer_looks_like() -> None:
     waiting = await interrupted(node, [deletes("a")])
 
     schema, [question] = waiting.interrupts[0].response_schema, waiting.interrupts[0].value
+    assert str(waiting) == f"calls wait for answers by id: {waiting.interrupts[0].id} (delete: accept/ignore)"
+    assert repr(waiting) == f"CallsInterrupted({str(waiting)!r})"
     assert schema is not None
     assert set(schema["discriminator"]["mapping"]) == {"accept", "ignore"}
     assert question["config"] == {**ALL_ALLOWED, "allow_edit": False, "allow_respond": False}

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from traceback import format_exception
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -107,6 +108,7 @@ def recording(tmp_path: Path) -> Path:
 def differences(path: Path, agent: Agent, name: str = "asyncio", **options: Any) -> str:
     with pytest.raises(ReplayDifferenceError) as caught:
         replay(path, agent, backend=name, **options)
+    assert len(format_exception(caught.value)) < 6, "or hundreds of frames of a failed run would hide the difference"
     return str(caught.value)
 
 

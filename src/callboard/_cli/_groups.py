@@ -64,7 +64,9 @@ def notes_in_short(call: RecordedCall) -> str:
     counts = Counter(note.what for note in call.notes)
     last = {note.what: note for note in call.notes}
     texts = {what: note_in_short(what, note.facts, note.message) for what, note in last.items()}
-    return ", ".join(texts[what] + (f" x{times}" if times > 1 else "") for what, times in counts.items())
+    # The number of reports would look like a part of the amounts, such as 10/10.
+    times = {what: f" x{many}" if many > 1 and what != "progress" else "" for what, many in counts.items()}
+    return ", ".join(texts[what] + times[what] for what in counts)
 
 
 def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
@@ -125,6 +127,11 @@ def about_part(part: Part) -> str:
     return one_line("  ".join(filter(None, facts)), 200)
 
 
+def error_beside(outcome: str | None, error: str | None) -> str:
+    """Return the error of a call or a run as a text beside its outcome; empty if the outcome says the same."""
+    return "" if error is None or error == outcome else error
+
+
 def about_run(group: RunOfCalls) -> list[str]:
     """Return short texts about a run: its thread id, outcome, error, questions, model requests and tokens."""
     run = group.run
@@ -136,7 +143,7 @@ def about_run(group: RunOfCalls) -> list[str]:
         f"thread {named(run.thread)}" if run.thread else "",
         f"in {named(run.namespace)}" if run.namespace else "",
         named(run.outcome or "open"),
-        named(run.error or ""),
+        named(error_beside(run.outcome, run.error)),
         count(run.questions, "question") if run.questions else "",
         count(len(run.requests), "model request") if run.requests else "",
         f"{tokens_in:,} + {tokens_out:,} tokens" if tokens_in or tokens_out else "",

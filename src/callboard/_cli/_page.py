@@ -14,7 +14,16 @@ from typing import Any, Literal, TypeVar
 
 from callboard._cli._call_counts import actor_rows, tool_rows
 from callboard._cli._grid import Column, call_labels, shown_arguments
-from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
+from callboard._cli._groups import (
+    RunOfCalls,
+    about_part,
+    about_run,
+    end_of,
+    error_beside,
+    facts_in_short,
+    runs_of,
+    statement,
+)
 from callboard._cli._shown_text import as_json, named
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS
 from callboard.questions import printable
@@ -145,7 +154,7 @@ def _call(call: RecordedCall, part: Part, label: str) -> dict[str, Any]:
         "start": _time(call.start),
         "end": _time(end),
         "outcome": printable(call.outcome or "open"),
-        "error": _shown(call.error),
+        "error": _shown(error_beside(call.outcome, call.error) or None),
         "waited": _time(call.waited),
         "resumes": _shown(call.resumes),
         "waits": [_stretch(one.start, one.end, end, one.error) for one in call.waits],

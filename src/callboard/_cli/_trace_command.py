@@ -17,7 +17,16 @@ from rich.text import Text
 from callboard._cli._call_counts import actor_rows, tool_rows
 from callboard._cli._command_options import TraceOptions
 from callboard._cli._grid import Arguments, call_labels, middle, shown_arguments
-from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, notes_in_short, runs_of, statement
+from callboard._cli._groups import (
+    RunOfCalls,
+    about_part,
+    about_run,
+    end_of,
+    error_beside,
+    notes_in_short,
+    runs_of,
+    statement,
+)
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
 from callboard._cli._shown_text import CommandError, count, duration, named, one_line
@@ -183,7 +192,11 @@ class Waterfall:
     def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
         """Add the error, middleware decisions, progress, id and arguments of a call to the printed line of the call."""
         # If the terminal is too narrow for them, they are in lines below it.
-        told = [named(call.error or ""), one_line(notes_in_short(call), _LONGEST_ARGUMENTS), named(call.id or "")]
+        told = [
+            named(error_beside(call.outcome, call.error)),
+            one_line(notes_in_short(call), _LONGEST_ARGUMENTS),
+            named(call.id or ""),
+        ]
         text, written = "  ".join(filter(None, told)), _not_in(label, call, part)
         both = "  ".join(filter(None, (text, written)))
         room = self._width - cell_len(line.plain.rsplit("\n", 1)[-1]) - 1

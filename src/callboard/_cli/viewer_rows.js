@@ -111,7 +111,8 @@ function marksOf(call) {
     marks.push(stretch(`attempt${state}`, one.start, one.end));
   }
   const progress = call.notes.filter((note) => note.what === "progress");
-  if (progress.length) marks.push(stretch("progress", progress[0].time, progress.at(-1).time));
+  // The line of a call that went well ends with it: one that ends earlier would look as if the call stood still.
+  if (progress.length) marks.push(stretch("progress", progress[0].time, call.outcome === "ok" ? call.end : progress.at(-1).time));
   for (const note of apart(call.notes.filter((note) => note.what !== "progress"), call)) marks.push(stretch("note", note.time, note.time));
   return marks;
 }

@@ -104,7 +104,8 @@ def replay(
     compared = Compared(order=not real, results=results)
     wrong = run.kill.broken if kill_at is not None else differences(recorded, replayed, compared)
     if wrong:
-        raise ReplayDifferenceError(report(path, wrong, run.errors)) from next(iter(run.errors), None)
+        # The errors of the runs are in the text: their frames are those of the replay, and would hide the difference.
+        raise ReplayDifferenceError(report(path, wrong, run.errors)) from None
     return Replay(state=run.state, events=run.kill.events)
 
 

@@ -35,6 +35,7 @@ from callboard._langgraph._call_scope import (
     with_answers,
 )
 from callboard._langgraph._outer_task import GraphTask, graph_task, is_graph_node
+from callboard.questions import approval_in
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, segment_of
 from callboard.tools._errors import OutcomeUnknown, unknown_text
 
@@ -412,6 +413,18 @@ class CallsInterrupted(GraphInterrupt):
         self.interrupts = tuple(interrupts)
         self.ledger = ledger
         super().__init__(self.interrupts)
+
+    def __str__(self) -> str:
+        # Without the questions themselves: the form of an answer takes kilobytes.
+        texts: list[str] = []
+        for question in self.interrupts:
+            approval = approval_in(question)
+            actions = [f"{one.name}: {'/'.join(one.allowed)}" for one in approval.actions] if approval else ["answer"]
+            texts.append(f"{question.id} ({', '.join(actions)})")
+        return f"calls wait for answers by id: {', '.join(texts)}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 # Questions of a tool's body
