@@ -6,7 +6,6 @@ from typing import Any
 
 import anyio
 import pytest
-from langchain.agents import AgentState as LangChainState
 from langchain.agents import create_agent as langchain_create_agent
 from langchain.agents.middleware import AgentMiddleware, SummarizationMiddleware
 from langchain_core.language_models import FakeListChatModel
@@ -119,7 +118,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: create_agent(MODEL, [look_up], state_schema=Notes), r"Notes.*from langchain\.agents import AgentState"),
     (lambda: create_agent(MODEL, [], state_schema=PlainNotes), r"PlainNotes.*from langchain\.agents import AgentState"),
     (lambda: create_agent(MODEL, [], middleware=[WithNotes()]), r"Notes.*from langchain\.agents import AgentState"),
-    (lambda: create_react_agent(MODEL, [], state_schema=LangChainState), r"remaining_steps.*callboard\.AgentState"),
     (
         lambda: ToolNode([look_up], middleware=[SummarizationMiddleware(MODEL)]),
         r"SummarizationMiddleware .*callboard\.create_agent\(middleware=",

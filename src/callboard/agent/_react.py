@@ -248,7 +248,7 @@ def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[An
         raise TypeError(f"state_schema is a TypedDict, a dataclass or a pydantic model, got {schema!r}")
     required = {"messages", "remaining_steps"} | ({"structured_response"} if with_response else set())
     if missing := required - set(get_type_hints(schema)):
-        raise ValueError(f"Missing required key(s) {missing} in state_schema; extend callboard.AgentState")
+        raise ValueError(f"Missing required key(s) {missing} in state_schema")
     return schema
 
 
