@@ -47,7 +47,7 @@ class ToolRow:
     @property
     def open(self) -> int:
         """Number of calls of the tool that have not ended."""
-        return sum(self.states[place] for place in get_args(CallPlace))
+        return sum(self.states[state] for state in get_args(CallPlace))
 
     @property
     def failed(self) -> int:

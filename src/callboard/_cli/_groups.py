@@ -63,21 +63,21 @@ def notes_in_short(call: RecordedCall) -> str:
     """Return a short text with a call's latest progress report, and its latest middleware decision of each kind."""
     counts = Counter(note.what for note in call.notes)
     last = {note.what: note for note in call.notes}
-    texts = {what: note_in_short(what, note.facts, note.message) for what, note in last.items()}
+    texts = {kind: note_in_short(kind, note.facts, note.message) for kind, note in last.items()}
     # The number of reports would look like a part of the amounts, such as 10/10.
-    times = {what: f" x{many}" if many > 1 and what != "progress" else "" for what, many in counts.items()}
-    return ", ".join(texts[what] + times[what] for what in counts)
+    times = {kind: f" x{many}" if many > 1 and kind != "progress" else "" for kind, many in counts.items()}
+    return ", ".join(texts[kind] + times[kind] for kind in counts)
 
 
-def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
+def note_in_short(kind: str, facts: Mapping[str, Any], message: str | None) -> str:
     """Return a short text about a note of a call: a progress report, or a middleware's decision such as a retry."""
-    # `what` is "progress" or the name of the decision; `facts` are its values by name.
-    if what != "progress":
+    # `kind` is "progress" or the name of the decision; `facts` are its values by name.
+    if kind != "progress":
         error = facts.get("error")
-        return named(what) + (f": {named(error)}" if isinstance(error, str) else "")
+        return named(kind) + (f": {named(error)}" if isinstance(error, str) else "")
     done, total = facts.get("done"), facts.get("total")
     amounts = "" if done is None else _amount(done) if total is None else f"{_amount(done)}/{_amount(total)}"
-    return " ".join(filter(None, (amounts, message))) or what
+    return " ".join(filter(None, (amounts, message))) or kind
 
 
 def _amount(value: object) -> str:

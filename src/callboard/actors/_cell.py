@@ -238,8 +238,8 @@ class Cell:
         self.handled(message, None, refusal)
         return False
 
-    def _full(self, message: Message, what: str) -> MailboxFullError:
-        reason = f"{len(self.mailbox.waiting)} calls wait for {self.name}, and {what}"
+    def _full(self, message: Message, rule: str) -> MailboxFullError:
+        reason = f"{len(self.mailbox.waiting)} calls wait for {self.name}, and {rule}"
         return MailboxFullError(message.title, message.call_id, reason)
 
     def withdraw(self, message: Message, error: BaseException | None = None) -> bool:

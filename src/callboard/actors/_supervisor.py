@@ -384,16 +384,16 @@ class Supervisor(Openable):
         if self._tree is None:
             raise RuntimeError(f"{self!r} is not running: async with Supervisor([...]) as tree")
         units = list(_actors_in(self._tree))
-        found = [unit for unit in units if which in (unit.terms.name, unit.spec.kind)]
-        if not found and isinstance(which, type):
+        matches = [unit for unit in units if which in (unit.terms.name, unit.spec.kind)]
+        if not matches and isinstance(which, type):
             # An exact class goes first: a subclass beside it must not make the lookup ambiguous.
-            found = [unit for unit in units if issubclass(unit.spec.kind, which)]
-        if len(found) == 1:
-            return found[0].reference
+            matches = [unit for unit in units if issubclass(unit.spec.kind, which)]
+        if len(matches) == 1:
+            return matches[0].reference
         names = [unit.terms.name for unit in units]
         wanted = which.__name__ if isinstance(which, type) else which
-        if found:
-            times, alike = len(found), [unit.terms.name for unit in found]
+        if matches:
+            times, alike = len(matches), [unit.terms.name for unit in matches]
             remedy = f": {alike}; ask by name" if len({*alike}) == times else "; give one another name"
             raise KeyError(f"{wanted} is there {times} times{remedy}")
         hint = did_you_mean(wanted, names) if isinstance(wanted, str) else ""

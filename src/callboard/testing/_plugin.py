@@ -22,8 +22,8 @@ _SCHEDULES = 10
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option `--callboard-seed`."""
-    told = "run each test with the fixture 'seeded_clock' under this schedule only, such as one that has failed"
-    parser.getgroup("callboard").addoption("--callboard-seed", type=int, metavar="SEED", help=told)
+    text = "run each test with the fixture 'seeded_clock' under this schedule only, such as one that has failed"
+    parser.getgroup("callboard").addoption("--callboard-seed", type=int, metavar="SEED", help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,8 +41,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not isinstance(number, int) or number < 1:
         pytest.fail(f"callboard_schedules(number) is a number of schedules, from 1, got {number!r}", pytrace=False)
     seed = metafunc.config.getoption("callboard_seed")
-    cases = [(name, one) for name in ("asyncio", "trio") for one in (range(number) if seed is None else [seed])]
-    names = [f"{name}-seed{one}" for name, one in cases]
+    seeds = range(number) if seed is None else [seed]
+    cases = [(name, seed) for name in ("asyncio", "trio") for seed in seeds]
+    names = [f"{name}-seed{seed}" for name, seed in cases]
     metafunc.parametrize("seeded_clock", cases, ids=names, indirect=True)
 
 
@@ -54,8 +55,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any]:
     if report.failed and "seeded_clock" in params:
         name, seed = params["seeded_clock"]
         test = item.nodeid.partition("[")[0]
-        told = f"{name}, under the schedule of seed {seed}; again: pytest {test} --callboard-seed {seed}"
-        report.sections.append(("schedule", told))
+        text = f"{name}, under the schedule of seed {seed}; again: pytest {test} --callboard-seed {seed}"
+        report.sections.append(("schedule", text))
 
 
 @pytest.fixture(params=["asyncio", "trio"])

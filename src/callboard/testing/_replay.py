@@ -222,11 +222,11 @@ class _Player:
             if not self.waiting:
                 set_patience(_PATIENCE)
 
-    async def reply(self, given: object, response_format: Any) -> Any:
+    async def reply(self, prompt: object, response_format: Any) -> Any:
         """Return the recorded reply to the next model request of the current run, or raise the recorded error."""
         story = self.story(current_run.get())
         try:
-            index, request = story.next_request(messages_of(given))
+            index, request = story.next_request(messages_of(prompt))
         except LookupError:
             if not self.was_killed:
                 raise
@@ -247,9 +247,9 @@ class _Player:
             reply.usage_metadata = {"input_tokens": used, "output_tokens": made, "total_tokens": used + made}
         return reply
 
-    async def output(self, given: object, real: Callable[[], Awaitable[Any]], is_node: bool, form: Any) -> Any:
+    async def output(self, prompt: object, real: Callable[[], Awaitable[Any]], is_node: bool, form: Any) -> Any:
         """Return a recorded reply in the form that the agent expects: the reply itself, or a model node's output."""
-        reply = await self.reply(given, form)
+        reply = await self.reply(prompt, form)
         if not is_node:
             return reply
         if form is None:
@@ -274,10 +274,10 @@ class _Player:
         before, before_model = RunReporter.ask, BaseChatModel.ainvoke
 
         async def ask(
-            reporter: Any, model: Any, given: Any, real: Any, reply_in: Any = None, *, response_format: Any = None
+            reporter: Any, model: Any, prompt: Any, real: Any, reply_in: Any = None, *, response_format: Any = None
         ) -> Any:
-            recorded = partial(self.output, given, real, reply_in is not None, response_format)
-            return await before(reporter, model, given, recorded, reply_in)
+            recorded = partial(self.output, prompt, real, reply_in is not None, response_format)
+            return await before(reporter, model, prompt, recorded, reply_in)
 
         async def ainvoke(model: BaseChatModel, *args: Any, **kwargs: Any) -> AIMessage:
             reply = _reply.get()

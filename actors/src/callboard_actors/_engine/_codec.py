@@ -105,9 +105,9 @@ def module_of(fn: Callable[..., Any]) -> str | None:
     return HERE if module in NAMES else module
 
 
-def refusal(title: str, what: str, error: Exception, where: str = _THERE) -> str:
+def refusal(title: str, part: str, error: Exception, where: str = _THERE) -> str:
     """Return the error text for a part of a call that cannot be pickled."""
-    return f"{title!r} cannot run {where}: its {what} cannot be pickled: {error}"
+    return f"{title!r} cannot run {where}: its {part} cannot be pickled: {error}"
 
 
 def _shown(value: object) -> str:

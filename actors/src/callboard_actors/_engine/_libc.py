@@ -16,13 +16,13 @@ def prctl(option: int, value: int, pointer: object = None) -> None:
     _checked(_libc().prctl(option, ctypes.c_ulong(value), pointer, ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl")
 
 
-def syscall(what: str, number: int, *args: object) -> int:
-    """Make the system call `number` and return its result; `what` names it in errors."""
-    return _checked(_libc().syscall(ctypes.c_long(number), *args), what)
+def syscall(name: str, number: int, *args: object) -> int:
+    """Make the system call `number` and return its result; `name` names it in errors."""
+    return _checked(_libc().syscall(ctypes.c_long(number), *args), name)
 
 
-def _checked(result: int, what: str) -> int:
+def _checked(result: int, name: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{name}: {os.strerror(number)}")
     return result

@@ -87,12 +87,12 @@ class ZygoteProxy:
             raise
         return zygote
 
-    async def fork(self, worker: WorkerProxy, what: Command = Command.FORK) -> None:
-        """Let the zygote start a worker of kind `what`, and wait until it has started; raise `OSError` on failure."""
+    async def fork(self, worker: WorkerProxy, command: Command = Command.FORK) -> None:
+        """Let the zygote start a worker by `command`, and wait until it has started; raise `OSError` on failure."""
         # Before the command: its report may arrive while this task waits to be resumed.
         self._workers[worker.number] = worker
         try:
-            await self._command(COMMAND.pack(what, worker.number, 0.0), worker.fds())
+            await self._command(COMMAND.pack(command, worker.number, 0.0), worker.fds())
         except BaseException:
             del self._workers[worker.number]
             worker.end(None)

@@ -27,7 +27,7 @@ class SentCall(NamedTuple):
     """Call as it is sent to a Ray actor."""
 
     number: int
-    given: dict[str, Any]
+    context: dict[str, Any]
     """Context of the call, from `callboard.extend.inject_context`."""
     data: bytes
 
@@ -204,7 +204,7 @@ class _Call:
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            with attached_context(self._sent.given, self._tell):
+            with attached_context(self._sent.context, self._tell):
                 value = await self._value(partial(function, *args, **kwargs), is_async=iscoroutinefunction(function))
             reply = returned(value, dumps)
         except Exception as error:

@@ -89,11 +89,11 @@ class Answers:
     async def _answer(self, message: Message, contents: AskContents, key: Hashable) -> None:
         """Run an ask in the event loop of the actors, and post its reply to the client's thread."""
         # The outcome if `_done` is cancelled: every ask gets exactly one reply, in the `finally` below.
-        what, said = "cancelled", b""
+        kind, said = "cancelled", b""
         try:
-            what, said = await self._done(message, contents, key)
+            kind, said = await self._done(message, contents, key)
         finally:
-            self._router.client.post(partial(self._reply, message, contents, what, said))
+            self._router.client.post(partial(self._reply, message, contents, kind, said))
 
     async def _done(self, message: Message, contents: AskContents, key: Hashable) -> tuple[str, bytes]:
         tell = partial(self._tell, message, "told")
@@ -141,16 +141,16 @@ class Answers:
             self._router.tell(message.sender, "begun", message.ask)
         return may_begin
 
-    def _tell(self, message: Message, what: What, said: object = None) -> None:
-        self._router.client.post(lambda: self._router.tell(message.sender, what, message.ask, said))
+    def _tell(self, message: Message, kind: What, said: object = None) -> None:
+        self._router.client.post(lambda: self._router.tell(message.sender, kind, message.ask, said))
 
-    def _reply(self, message: Message, contents: AskContents, what: Any, said: bytes) -> None:
+    def _reply(self, message: Message, contents: AskContents, kind: Any, said: bytes) -> None:
         # Runs in the client's thread, after every "told" that the handler posted.
         self._cancels.pop(message.ask, None)
-        if what == "moved":
+        if kind == "moved":
             self._router.client.start(partial(self._send_back, message, contents))
         else:
-            self._router.tell(message.sender, what, message.ask, said, ends=True)
+            self._router.tell(message.sender, kind, message.ask, said, ends=True)
         # Last: a key is freed only after the reply to each begun ask is in the outbox.
         self._router.note_answered(contents.gate, contents.token, message.ask)
 

@@ -541,9 +541,9 @@ class Router:
         elif ask.id in self._sent and ask.sent_to is not None and ask.is_delivered:
             self.tell(ask.sent_to.owner, "cancel", ask.id)
 
-    def tell(self, to: str, what: What, ask: str, said: object = None, *, ends: bool = False) -> None:
+    def tell(self, to: str, kind: What, ask: str, said: object = None, *, ends: bool = False) -> None:
         """Queue a message to another member; queued messages are sent in FIFO order. Called in the client's thread."""
-        self._outbox.append((to, self.frame(to, what, ask, said), ask if ends else ""))
+        self._outbox.append((to, self.frame(to, kind, ask, said), ask if ends else ""))
         self._written += 1
         if not self._is_posting:
             self._is_posting = True
@@ -566,9 +566,9 @@ class Router:
         """Return whether the server has received all messages of this member."""
         return not self._outbox
 
-    def frame(self, to: str, what: What, ask: str, said: object = None) -> bytes:
+    def frame(self, to: str, kind: What, ask: str, said: object = None) -> bytes:
         """Return the signed bytes of a message to another member."""
-        return self._signer.sealed(to, Message(what, self._member, ask, said))
+        return self._signer.sealed(to, Message(kind, self._member, ask, said))
 
     def _drop(self, route: Route, ask: RoutedAsk) -> bool:
         with self._lock:
