@@ -1,7 +1,7 @@
 """Check of spans against OpenTelemetry's conventions for generative AI.
 
-The names, types and requirements are those of open-telemetry/semantic-conventions-genai, read in 2026 (development
-status), for the operations and attributes that callboard records. They are literals, so a slip in the constants of
+The names, types and requirements are those of open-telemetry/semantic-conventions-genai 0.1.0 (development status), for
+the operations and attributes that callboard records. They are literals, so a slip in the constants of
 `callboard.telemetry` cannot hide here.
 """
 
@@ -56,6 +56,9 @@ PROVIDERS = {
 }
 """Well-known providers; the conventions allow another name for a provider that is not in their list."""
 
+REMOVED = {"chat": set(), "execute_tool": set(), "invoke_agent": {"gen_ai.provider.name"}}
+"""Attributes that version 0.1.0 of the conventions has removed from the spans of an operation."""
+
 REQUIRED = {
     "chat": {"gen_ai.provider.name"},
     "execute_tool": {"gen_ai.tool.name"},
@@ -78,6 +81,7 @@ def convention_violations(span: ReadableSpan) -> list[str]:
     if operation not in REQUIRED:
         return [f"operation {operation}"]
     violations = [f"missing {key}" for key in sorted(REQUIRED[operation] - set(recorded))]
+    violations += [f"removed {key}" for key in sorted(REMOVED[operation] & set(recorded))]
     violations += [f"kind {span.kind} of {operation}"] if span.kind not in KINDS[operation] else []
     violations += [f"unknown {key}" for key in sorted(set(recorded) - set(CONVENTION_TYPES))]
     violations += [f"{key} is {value!r}" for key, value in recorded.items() if not _has_convention_type(key, value)]

@@ -108,15 +108,19 @@ async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> 
     with seen.metrics.on(), anyio.fail_after(WAIT):
         await agent.ainvoke({"messages": [("user", "go")]})
 
-    model = {names.PROVIDER: "openai", names.REQUEST_MODEL: "gpt-x"}
     [(attributes, point)] = seen.points(names.AGENT_DURATION)
-    assert attributes == {names.AGENT_NAME: "bot", **model}
+    assert attributes == {names.AGENT_NAME: "bot", names.REQUEST_MODEL: "gpt-x"}
     assert point.sum >= 0.01
     assert [point.sum for _, point in seen.points(names.AGENT_TOOL_CALLS)] == [2]
     assert [point.sum for _, point in seen.points(names.AGENT_INFERENCE_CALLS)] == [2]
-    tokens = {attributes[names.TOKEN_TYPE]: point.sum for attributes, point in seen.points(names.TOKEN_USAGE)}
-    assert tokens == {"input": 3, "output": 4}
-    assert sum(point.count for _, point in seen.points(names.CLIENT_DURATION)) == 2
+    used = {"input_tokens": 3, "output_tokens": 4, "cache_read.input_tokens": 0}
+    for kind, tokens in used.items():
+        [(attributes, spent)] = seen.points(f"gen_ai.client.inference.usage.{kind}")
+        assert (attributes["gen_ai.token.modality"], spent) == ("unknown", tokens)
+    for kind in ("input_tokens", "output_tokens"):
+        points = seen.points(f"gen_ai.client.inference.operation.{kind}")
+        assert [(point.sum, point.count) for _, point in points] == [(used[kind], 2)]
+    assert sum(point.count for _, point in seen.points("gen_ai.client.inference.duration")) == 2
     assert seen.points(names.TOOL_DURATION)[0][0][names.AGENT_NAME] == "bot"
 
 

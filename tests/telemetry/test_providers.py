@@ -1,6 +1,7 @@
 """Tracer providers other than the SDK's."""
 
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -53,9 +54,14 @@ async def test_providers_without_a_hash_are_watched_like_others(monkeypatch: pyt
     agent = create_react_agent(ScriptedModel([calls(tool_call("add", a=1)), "2"]), [add])
     await agent.ainvoke({"messages": "What is 1 + 1?"})
     measured: Any = reader.get_metrics_data()
+    scopes = [
+        measured.resource_metrics[0].scope_metrics[0].scope,
+        exporter.get_finished_spans()[0].instrumentation_scope,
+    ]
     metric_names = {one.name for one in measured.resource_metrics[0].scope_metrics[0].metrics}
 
     assert [span.name for span in exporter.get_finished_spans()] == [
         *("chat", "attempt add", "execute_tool add", "chat", "invoke_agent LangGraph")
     ]
+    assert [(scope.name, scope.version) for scope in scopes] == [("callboard", version("callboard"))] * 2
     assert metric_names >= {"gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}

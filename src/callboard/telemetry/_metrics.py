@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -138,7 +139,7 @@ class Metrics(ObserverSet):
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         provider = provider or metrics.get_meter_provider()
-        meter = provider.get_meter(names.SCOPE)
+        meter = provider.get_meter(names.SCOPE, version("callboard"))
         self.observers = careful_observers(_Calls(meter), _Runs(meter), ActorMetrics(meter), kind="metrics")
 
 
@@ -224,8 +225,24 @@ class _Runs(RunTracker[_OpenRun]):
         self._requests = histogram(
             meter, names.AGENT_INFERENCE_CALLS, "1", names.COUNT_BUCKETS, "Model requests of a run."
         )
-        self._request = histogram(meter, names.CLIENT_DURATION, "s", names.TOOL_BUCKETS, "Duration of a model request.")
-        self._tokens = histogram(meter, names.TOKEN_USAGE, "{token}", names.TOKEN_BUCKETS, "Tokens of a model request.")
+        self._request = histogram(
+            meter, names.INFERENCE_DURATION, "s", names.TOOL_BUCKETS, "Duration of a model request."
+        )
+        self._used = {
+            key: meter.create_counter(name, "{token}", "Tokens of model requests.")
+            for key, name in (
+                (names.INPUT_TOKENS, names.USED_INPUT_TOKENS),
+                (names.OUTPUT_TOKENS, names.USED_OUTPUT_TOKENS),
+                (names.CACHED_TOKENS, names.USED_CACHED_TOKENS),
+            )
+        }
+        self._tokens = {
+            key: histogram(meter, name, "{token}", names.TOKEN_BUCKETS, "Tokens of a model request.")
+            for key, name in (
+                (names.INPUT_TOKENS, names.REQUEST_INPUT_TOKENS),
+                (names.OUTPUT_TOKENS, names.REQUEST_OUTPUT_TOKENS),
+            )
+        }
 
     def begun(self, event: RunEvent) -> _OpenRun:
         return _OpenRun(event.time)
@@ -240,17 +257,20 @@ class _Runs(RunTracker[_OpenRun]):
         run.tool_calls += 0 if reply is None else len(reply.tool_calls)
         keys = (names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL)
         attributes = {names.OPERATION: names.CHAT, **{key: said[key] for key in keys if key in said}}
-        run.about = {key: said[key] for key in keys[:2] if key in said}
-        for kind, key in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
-            if key in said:
-                self._tokens.record(said[key], {**attributes, names.TOKEN_TYPE: kind})
-        self._request.record(max(event.time - run.asked, 0.0), with_error(attributes, event.error))
+        run.about = {key: said[key] for key in (names.REQUEST_MODEL,) if key in said}
+        # A request whose tokens nobody has told counts as 0, as the conventions ask.
+        for key, used in self._used.items():
+            used.add(said.get(key, 0), {**attributes, names.MODALITY: "unknown"})
+        attributes = with_error(attributes, event.error)
+        for key, tokens in self._tokens.items():
+            tokens.record(said.get(key, 0), attributes)
+        self._request.record(max(event.time - run.asked, 0.0), attributes)
 
     def ended(self, run: _OpenRun, event: RunEvent) -> None:
         name = {names.AGENT_NAME: event.run.agent}
         self._calls.record(run.tool_calls, name)
         self._requests.record(run.requests, name)
-        attributes = {**name, names.PROVIDER: "unknown", **run.about}
+        attributes = {**name, **run.about}
         self._duration.record(max(event.time - run.since, 0.0), with_error(attributes, event.error))
 
 

@@ -1,12 +1,17 @@
 """Names that other programs see: of spans, attributes, events, metrics, and environment variables.
 
-`gen_ai.*` and `error.type` are names of the OpenTelemetry conventions for generative AI (development status, read in
-2026). OpenTelemetry's package of constants marks its copies as moved, so they are literals in this module. Names that
-the conventions lack begin with `callboard.`; `docs/reference/telemetry.md` explains each.
+`gen_ai.*` and `error.type` are names of the OpenTelemetry conventions for generative AI, version 0.1.0 (development
+status), of open-telemetry/semantic-conventions-genai. OpenTelemetry's package of constants marks its copies as moved,
+so they are literals in this module. Names that the conventions lack begin with `callboard.`;
+`docs/reference/telemetry.md` explains each.
 """
 
 SCOPE = "callboard"
-"""Name of callboard's OpenTelemetry tracer and meter."""
+"""Name of callboard's OpenTelemetry tracer and meter.
+
+They have a version, and no schema URL: no schema of these conventions is published, and one of OpenTelemetry's other
+conventions would have names translated that are not theirs.
+"""
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 CAPTURING = frozenset(("span_only", "span_and_event", "true"))
@@ -41,7 +46,7 @@ OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
-TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105  tokens of a model, no secret
+MODALITY = "gen_ai.token.modality"
 ERROR_TYPE = "error.type"
 
 # Events of a span that failed
@@ -91,8 +96,12 @@ TOOL_DURATION = "gen_ai.execute_tool.duration"
 AGENT_DURATION = "gen_ai.invoke_agent.duration"
 AGENT_TOOL_CALLS = "gen_ai.invoke_agent.tool_calls"
 AGENT_INFERENCE_CALLS = "gen_ai.invoke_agent.inference_calls"
-CLIENT_DURATION = "gen_ai.client.operation.duration"
-TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105
+INFERENCE_DURATION = "gen_ai.client.inference.duration"
+USED_INPUT_TOKENS = "gen_ai.client.inference.usage.input_tokens"
+USED_OUTPUT_TOKENS = "gen_ai.client.inference.usage.output_tokens"
+USED_CACHED_TOKENS = "gen_ai.client.inference.usage.cache_read.input_tokens"
+REQUEST_INPUT_TOKENS = "gen_ai.client.inference.operation.input_tokens"
+REQUEST_OUTPUT_TOKENS = "gen_ai.client.inference.operation.output_tokens"
 QUEUE_WAIT_METRIC = "callboard.queue.wait"
 QUEUE_LENGTH = "callboard.queue.length"
 IN_FLIGHT = "callboard.calls.in_flight"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Token
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -334,6 +335,7 @@ class _OpenRun:
     token: Token[Context]
     tokens: dict[str, int]
     about: Attributes
+    model: str | None
     request: _Request | None = None
 
 
@@ -352,8 +354,7 @@ class RunSpans(RunTracker[_OpenRun]):
 
     def begun(self, event: RunEvent) -> _OpenRun:
         info = event.run
-        attributes: Attributes = {names.OPERATION: names.INVOKE_AGENT, names.PROVIDER: "unknown"}
-        attributes |= _of_run(info)
+        attributes: Attributes = {names.OPERATION: names.INVOKE_AGENT, **_of_run(info)}
         if info.namespace:
             attributes[names.NAMESPACE] = info.namespace
         if info.resumes is not None:
@@ -367,7 +368,8 @@ class RunSpans(RunTracker[_OpenRun]):
             links=link_to_run(info.resumes),
         )
         token = context.attach(context.set_value(RUN, span, trace.set_span_in_context(span)))
-        return _OpenRun(span, token, {}, about_model(event.model))
+        about = about_model(event.model)
+        return _OpenRun(span, token, {}, about, about.get(names.REQUEST_MODEL))
 
     def asked(self, run: _OpenRun, event: RunEvent) -> None:
         given = None
@@ -386,7 +388,7 @@ class RunSpans(RunTracker[_OpenRun]):
         said = about_reply(reply, run.about)
         for key in _TOKENS:
             run.tokens[key] = run.tokens.get(key, 0) + said.get(key, 0)
-        run.about = {key: said[key] for key in (names.PROVIDER, names.REQUEST_MODEL) if key in said}
+        run.model = said.get(names.REQUEST_MODEL)
         if request.was_seen:
             return
         attributes: Attributes = {names.OPERATION: names.CHAT, **said}
@@ -408,7 +410,9 @@ class RunSpans(RunTracker[_OpenRun]):
 
     def ended(self, run: _OpenRun, event: RunEvent) -> None:
         context.detach(run.token)
-        attributes: Attributes = {names.OUTCOME: outcome_of_run(event), **run.about}
+        attributes: Attributes = {names.OUTCOME: outcome_of_run(event)}
+        if run.model is not None:
+            attributes[names.REQUEST_MODEL] = run.model
         attributes |= {key: number for key, number in run.tokens.items() if number}
         if event.questions:
             attributes[names.QUESTIONS] = event.questions
@@ -497,7 +501,7 @@ class Tracing(ObserverSet):
         redact: Redactor | bool = True,
         max_length: int = MAX_LENGTH,
     ) -> None:
-        tracer = (provider or trace.get_tracer_provider()).get_tracer(names.SCOPE)
+        tracer = (provider or trace.get_tracer_provider()).get_tracer(names.SCOPE, version("callboard"))
         kept = Capture(capture, redact, max_length)
 
         # Resolved at each use, like the proxy tracer of the API: the application may set its provider after this.
