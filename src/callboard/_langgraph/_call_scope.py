@@ -345,6 +345,11 @@ def call_config(config: RunnableConfig, conf: Mapping[str, Any], scratchpad: Cal
     if CONFIG_KEY_CALL not in conf:  # a task of LangGraph runs these functions as its own tasks
         keys[CONFIG_KEY_CALL] = scratchpad.start_task
     called: Any = {**config, CONF: keys}
+    metadata = config.get("metadata") or {}
+    if CONFIG_KEY_CHECKPOINT_NS in conf and CONFIG_KEY_CHECKPOINT_NS not in metadata:
+        # LangChain puts it there for the tools of LangGraph's node.
+        namespace = scratchpad._namespace.partition(NS_SEP + CALL_PREFIX)[0]
+        called["metadata"] = {**metadata, CONFIG_KEY_CHECKPOINT_NS: namespace}
     return called  # type: ignore[no-any-return]  # `cast` would be one more function for each call
 
 

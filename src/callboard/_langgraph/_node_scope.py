@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from operator import attrgetter
+from time import time
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -179,6 +180,8 @@ class NodeConfigs:
         for key in _OF_THE_TASK_AROUND:
             self.conf.pop(key, None)
         self._config: dict[str, Any] = {**config}
+        if self._config.get("callbacks") is None:
+            self._config["callbacks"] = []  # LangGraph's `push_message` fails without a list
         for key in ("run_id", "run_name"):  # those of the agent's own run
             self._config.pop(key, None)
         self._metadata = config.get("metadata") or {}
@@ -197,6 +200,7 @@ class NodeConfigs:
             task_id=place.task_id,
             thread_id=self._thread_id,
             run_id=self._run_id,
+            node_first_attempt_time=time(),
         )
         inner = {
             **self.conf,

@@ -125,7 +125,11 @@ class RunContext:
         sent = node == TOOLS and self.by_call
         # LangGraph sends such calls in the step before theirs, and their `remaining_steps` counts from it.
         clock = Clock(self.thread.step + (0 if sent else 1), self.stop)
-        return self.plan.schema.given_to(node, self.thread.state, clock)
+        flow = self.plan.flow
+        # Such a send carries the state as the node of the reply reads it.
+        return self.plan.schema.given_to(
+            flow.reply_node if sent and flow.sends_state else node, self.thread.state, clock
+        )
 
     def text_about(self, call: ToolCall) -> str:
         """Return the text for the model about a call that will not run and has no answer."""

@@ -48,16 +48,25 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
         values=state.read(thread.schema.values),
         # All tasks may have finished without the end of the step, which follows when the thread is resumed.
         next=tuple(task.name for task in tasks if past or not task.result) or thread.coming,
-        config=thread.config,
+        config=_with_parents(thread, thread.config),
         metadata=cast(
             "CheckpointMetadata",
             {**thread.about, "source": thread.source, "step": thread.step, "parents": thread.parents},
         ),
         created_at=thread.ts,
-        parent_config=thread.parent_config,
+        parent_config=None if thread.parent_config is None else _with_parents(thread, thread.parent_config),
         tasks=tasks,
         interrupts=tuple(question for task in tasks for question in task.interrupts),
     )
+
+
+def _with_parents(thread: SavedThread, config: RunnableConfig) -> RunnableConfig:
+    """Return the config of a position with the checkpoints of the outer graphs, by which LangGraph finds them."""
+    conf = config["configurable"]
+    if not thread.parents or "checkpoint_id" not in conf:
+        return config
+    checkpoints = {**thread.parents, conf["checkpoint_ns"]: conf["checkpoint_id"]}
+    return {"configurable": {**conf, "checkpoint_map": checkpoints}}
 
 
 def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[PregelTask]:

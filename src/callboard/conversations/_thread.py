@@ -437,6 +437,9 @@ def _with_ids(messages: Any) -> Any:
     """Return messages, converted as `add_messages` converts them, with an id for each message that has none."""
     if isinstance(messages, Overwrite):
         return Overwrite(_with_ids(messages.value))
+    if isinstance(messages, BaseMessage):  # as `push_message` writes it
+        _give_ids((messages,))
+        return messages
     found = messages if isinstance(messages, list) else [messages]
     if not all(isinstance(message, BaseMessage) for message in found):
         found = convert_to_messages(found)
