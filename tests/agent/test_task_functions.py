@@ -104,7 +104,7 @@ async def test_several_task_functions_run_at_once_and_their_errors_reach_the_cal
 REFUSED: list[dict[str, Any]] = [{"retry_policy": RetryPolicy()}, {"timeout": timedelta(1)}]
 
 
-@pytest.mark.parametrize("options", REFUSED, ids=str)
+@pytest.mark.parametrize("options", REFUSED, ids=min)
 async def test_an_option_of_a_task_function_that_would_be_ignored_is_refused(options: dict[str, Any]) -> None:
     @tool
     async def body() -> int:
