@@ -3,7 +3,7 @@
 Middleware that waits, computes or shares state finds functions for that here, too.
 
 - *Engines* run bodies in another process or on another machine. An `Engine` is given a `Body`. It calls
-  `inject_context` where the call waits, enters `attached_context` where the body runs, and passes events of the body to
+  `inject_context` where the call waits, enters `attach_context` where the body runs, and passes events of the body to
   `dispatch_event`. `EngineOperations` counts running bodies, so that the engine can be drained. A handler of an actor
   is not sent as a body: `actor_behind` recognises its function.
 - *Fleets* give each key one owner among many processes. A `Fleet` admits a `FleetHost` and returns its `Membership`.
@@ -20,7 +20,7 @@ Middleware that waits, computes or shares state finds functions for that here, t
 """
 
 from callboard._calls._call import waiting
-from callboard._calls._call_context import NonsenseError, attached_context, dispatch_event, inject_context
+from callboard._calls._call_context import NonsenseError, attach_context, dispatch_event, inject_context
 from callboard._calls._draining import EngineOperations
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._loops._bridge import run_on_asyncio
@@ -71,7 +71,7 @@ __all__ = [
     "Wakeup",
     "WorkerThreads",
     "actor_behind",
-    "attached_context",
+    "attach_context",
     "common_time",
     "digest",
     "dispatch_event",

@@ -13,7 +13,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from callboard import Drained, EngineError
-from callboard.extend import Body, EngineOperations, Seat, attached_context, dispatch_event, inject_context
+from callboard.extend import Body, EngineOperations, Seat, attach_context, dispatch_event, inject_context
 
 
 class FakeEngine:
@@ -185,7 +185,7 @@ async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
             here.copy().run(dispatch_event, json.loads(json.dumps(told)))
 
     async def run() -> None:
-        with attached_context(given, tell):
+        with attach_context(given, tell):
             try:
                 found.append(await fn() if is_async else await run_sync(fn, abandon_on_cancel=True))
             except Exception as error:

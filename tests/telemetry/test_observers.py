@@ -213,7 +213,7 @@ def test_what_began_in_a_pause_is_not_kept_after_its_end() -> None:
     for number in range(2, 50):
         tell(observer, number, "begun", "started", "ended")
     assert observer._missed == set()
-    assert observer._known == set()
+    assert observer._announced == set()
 
 
 class SlowOnce(SpanProcessor):

@@ -15,7 +15,7 @@ from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._draining import operations
 from callboard._calls._progress import reporter
 from callboard._loops._current import current_loop
-from callboard._loops._left_tasks import Block, current_block, left_tasks
+from callboard._loops._left_tasks import Block, current_block, find_left_tasks
 from callboard._loops._protocol import ChildFn, Nursery, Scope
 from callboard._loops._watchdog import mark
 from callboard._records._policies import OnError
@@ -106,8 +106,8 @@ class Batch(Generic[T]):
             self._raise_failures(count)
         if self._stopped_with is not None:
             raise self._stopped_with()
-        if ended is not None and (left := ended()) is not None:
-            for task, context in left_tasks(left):
+        if ended is not None and (block_left_behind := ended()) is not None:
+            for task, context in find_left_tasks(block_left_behind):
                 _warn_about_left_task(task, context)
 
     def stop(self, error: Callable[[], Exception]) -> None:

@@ -73,7 +73,7 @@ class Attempt:
         "clock",
         "number",
         "owner",
-        "places",
+        "permits",
         "scope",
         "stalled",
         "waits_for",
@@ -91,7 +91,7 @@ class Attempt:
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
         # Both change only under `_lending` once the body runs: nested calls borrow from other threads and loops.
-        self.places: tuple[AnyGate | Loan, ...] = ()
+        self.permits: tuple[AnyGate | Loan, ...] = ()
         """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
         self._loans: dict[Hashable, Loan] | None = None
         """Loans of the attempt's permits to nested calls, by identity of the permit; `None` before the first loan."""
@@ -146,8 +146,8 @@ class Attempt:
         finally:
             current_timed.reset(token)
         # Reached only if a timeout ended the block.
-        seconds, is_idle, held = clock.out_of_time()
-        raise CallTimeoutError(self._call["name"], owner.id, seconds, held=held, idle=is_idle) from limit.cause
+        seconds, is_idle, blocking_code = clock.out_of_time()
+        raise CallTimeoutError(self._call["name"], owner.id, seconds, held=blocking_code, idle=is_idle) from limit.cause
 
     def suspend_timeouts(self) -> Turn | None:
         """Suspend any timeouts until an engine starts the tool's function; return a `Turn`, which restarts them."""
@@ -175,20 +175,20 @@ class Attempt:
                 if self._threads is not None and (lost := self._threads.lost) is not None:
                     raise NoPlaceError(lost)
                 if outer is None:
-                    outer = tuple(self._around())
-                if outer or self.places:
-                    permit = await self._place_at(gate, outer, loop)
+                    outer = tuple(self._outer_attempts())
+                if outer or self.permits:
+                    permit = await self._acquire_permit(gate, outer, loop)
                 else:  # no call waits for this one, so no deadlock is possible; fewer frames for thousands of waiters
                     if not gate.try_enter(loop):
                         await gate.enter(loop)
-                    permit = self._holding(gate)
-                self.places = (*self.places, permit)
-            if await count_start(self.places, loop):
+                    permit = self._register_holder(gate)
+                self.permits = (*self.permits, permit)
+            if await count_start(self.permits, loop):
                 return
             # A shared permit was lost during the wait. All are acquired anew, in order: see `count_start`.
-            self._leave_places()
+            self._release_permits()
 
-    def _around(self) -> "Iterator[Attempt]":
+    def _outer_attempts(self) -> "Iterator[Attempt]":
         """Yield the attempts that enclose this one, the nearest first."""
         outer = self.owner.outer
         while outer is not None:
@@ -198,21 +198,23 @@ class Attempt:
             else:
                 outer = getattr(outer, "outer", None)  # a call, if its middleware runs this attempt's call
 
-    async def _place_at(self, gate: AnyGate, around: "tuple[Attempt, ...]", loop: EventLoop) -> AnyGate | Loan:
+    async def _acquire_permit(
+        self, gate: AnyGate, outer_attempts: "tuple[Attempt, ...]", loop: EventLoop
+    ) -> AnyGate | Loan:
         """Acquire a permit at a limit, or borrow one from an outer attempt; raise `DeadlockError` in a deadlock."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
-        loans = (outer.lend(gate.identity) for outer in around) if around and gate.is_lendable else ()
+        loans = (outer.lend(gate.identity) for outer in outer_attempts) if outer_attempts and gate.is_lendable else ()
         loan = next((loan for loan in loans if loan is not None), None)
         if loan is not None and loan.try_borrow(self):
             return loan
         if loan is None and gate.try_enter(loop):
-            return self._holding(gate)
+            return self._register_holder(gate)
         turn = None if loan is None else LoanTurn(self)
         # The attempt waits in two queues, of the gate and of the loan, and takes the permit that comes first.
-        with waiting_for_permit(self, Wait(gate, loan), around, self.tool, self.owner.id):
+        with waiting_for_permit(self, Wait(gate, loan), outer_attempts, self.tool, self.owner.id):
             if loan is None or turn is None:
                 await gate.enter(loop)
-                return self._holding(gate)
+                return self._register_holder(gate)
             loan.wait_for(turn)
             try:
                 has_own = await gate.enter(loop, turn)
@@ -222,9 +224,9 @@ class Attempt:
             if not has_own:
                 return loan
             loan.withdraw(turn)  # returns the loan if it was granted at the same moment
-            return self._holding(gate)
+            return self._register_holder(gate)
 
-    def _holding(self, gate: AnyGate) -> AnyGate:
+    def _register_holder(self, gate: AnyGate) -> AnyGate:
         """Register the attempt as a holder of a permit of the limit `gate`, for deadlock detection; return `gate`."""
         if isinstance(gate, SharedPermit):
             gate.note_holder(self, has=True)
@@ -246,7 +248,7 @@ class Attempt:
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
                 return None if loan.is_lost else loan
-            permit = next((permit for permit in self.places if permit.identity == identity), None)
+            permit = next((permit for permit in self.permits if permit.identity == identity), None)
             # The store may have given a lost permit to another process: the borrower has to acquire its own.
             if permit is None or (isinstance(permit, (SharedPermit, Loan)) and permit.is_lost):
                 return None
@@ -263,19 +265,19 @@ class Attempt:
     @property
     def fencing_token(self) -> int | None:
         """Fencing token of the attempt's first permit at a shared limit; `None` without such a permit."""
-        tokens = (permit.token for permit in self.places if isinstance(permit, (SharedPermit, Loan)))
+        tokens = (permit.token for permit in self.permits if isinstance(permit, (SharedPermit, Loan)))
         return next((token for token in tokens if token is not None), None)
 
     def leave(self) -> None:
         """Release the attempt's permits, unless its abandoned worker thread holds them until the end of the thread."""
         if not self._handed_over:
-            self._leave_places()
+            self._release_permits()
 
-    def _leave_places(self) -> None:
+    def _release_permits(self) -> None:
         with _lending:  # taken out in one step: a nested attempt either borrows before, or finds no permit
-            places, self.places = self.places, ()
+            permits, self.permits = self.permits, ()
             loans, self._loans = self._loans or {}, None
-        for permit in reversed(places):
+        for permit in reversed(permits):
             if (loan := loans.get(permit.identity)) is not None:
                 loan.lender_leaves()  # the last borrower releases it, if one has it now
             elif isinstance(permit, Loan):
@@ -297,7 +299,7 @@ class Attempt:
         """Release the attempt's permits, because its abandoned worker thread has ended."""
         if self._threads is not None:
             self._threads.abandoned.discard(self)
-        self._leave_places()
+        self._release_permits()
 
 
 # Calls
@@ -315,9 +317,9 @@ class SupervisedCall(Generic[T]):
     """Tool call of a batch, from the queue to its outcome; a subclass implements `run`, which executes the call."""
 
     __slots__ = (
-        "_around",
         "_away",
         "_batch",
+        "_batch_context",
         "_limiters",
         "_middleware_scope",
         "_observers",
@@ -346,17 +348,21 @@ class SupervisedCall(Generic[T]):
         call: ToolCallLike,
         policy: CallPolicy,
         limiters: Sequence[AnyLimiter],
-        around: BatchContext,
+        batch_context: BatchContext,
     ) -> None:
-        self.loop = around.loop
-        until = around.until if policy.budget is None else min(around.until, around.now + policy.budget)
-        self.time_limits = Timed(around.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
+        self.loop = batch_context.loop
+        until = (
+            batch_context.until
+            if policy.budget is None
+            else min(batch_context.until, batch_context.now + policy.budget)
+        )
+        self.time_limits = Timed(batch_context.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
         """Deadline and grace of the call outside of its attempts."""
         self.call = call
         self.policy = policy
         self.attempts = 0
         """Number of attempts whose bodies have begun."""
-        self._around = around
+        self._batch_context = batch_context
         self._middleware_scope: Scope | None = None
         self._away = 0  # number of open `outside_timeout` blocks: a middleware may run several attempts at once
         self.result: T | None = None
@@ -375,7 +381,7 @@ class SupervisedCall(Generic[T]):
         # Narrowest first: a call that waits at a narrow limit must not hold a permit of a wide one.
         self._limiters = limiters
         self._batch: Host | None = None
-        self._observers = around.observers.calls
+        self._observers = batch_context.observers.calls
         self._queue_wait = 0.0  # seconds, over all attempts
         self.throttle: Throttle[_Report] | None = None
 
@@ -398,7 +404,7 @@ class SupervisedCall(Generic[T]):
         if budget is None:
             return await run()
         # `at_least` is for a call whose budget was spent in the queue.
-        deadline = max(self._around.now + budget, self.loop.now() + at_least)
+        deadline = max(self._batch_context.now + budget, self.loop.now() + at_least)
         with (limit := TimeLimit(self.loop.scope(deadline, self.time_limits.grace))):
             return await run()
         # Reached only if the scope ended the block.
@@ -408,7 +414,7 @@ class SupervisedCall(Generic[T]):
         """Return whether the call's time budget is spent; for code that was cancelled inside `within_budget`."""
         budget = self.policy.budget
         # The deadline may fire a fraction of a microsecond early: clocks differ in the last digits.
-        return budget is not None and self.loop.now() >= self._around.now + budget - INSTANT
+        return budget is not None and self.loop.now() >= self._batch_context.now + budget - INSTANT
 
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
         """Run the call's middleware; raise `CallTimeoutError` if the middleware's own code exceeds the timeout."""
@@ -419,15 +425,15 @@ class SupervisedCall(Generic[T]):
         began, timeout = monotonic(), max(timeout, at_least)
         deadline = self.loop.now() + timeout
         scope = self._middleware_scope = self.loop.scope(deadline, self.time_limits.grace)
-        self.time_limits.until = min(self._around.until, deadline)  # `remaining()` reads it
+        self.time_limits.until = min(self._batch_context.until, deadline)  # `remaining()` reads it
         try:
             with (limit := TimeLimit(scope)):
                 return await middleware()
         finally:
-            self.time_limits.until, self._middleware_scope = self._around.until, None
+            self.time_limits.until, self._middleware_scope = self._batch_context.until, None
         # Reached only if a timeout ended the block.
-        held = self.loop.pulse.held_since(began)
-        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from limit.cause
+        blocking_code = self.loop.pulse.blocking_since(began)
+        raise CallTimeoutError(self.name, self.id, timeout, held=blocking_code, by_middleware=True) from limit.cause
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
@@ -446,7 +452,7 @@ class SupervisedCall(Generic[T]):
             deadline = math.inf if self._away else self.loop.now() + timeout
             scope.move(deadline)
             # The call has no budget, whose end it would have to be.
-            self.time_limits.until = min(self._around.until, deadline)
+            self.time_limits.until = min(self._batch_context.until, deadline)
 
     def run(self) -> Coroutine[Any, Any, T]:
         """Run the call in its own task, and return its result; each subclass overrides this."""
@@ -460,7 +466,7 @@ class SupervisedCall(Generic[T]):
         self.outer = reporter.get()
         reporter.set(self)
         if self._observers:
-            context = self._around
+            context = self._batch_context
             call, description = context.shown(self.call), context.describe(self.name)
             self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
 
@@ -524,18 +530,20 @@ class SupervisedCall(Generic[T]):
                 if policy.timeout is not None or policy.idle_timeout is not None:
                     running = attempt.in_time(running, policy)
                 del args  # the coroutine has its own reference; thousands of frames wait here
-                return await (self._observed(attempt, running, call["name"], waited) if self._observers else running)
+                return await (
+                    self._run_observed(attempt, running, call["name"], waited) if self._observers else running
+                )
             finally:
-                if attempt.number:  # `_observed` has not ended it yet
+                if attempt.number:  # `_run_observed` has not ended it yet
                     attempt.end()
                 self.running -= 1
         except asyncio.CancelledError as exc:
             # A cancellation that nothing requested is an error of the tool: it must not cancel the other calls.
-            if not self.loop.cancelled_itself(exc):
+            if not self.loop.has_cancelled_itself(exc):
                 raise
             raise CallCancelledError(call["name"], self.id) from exc
         finally:
-            if attempt.places:
+            if attempt.permits:
                 attempt.leave()  # not earlier: the body and its clean-up run while the attempt holds its permits
             if is_timed:
                 self._suspend_timeout(-1)
@@ -571,7 +579,7 @@ class SupervisedCall(Generic[T]):
             self._queue_wait += waited
         return waited
 
-    async def _observed(self, attempt: Attempt, running: Coroutine[Any, Any, R], tool: str, waited: float) -> R:
+    async def _run_observed(self, attempt: Attempt, running: Coroutine[Any, Any, R], tool: str, waited: float) -> R:
         error: BaseException | None = None
         number = attempt.number
         self._tell("started", tool, queue_wait=waited)
@@ -585,26 +593,26 @@ class SupervisedCall(Generic[T]):
             self._tell("attempt_ended", tool, error=error, attempt=number)
             error = None  # its traceback refers to this frame: a reference cycle
 
-    def _tell_end(self, **how: Any) -> None:
+    def _tell_end(self, **outcome: Any) -> None:
         if self.throttle is not None:
             self.throttle.close()  # no progress may follow "ended"
-        self._tell("ended", self.name, queue_wait=self._queue_wait, **how)
+        self._tell("ended", self.name, queue_wait=self._queue_wait, **outcome)
 
     @property
     def actor_observers(self) -> tuple[ActorObserver, ...]:
         """Observers of the actors to which the call sends messages."""
-        return self._around.observers.actors
+        return self._batch_context.observers.actors
 
-    def note(self, what: str, facts: Mapping[str, object]) -> None:
+    def note(self, decision: str, facts: Mapping[str, object]) -> None:
         """Report a decision about the call, such as a retry, to its observers."""
-        self._tell("noted", self.name, what=what, facts=facts)
+        self._tell("noted", self.name, what=decision, facts=facts)
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
         """Report progress of an attempt, by default of the latest attempt; may be called from any thread."""
         if self.ended:  # a thread or task that a middleware has left behind may still report
             return
         report_activity()
-        if self._observers or self._around.on_progress is not None:
+        if self._observers or self._batch_context.on_progress is not None:
             if self.throttle is None:
                 with _first_report:  # threads of one call may report for the first time at the same moment
                     if self.throttle is None:
@@ -612,7 +620,7 @@ class SupervisedCall(Generic[T]):
                         self.throttle = Throttle(self.loop, self._batch, _tell_of)
             self.throttle.put((self, progress, attempt or self.attempts))
 
-    def _tell(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **more: Any) -> None:
+    def _tell(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **details: Any) -> None:
         if not self._observers:
             return
         event = CallEvent(
@@ -621,10 +629,10 @@ class SupervisedCall(Generic[T]):
             call_id=self.id,
             time=self.loop.now(),
             number=self.number,
-            batch=self._around.batch,
+            batch=self._batch_context.batch,
             attempt=self.attempts if attempt is None else attempt,
-            run=self._around.run,
-            **more,
+            run=self._batch_context.run,
+            **details,
         )
         for observer in self._observers:
             observer(event)
@@ -640,8 +648,8 @@ def _tell_of(report: _Report) -> None:
     call, progress, attempt = report
     message, facts = progress.message, progress.facts
     call._tell("noted", call.name, attempt=attempt, what="progress", facts=facts, message=message)
-    if call._around.on_progress is not None:
-        call._around.on_progress(call.call, progress)
+    if call._batch_context.on_progress is not None:
+        call._batch_context.on_progress(call.call, progress)
 
 
 @contextmanager
@@ -659,17 +667,17 @@ def current_call() -> SupervisedCall[Any] | None:
     return call if isinstance(call, SupervisedCall) else None
 
 
-def note(what: str, **facts: object) -> None:
+def note(decision: str, **facts: object) -> None:
     """Report a middleware's decision to the observers of the running call; do nothing outside of a call.
 
     Args:
-        what: the decision in one word, such as "retry".
+        decision: the decision in one word, such as "retry".
         facts: details, such as `pause=0.5` (seconds). Never an argument or a result, which may be confidential:
             telemetry sends notes out of the process.
     """
     call = current_call()
     if call is not None:
-        call.note(what, facts)
+        call.note(decision, facts)
 
 
 def own_attempt(tool: str) -> Attempt | None:

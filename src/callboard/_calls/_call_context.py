@@ -23,9 +23,9 @@ from callboard.exceptions import CallError
 
 Carried = dict[str, Any]
 """Context of a call as plain JSON data, to be sent to another process."""
-Told = dict[str, Any]
+BodyEvent = dict[str, Any]
 """Event that a running body sends: `{"progress": [...]}` or `{"log": [...]}`."""
-Tell = Callable[[Told], None]
+Tell = Callable[[BodyEvent], None]
 """Function that sends an event to the process that waits for the body; may be called from any thread."""
 
 _LONGEST_TEXT = 16_384
@@ -42,10 +42,10 @@ def inject_context() -> Carried:
     levels of loggers. It also has the strings, numbers and booleans that are bound with `structlog.contextvars`.
     Call this in the task that waits for the worker.
     """
-    left, timed = remaining(), current_timed.get()
+    seconds_left, timed = remaining(), current_timed.get()
     context: Carried = {"levels": _levels()}
-    if left < math.inf:
-        context["left"] = left
+    if seconds_left < math.inf:
+        context["left"] = seconds_left
     with suppress(ValueError):  # JSON cannot express the arguments: the body has no key, and may not need one
         if (key := current_key()) is not None:
             context["key"] = key
@@ -86,33 +86,33 @@ def _levels() -> dict[str, int]:
 
 
 @contextmanager
-def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> Generator[None]:
+def attach_context(context: Carried, tell: Tell, *, logs: bool = True) -> Generator[None]:
     """Set the context of a call, such as its deadline, during a `with` block in the worker that runs the call.
 
     Args:
-        given: the context that `inject_context()` returned.
+        context: the context that `inject_context()` returned.
         tell: sends progress and log events back.
         logs: forward log records of this process, and set the levels of its loggers; `False` if the process has a log
             of its own.
     """
     # Seconds are carried, not a time: the clocks of two processes or machines cannot be compared.
-    until = time.monotonic() + given.get("left", math.inf)
+    until = time.monotonic() + context.get("left", math.inf)
     with ExitStack() as stack:
-        if trace := given.get("trace"):
+        if trace := context.get("trace"):
             from opentelemetry.context import attach, detach
             from opentelemetry.propagate import extract
 
             stack.callback(detach, attach(extract(trace)))
-        if bound := given.get("bound"):
+        if bound := context.get("bound"):
             from structlog.contextvars import bound_contextvars
 
             stack.enter_context(bound_contextvars(**bound))
-        timed = Timed(_MONOTONIC, until, given.get("grace", DEFAULT_GRACE))
+        timed = Timed(_MONOTONIC, until, context.get("grace", DEFAULT_GRACE))
         stack.callback(current_timed.reset, current_timed.set(timed))
-        stack.callback(reporter.reset, reporter.set(_Reports(tell, given.get("key"))))
+        stack.callback(reporter.reset, reporter.set(_Reports(tell, context.get("key"))))
         stack.callback(_tell.reset, _tell.set(tell if logs else None))
         if logs:
-            _forward_logs(given["levels"])
+            _forward_logs(context["levels"])
             _newest.append(tell)
             stack.callback(_newest.remove, tell)
         yield
@@ -122,19 +122,19 @@ class NonsenseError(ValueError):
     """Raised for data from a worker that is neither a valid progress report nor a valid log record."""
 
 
-def dispatch_event(told: Told) -> None:
+def dispatch_event(event: BodyEvent) -> None:
     """Report the progress or the log record that a worker has sent; call this in the task that waits for the worker.
 
     Args:
-        told: the event, as a worker sent it; it is validated.
+        event: the event, as a worker sent it; it is validated.
 
     Raises:
         NonsenseError: if the data is no valid event.
     """
     try:
-        act = _understood(told)
+        act = _parse_event(event)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise NonsenseError(f"{told!r:.200} says nothing that a body may say") from error
+        raise NonsenseError(f"{event!r:.200} says nothing that a body may say") from error
     token = _delivering.set(True)
     try:
         act()  # outside of the `try` above: an error of an observer or log handler is no fault of the worker
@@ -142,7 +142,7 @@ def dispatch_event(told: Told) -> None:
         _delivering.reset(token)
 
 
-def _understood(event: Told) -> Callable[[], None]:
+def _parse_event(event: BodyEvent) -> Callable[[], None]:
     # Untrusted input: each wrong shape, type or length has to raise here, before anything is reported or logged.
     ((kind, content),) = event.items()
     if kind == "progress":
@@ -254,7 +254,7 @@ class BodyRaisedError(Exception):
 
 
 @contextmanager
-def marked() -> Generator[None]:
+def wrap_call_errors() -> Generator[None]:
     """Wrap each `CallError` that is raised in the `with` block, to distinguish it from errors of the engine."""
     # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
     try:

@@ -55,7 +55,7 @@ _owned: ContextVar[tuple[int, object] | None] = ContextVar("callboard_owned", de
 """Fencing token of the lease that the running actor of a fleet holds, and the attempt in which the token was set."""
 
 
-def fenced_by(token: int) -> None:
+def set_fencing_token(token: int) -> None:
     """Set the fencing token of the running actor's lease, except for tool calls that the actor starts."""
     _owned.set((token, reporter.get()))
 

@@ -49,7 +49,7 @@ class Operation:
 
     def __init__(
         self,
-        whole: "InFlight",
+        in_flight: "InFlight",
         loop: EventLoop | None = None,
         *,
         grace: float | None = DEFAULT_GRACE,
@@ -58,7 +58,7 @@ class Operation:
         self.loop = current_loop() if loop is None else loop
         self.batches: set[Stoppable] = set()
         """Batches that run within the operation."""
-        self.whole = whole
+        self.in_flight = in_flight
         self.has_entered = self.is_over = False
         """`has_entered`: the object has admitted the operation. `is_over`: the operation has ended."""
         self._thread_id = thread_id
@@ -72,7 +72,7 @@ class Operation:
 
     def __enter__(self) -> Self:
         enclosing = operations.get()
-        self.whole.admit(self, enclosing)  # may raise: before any state that `__exit__` would have to undo
+        self.in_flight.admit(self, enclosing)  # may raise: before any state that `__exit__` would have to undo
         self.has_entered = True
         self._token = operations.set((*enclosing, self))
         if self._scope is not None:
@@ -90,7 +90,7 @@ class Operation:
         finally:
             operations.reset(self._token)
             was_ended = swallowed or (self.is_stopped and error is not None and self._was_ended(error))
-            self.whole.left(self, was_ended=was_ended)
+            self.in_flight.remove(self, was_ended=was_ended)
         return swallowed
 
     def _was_ended(self, error: BaseException) -> bool:
@@ -98,11 +98,11 @@ class Operation:
         if isinstance(error, DrainingError) or (isinstance(error, CallError) and error.ended == "unknown"):
             return True
         # The error of a function is a known outcome, but other calls of the batch may have been cancelled.
-        return bool(self._lost() if isinstance(error, Exception) else self.unknown())
+        return bool(self._calls_without_result() if isinstance(error, Exception) else self.unknown())
 
-    def ended_by_drain(self) -> DrainingError:
+    def drain_error(self) -> DrainingError:
         """Return the error to raise after a `with` block that a drain has cancelled."""
-        return DrainingError(self.whole.what, begun=True)
+        return DrainingError(self.in_flight.title, begun=True)
 
     def begin(self, tool: str, call_id: str | None) -> None:
         """Record that the operation's function begins: a later cancellation leaves its outcome unknown."""
@@ -125,14 +125,17 @@ class Operation:
             if self._scope is not None:
                 self._scope.cancel()
             elif self.batch is not None:
-                self.batch.stop(self.ended_by_drain)
+                self.batch.stop(self.drain_error)
 
     def unknown(self) -> list[UnknownCall]:
         """Return the calls whose outcome is unknown after a cancellation of the operation."""
-        lost = [UnknownCall(tool=call.name, call_id=call.id, thread_id=self._thread_id) for call in self._lost()]
+        lost = [
+            UnknownCall(tool=call.name, call_id=call.id, thread_id=self._thread_id)
+            for call in self._calls_without_result()
+        ]
         return lost if self._body is None else [*lost, self._body]
 
-    def _lost(self) -> list[SupervisedCall[Any]]:
+    def _calls_without_result(self) -> list[SupervisedCall[Any]]:
         """Return the calls that the cancellation of the operation ended before they had a result."""
         return [call for call in self._at_stake if not call.ended]
 
@@ -140,18 +143,18 @@ class Operation:
 class _Round:
     """State of one drain: the operations that have not ended, and the report. Guarded by the lock of `InFlight`."""
 
-    def __init__(self, left: set[Operation]) -> None:
-        self.left = left
+    def __init__(self, operations: set[Operation]) -> None:
+        self.operations = operations
         self.wakeup: Wakeup | None = None
         self.report = Drained()
 
     def account_for(self, operation: Operation, *, was_ended: bool) -> None:
-        if operation not in self.left:  # nested in another operation, or the caller's own, or already counted
+        if operation not in self.operations:  # nested in another operation, or the caller's own, or already counted
             return
-        self.left.remove(operation)
+        self.operations.remove(operation)
         ended = Drained(ended=1, unknown=tuple(operation.unknown())) if was_ended else Drained(finished=1)
         self.report += ended
-        if not self.left and self.wakeup is not None:
+        if not self.operations and self.wakeup is not None:
             self.wakeup.set()
 
 
@@ -162,8 +165,8 @@ class InFlight:
     drain, too: otherwise the outer operation could not finish.
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, title: str) -> None:
+        self.title = title
         self.is_draining = False
         # Guards the fields below and each `_Round`: operations of several loops begin and end while one of them drains.
         self._lock = threading.Lock()
@@ -171,25 +174,25 @@ class InFlight:
         self._rounds: list[_Round] = []
 
     def __deepcopy__(self, memo: object) -> "InFlight":
-        return InFlight(self.what)  # the copy has no operations in progress
+        return InFlight(self.title)  # the copy has no operations in progress
 
     def __reduce__(self) -> tuple[object, ...]:
-        return InFlight, (self.what,)
+        return InFlight, (self.title,)
 
     def admit(self, operation: Operation, enclosing: tuple[Operation, ...]) -> None:
         """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
         # An operation within a running operation of the same object is always admitted, and needs no registration.
         inside = False
         for outer in enclosing:
-            inside |= outer.whole is self and not outer.is_over
+            inside |= outer.in_flight is self and not outer.is_over
         # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
         with self._lock:
             if self.is_draining and not inside:
-                raise DrainingError(self.what)
+                raise DrainingError(self.title)
             if not inside:
                 self._all.add(operation)
 
-    def left(self, operation: Operation, *, was_ended: bool) -> None:
+    def remove(self, operation: Operation, *, was_ended: bool) -> None:
         """Unregister an operation that has ended, and count it in every running drain."""
         with self._lock:
             operation.is_over = True
@@ -208,7 +211,7 @@ class InFlight:
             # Such a loop could neither finish nor cancel its operations: refuse before anything has changed.
             if any(stands_still(operation.loop) for operation in running):
                 raise RuntimeError(
-                    f"{self.what} has something under way in the event loop that waits for this: await it there, or "
+                    f"{self.title} has something under way in the event loop that waits for this: await it there, or "
                     "call it in a thread"
                 )
             self.is_draining = True
@@ -219,16 +222,18 @@ class InFlight:
                 await self._until_over(drain)
         finally:
             # Reached at the timeout, at a cancellation of the caller, and after a normal end with nothing left.
-            if drain.left:
-                for operation in list(drain.left):
+            if drain.operations:
+                for operation in list(drain.operations):
                     if not run_there(operation.loop, operation.end):
-                        self.left(operation, was_ended=True)  # its event loop has ended, and will never report its end
+                        self.remove(
+                            operation, was_ended=True
+                        )  # its event loop has ended, and will never report its end
                 # Shielded without a limit: each operation ends within its grace.
                 with loop.shield(math.inf):
                     await self._until_over(drain)
             with self._lock:
                 self._rounds.remove(drain)
-        report_drain(self.what, drain.report)
+        report_drain(self.title, drain.report)
         return drain.report
 
     def reopen(self) -> None:
@@ -236,7 +241,7 @@ class InFlight:
         self.is_draining = False
 
     @contextmanager
-    def paused(self) -> Generator[None]:
+    def preserve_state(self) -> Generator[None]:
         """Run a `with` block that may drain the object; then accept or refuse new operations as before the block."""
         was_draining = self.is_draining
         try:
@@ -247,16 +252,16 @@ class InFlight:
     async def _until_over(self, drain: _Round) -> None:
         # Check and wakeup under one lock, or the last operation could end in between and wake nothing.
         with self._lock:
-            if not drain.left:
+            if not drain.operations:
                 return
             wakeup = drain.wakeup = current_loop().wakeup()
         await wakeup.wait()
 
 
-def report_drain(what: str, report: Drained) -> None:
+def report_drain(title: str, report: Drained) -> None:
     """Log the report of a drain, unless it is empty."""
     if report != Drained():
-        _log.log(logging.WARNING if report.ended else logging.INFO, "%s was drained: %s", what, report)
+        _log.log(logging.WARNING if report.ended else logging.INFO, "%s was drained: %s", title, report)
 
 
 operations: ContextVar[tuple[Operation, ...]] = ContextVar("callboard_under_way", default=())

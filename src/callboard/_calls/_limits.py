@@ -332,10 +332,10 @@ class Gate:
             if not self._queue and self._take(loop):
                 return None
             if limit.queue is not None and len(self._queue) >= limit.queue:
-                taken = "the rate is used up"
+                usage = "the rate is used up"
                 if limit.concurrency is not None:
-                    taken = f"{limit.concurrency - int(self._free)} of {limit.concurrency} run"
-                raise NoPlaceError(f"{self.title} is full: {taken}, {len(self._queue)} wait, and no more may")
+                    usage = f"{limit.concurrency - int(self._free)} of {limit.concurrency} run"
+                raise NoPlaceError(f"{self.title} is full: {usage}, {len(self._queue)} wait, and no more may")
             waiter = _Waiter(loop.wakeup())
             self._queue[waiter] = None
             self._wake_head()
@@ -478,8 +478,8 @@ class SharedLimiter:
         # A new object for each attempt: it holds the attempt's own request at the store.
         key, tenant = (_text_of(function, call, context, self._title) for function in (self._key, self._tenant))
         title = f"{self._title} for calls like this one" if key else self._title
-        wanted = PermitRequest(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
-        return SharedPermit(self._shared, wanted)
+        request = PermitRequest(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
+        return SharedPermit(self._shared, request)
 
 
 def _text_of(function: KeyFunction | None, call: ToolCallLike, context: Callable[[], CallContext], title: str) -> str:
@@ -501,29 +501,29 @@ _holders_lock = threading.Lock()
 class SharedPermit:
     """Permit that one attempt of a call requests, holds and releases, from a limit that many processes share."""
 
-    __slots__ = ("_shared", "_stay", "_wanted")
+    __slots__ = ("_request", "_shared", "_stay")
 
-    def __init__(self, shared: SharedLimits, wanted: PermitRequest) -> None:
+    def __init__(self, shared: SharedLimits, request: PermitRequest) -> None:
         self._shared = shared
-        self._wanted = wanted
+        self._request = request
         self._stay: Permit | None = None
 
     @property
     def identity(self) -> Hashable:
         """Identity of the permit: store, name of the limit in the store, and key."""
         # Without the tenant, which affects only the order of the queue: permits are interchangeable between tenants.
-        return (id(self._shared), getattr(self._shared, "name", None) or self._wanted.name, self._wanted.key)
+        return (id(self._shared), getattr(self._shared, "name", None) or self._request.name, self._request.key)
 
     @property
     def concurrency(self) -> int | None:
         """Number of permits that all processes together may hold; `None` if it is unlimited."""
-        return self._wanted.limit.concurrency
+        return self._request.limit.concurrency
 
     @property
     def is_lendable(self) -> bool:
         """True if the permit may be lent to nested calls: if the limit has a concurrency and no rate."""
         # The store does not count the starts of nested calls, so a rate limit would be exceeded.
-        return self.concurrency is not None and self._wanted.limit.rate is None
+        return self.concurrency is not None and self._request.limit.rate is None
 
     @property
     def holders(self) -> set[Holder]:
@@ -533,7 +533,7 @@ class SharedPermit:
     @property
     def title(self) -> str:
         """Name of the limit's queue, for errors."""
-        return self._wanted.title
+        return self._request.title
 
     def note_holder(self, holder: Holder, *, has: bool) -> None:
         """Add `holder` (an attempt) to the holders of permits of this limit and key, or remove it (`has=False`)."""
@@ -562,7 +562,7 @@ class SharedPermit:
         """Request a permit and wait for it; return `True`, or `False` if a loan (`turn`) is granted first."""
         # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
         wakeup = loop.wakeup()
-        stay = self._stay = self._shared.ask(self._wanted, wakeup.set)
+        stay = self._stay = self._shared.ask(self._request, wakeup.set)
         if turn is not None:
             turn.when_granted(wakeup.set)
         try:

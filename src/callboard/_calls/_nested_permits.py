@@ -14,11 +14,13 @@ from callboard.exceptions import DeadlockError
 
 
 @contextmanager
-def waiting(attempt: Holder, wait: Wait, around: Collection[Holder], tool: str, call_id: str | None) -> Generator[None]:
+def waiting(
+    attempt: Holder, wait: Wait, outer_attempts: Collection[Holder], tool: str, call_id: str | None
+) -> Generator[None]:
     """Register the wait of an attempt during a `with` block; raise `DeadlockError` if the wait completes a cycle."""
     attempt.waits_for = wait
     # The enclosing attempts all wait for this one.
-    for outer in around:
+    for outer in outer_attempts:
         if outer.stalled is None:
             outer.stalled = {}
         outer.stalled[attempt] = None
@@ -28,7 +30,7 @@ def waiting(attempt: Holder, wait: Wait, around: Collection[Holder], tool: str, 
         # permit for this one is waiting too.
         all_wait = _is_stuck(wait, lambda holder: bool(holder.stalled) or holder.waits_for is not None)
         if all_wait and attempt in (stuck := _stuck(attempt)):
-            chain = _chain(attempt, frozenset(around), stuck)
+            chain = _chain(attempt, frozenset(outer_attempts), stuck)
             limit = wait.crowd.title.removeprefix("the queue of ")
             remedy = (
                 f"Every place at the limit of {limit} is held by a call that waits for this one; raise its "
@@ -38,7 +40,7 @@ def waiting(attempt: Holder, wait: Wait, around: Collection[Holder], tool: str, 
         yield
     finally:
         attempt.waits_for = None
-        for outer in around:
+        for outer in outer_attempts:
             if outer.stalled is not None:
                 outer.stalled.pop(attempt, None)
 
@@ -86,15 +88,15 @@ def _stuck(attempt: Holder) -> set[Holder]:
     return stuck
 
 
-def _chain(attempt: Holder, around: Collection[Holder], stuck: Collection[Holder]) -> list[Holder]:
+def _chain(attempt: Holder, outer_attempts: Collection[Holder], stuck: Collection[Holder]) -> list[Holder]:
     """Return, for an error text, a list of attempts, each of which waits for the next; it ends with `attempt` again."""
     chain, waiter = [attempt], attempt
     while waiter.waits_for is not None:
         holders, _ = waiter.waits_for.may_end_by()
-        holder = next((holder for holder in holders if holder in around), None) or next(iter(holders))
+        holder = next((holder for holder in holders if holder in outer_attempts), None) or next(iter(holders))
         if holder is not waiter:
             chain.append(holder)
-        if holder in around or holder is attempt:
+        if holder in outer_attempts or holder is attempt:
             break
         waiter = next((nested for nested in _waits_of(holder) if nested in stuck), attempt)
         if waiter in chain[:-1]:

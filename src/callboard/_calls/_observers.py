@@ -52,7 +52,7 @@ class Observers(NamedTuple):
 _NOBODY = Observers()
 _BOUNDS = ("begun", "ended", "started", "restarted", "died", "stopped")
 """Phases that may be the first or the last event of a call, an actor call, a run or an actor's life."""
-_here: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
+_in_context: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
 _everywhere: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
 
@@ -82,7 +82,7 @@ def observe(
     for name, function in (("observer", observer), ("runs", runs), ("actors", actors)):
         if function is not None and not callable(function):
             raise TypeError(f"observe({name}=...) is called with each event; {function!r} cannot be called")
-    with observed_by(careful_observers(observer, runs, actors)):
+    with observe_in_context(careful_observers(observer, runs, actors)):
         yield
 
 
@@ -104,13 +104,13 @@ def careful_observers(
 
 
 @contextmanager
-def observed_by(observers: Observers) -> Generator[None]:
+def observe_in_context(observers: Observers) -> Generator[None]:
     """Register observers for all calls, runs and actors that start inside the `with` block."""
-    token = _here.set((*_here.get(), observers))
+    token = _in_context.set((*_in_context.get(), observers))
     try:
         yield
     finally:
-        _here.reset(token)
+        _in_context.reset(token)
 
 
 def observe_everywhere(observers: Observers) -> Callable[[], None]:
@@ -128,7 +128,7 @@ def _nobody(_: frozenset[str]) -> Observers:
     return _NOBODY
 
 
-_unasked: Callable[[frozenset[str]], Observers] = _nobody
+_default_observers: Callable[[frozenset[str]], Observers] = _nobody
 
 
 def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) -> Callable[[frozenset[str]], Observers]:
@@ -137,21 +137,21 @@ def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) ->
     Telemetry uses it, so that an application that has set up OpenTelemetry needs no call of `observe`. `find` takes the
     kinds that other observers produce already.
     """
-    global _unasked
-    before, _unasked = _unasked, find
+    global _default_observers
+    before, _default_observers = _default_observers, find
     return before
 
 
 def current_observers() -> Observers:
     """Return the observers of all calls, runs and actors that start in the current context."""
-    in_context = _here.get()
+    in_context = _in_context.get()
     if not in_context and not _everywhere:
-        return _unasked(_NOBODY.kinds)
+        return _default_observers(_NOBODY.kinds)
     observers = _NOBODY
     for registered in reversed((*_everywhere, *in_context)):
         if observers.kinds.isdisjoint(registered.kinds):
-            observers = joined(registered, observers)
-    return joined(_unasked(observers.kinds), observers)
+            observers = join_observers(registered, observers)
+    return join_observers(_default_observers(observers.kinds), observers)
 
 
 def current_mark() -> str | None:
@@ -160,7 +160,7 @@ def current_mark() -> str | None:
     return None if mark is None else mark()
 
 
-def joined(first: Observers, second: Observers) -> Observers:
+def join_observers(first: Observers, second: Observers) -> Observers:
     if not first.calls and not first.runs and not first.actors:
         return second
     if not second.calls and not second.runs and not second.actors:
@@ -195,7 +195,7 @@ class CarefulObserver(Generic[E]):
         self._failed = False
         # Invariant for each call that begins while this observer is registered: it receives the first and the last
         # event, or no event of the call. Otherwise a pause would leave a span open or a gauge of running calls wrong.
-        self._known: set[int] = set()
+        self._announced: set[int] = set()
         """Numbers of running calls whose first event was delivered; the last event is delivered in any case."""
         self._missed: set[int] = set()
         """Numbers of running calls that began during a pause; none of their events is delivered."""
@@ -231,11 +231,11 @@ class CarefulObserver(Generic[E]):
             self._paused_until = None
         is_paused = self._paused_until is not None
         if event.phase in begins:
-            (self._missed if is_paused else self._known).add(number)
+            (self._missed if is_paused else self._announced).add(number)
             return not is_paused
         if event.phase in ends:
-            if number in self._known:
-                self._known.remove(number)
+            if number in self._announced:
+                self._announced.remove(number)
                 return True
             if number in self._missed:
                 self._missed.remove(number)

@@ -79,11 +79,11 @@ class Shutdown:
     def _hurry(self) -> None:
         self._deadline = self._loop.now()  # stages that have not begun get no time either
         # A second drain with a timeout of 0 cancels the work that the first drain waits for. The first one reports it.
-        self._hurries += [self._loop.spawn(partial(self._end, thing), DEFAULT_GRACE) for thing in self._current]
+        self._hurries += [self._loop.spawn(partial(self._end, drainable), DEFAULT_GRACE) for drainable in self._current]
 
-    async def _end(self, thing: CanDrain, scope: Scope) -> None:
+    async def _end(self, drainable: CanDrain, scope: Scope) -> None:
         with scope:
-            await self._drained(thing)
+            await self._drain_safely(drainable)
 
     async def keep(self, then: Callable[[], object], scope: Scope) -> None:
         """Wait for the start of the shutdown, drain one stage after the other, and call the function `then`."""
@@ -92,24 +92,24 @@ class Shutdown:
             for stage in self._stages:
                 self._current = stage
                 async with create_task_group() as group:
-                    for thing in stage:
-                        group.start_soon(self._drain, thing)
+                    for drainable in stage:
+                        group.start_soon(self._drain, drainable)
             self._current = ()
             for hurry in self._hurries:
                 await hurry.wait()
         self._over.set()
         then()
 
-    async def _drain(self, thing: CanDrain) -> None:
-        report = await self._drained(thing)
+    async def _drain(self, drainable: CanDrain) -> None:
+        report = await self._drain_safely(drainable)
         self.report += report  # not `self.report += await ...`: that would drop reports of parallel drains
 
-    async def _drained(self, thing: CanDrain) -> Drained:
+    async def _drain_safely(self, drainable: CanDrain) -> Drained:
         """Drain one object and return its report; store an error, because it must not stop the other drains."""
         try:
-            return await thing.drain(max(0.0, self._deadline - self._loop.now()))
+            return await drainable.drain(max(0.0, self._deadline - self._loop.now()))
         except Exception as error:
-            _log.exception("%r could not be drained", thing)
+            _log.exception("%r could not be drained", drainable)
             self._errors.append(error)
             return Drained()
 
@@ -134,7 +134,7 @@ class Shutdown:
 
 @asynccontextmanager
 async def drain_on_signal(
-    *things: CanDrain | Sequence[CanDrain], timeout: float = PATIENCE
+    *objects: CanDrain | Sequence[CanDrain], timeout: float = PATIENCE
 ) -> AsyncGenerator[Shutdown]:
     """Drain agents, nodes, actors and engines when the process is told to end, by SIGTERM or Ctrl-C.
 
@@ -144,7 +144,7 @@ async def drain_on_signal(
     thread, draining starts when the block is left.
 
     Args:
-        things: objects in the order in which they are drained, callers first, such as an agent before the engine of
+        objects: in the order in which they are drained, callers first, such as an agent before the engine of
             its tools. The objects of a list are drained at the same time.
         timeout: seconds for all objects together; work that is cancelled then has its grace in addition.
 
@@ -153,19 +153,21 @@ async def drain_on_signal(
         ValueError: if there is no object, or the timeout is out of range.
         Exception: the error of an object that could not be drained; raised at the end of the block.
     """
-    if not things:
+    if not objects:
         raise ValueError("drain_on_signal() has nothing to drain: give it agents, nodes, supervisors or engines")
-    stages: list[list[Any]] = [[*thing] if isinstance(thing, (list, tuple)) else [thing] for thing in things]
-    for thing in chain.from_iterable(stages):
-        if not has_members_of(CanDrain, thing):
+    stages: list[list[Any]] = [
+        [*drainable] if isinstance(drainable, (list, tuple)) else [drainable] for drainable in objects
+    ]
+    for drainable in chain.from_iterable(stages):
+        if not has_members_of(CanDrain, drainable):
             raise TypeError(
-                f"drain_on_signal(...) takes what has a method drain(timeout), such as an agent; got {thing!r}"
+                f"drain_on_signal(...) takes what has a method drain(timeout), such as an agent; got {drainable!r}"
             )
     shutdown = Shutdown(stages, timeout)
     check_duration("drain_on_signal(timeout=...)", timeout)
     loop = current_loop()
     block = loop.scope(math.inf, DEFAULT_GRACE)
-    with _heard(lambda: loop.post(shutdown.hear)) as is_ours:
+    with _signal_handlers(lambda: loop.post(shutdown.hear)) as is_ours:
         task = loop.spawn(partial(shutdown.keep, block.cancel if is_ours else lambda: None), DEFAULT_GRACE)
         try:
             with block:
@@ -176,7 +178,7 @@ async def drain_on_signal(
 
 
 @contextmanager
-def _heard(on_signal: Callable[[], object]) -> Generator[bool]:
+def _signal_handlers(on_signal: Callable[[], object]) -> Generator[bool]:
     """Call `on_signal` at each SIGTERM or Ctrl-C during a `with` block; yield `True` if no server handles SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         _log.info("drain_on_signal: this is not the main thread, which alone hears signals")

@@ -96,11 +96,11 @@ class _Inbox(Generic[Q, A]):
         """Refuse further requests, and cancel the queued ones."""
         with self._lock:
             self._closed = True
-            left = list(self._items)
+            items = list(self._items)
             self._items.clear()
             self._items.append(None)
             self._wakeup.set()
-        for question in left:  # outside of the lock: cancelling a future runs its callbacks
+        for question in items:  # outside of the lock: cancelling a future runs its callbacks
             if question is not None:
                 question.answer.cancel()
 

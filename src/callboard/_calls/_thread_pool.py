@@ -31,14 +31,14 @@ class WorkerThreads:
 
     Args:
         name: name of the owner, for warnings.
-        most: number of threads.
+        max_threads: number of threads.
     """
 
-    def __init__(self, name: str, most: int = 40) -> None:
+    def __init__(self, name: str, max_threads: int = 40) -> None:
         self._name = name
         # A function in such a thread may run an agent that uses the same middleware. With one gate for all depths,
         # all permits could be held by threads that wait for a permit.
-        self._gates = PerDepth(lambda: Gate(Limit(concurrency=most), f"the threads of {name}"))
+        self._gates = PerDepth(lambda: Gate(Limit(concurrency=max_threads), f"the threads of {name}"))
 
     async def run(self, fn: Callable[[], T]) -> T:
         """Run `fn` in a thread, with the caller's context variables, and return its result."""

@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer, _create_msgp
 from callboard._loops._bridge import run_on_asyncio, stands_still
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import is_sync_entry
-from callboard._loops._side_tasks import CutOffError, shielded, shielded_thread
+from callboard._loops._side_tasks import CutOffError, run_in_shielded_thread, shielded
 from callboard.exceptions import StorageError
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class AwaitedSaver:
         if type(saver) is InMemorySaver:
             return work(saver)
         if is_known(saver) and (self._lacks_async or self._prefers_sync(name)):
-            return await _whole(saver, shielded_thread(partial(work, saver)))
+            return await _whole(saver, run_in_shielded_thread(partial(work, saver)))
         return await stored(saver, partial(self.call, name, work, awork))
 
     def _prefers_sync(self, name: str) -> bool:

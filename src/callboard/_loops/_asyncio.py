@@ -19,8 +19,14 @@ import sniffio
 from anyio import CancelScope
 from anyio._core._eventloop import get_async_backend  # private, but the public function looks for it at each call
 
-from callboard._loops._asyncio_scope import AsyncioScope, SwallowedCancellation, innermost, is_enforced, unasked
-from callboard._loops._left_tasks import unmarked
+from callboard._loops._asyncio_scope import (
+    AsyncioScope,
+    SwallowedCancellation,
+    foreign_cancellation,
+    innermost,
+    is_enforced,
+)
+from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import ChildFn
 from callboard._loops._watchdog import Pulse
 from callboard._loops._worker_threads import run_in_worker
@@ -28,7 +34,7 @@ from callboard._loops._worker_threads import run_in_worker
 T = TypeVar("T")
 
 
-def _adopted(scope: AsyncioScope | None, library: str) -> None:
+def _adopt_scope(scope: AsyncioScope | None, library: str) -> None:
     innermost.set(scope)
     sniffio.current_async_library_cvar.set(library)
 
@@ -42,7 +48,7 @@ class AsyncioNursery:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         # One bound method of each for all children: a batch may have thousands.
-        self._on_exit, self._on_end = self._left, self._ended
+        self._on_exit, self._on_end = self._remove_child, self._end_task
         # A scope can cancel its task only after the child has entered the scope, see `cancel`.
         self._children: dict[asyncio.Task[None], AsyncioScope] = {}
         self._empty: asyncio.Future[None] | None = None
@@ -54,37 +60,37 @@ class AsyncioNursery:
         scope.on_exit = self._on_exit
         task = self._loop.create_task(child(scope))
         if task.done():  # an eager task may have ended already
-            self._ended(task)
+            self._end_task(task)
             return
         scope.task = task
         self._children[task] = scope
         if not scope.begun:
-            # A child that ends before it enters its scope never calls `_left`: a tool may cancel all tasks that it
-            # finds, and Ctrl-C may come before the first line. The scope removes this callback when it is entered.
+            # A child that ends before it enters its scope never calls `_remove_child`: a tool may cancel all tasks that
+            # it finds, and Ctrl-C may come before the first line. The scope removes this callback when it is entered.
             scope.unless_begun = self._on_end
             task.add_done_callback(self._on_end)
         elif self.cancel_called:
             scope.cancel()  # an eager task cancelled this nursery in its first step, when it was not yet a child
 
-    def _left(self, scope: AsyncioScope, expected: bool) -> None:
+    def _remove_child(self, scope: AsyncioScope, expected: bool) -> None:
         # A child awaits nothing after its scope (`ChildFn`), so it ends in this step, before the owner's next one. It
         # has no done callback: that would wake the owner one turn of the loop later, and cost each child time. A child
-        # whose scope did not swallow its error or cancellation gets one, because `_ended` has to read the error.
+        # whose scope did not swallow its error or cancellation gets one, because `_end_task` has to read the error.
         task = scope.task
         assert task is not None
         if not expected:
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._end_task)
             return
         self._children.pop(task, None)
         if not self._children and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _end_task(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (exc := task.exception()) is not None:
             self._bug = exc  # children handle their own errors: only a bug in callboard arrives here
         if (scope := self._children.get(task)) is not None:
             scope.task = task
-            self._left(scope, True)
+            self._remove_child(scope, True)
             scope.task = None  # the task's error refers to the scope: a reference cycle
 
     def cancel(self) -> None:
@@ -176,19 +182,19 @@ class AsyncioWakeup:
 class AsyncioSpawned:
     """Native asyncio task that does not belong to a nursery."""
 
-    __slots__ = ("_ended", "_scope", "_task")
+    __slots__ = ("_end_event", "_scope", "_task")
 
     def __init__(self, child: ChildFn, grace: float) -> None:
         self._scope = AsyncioScope(math.inf, grace)
-        self._ended = AsyncioWakeup()
-        context = unmarked(copy_context())  # the task may outlive the call that starts it: not a task left behind
+        self._end_event = AsyncioWakeup()
+        context = without_mark(copy_context())  # the task may outlive the call that starts it: not a task left behind
         task = self._task = asyncio.get_running_loop().create_task(child(self._scope), context=context)
         _spawned.add(task)  # the loop itself holds tasks by weak references only
         task.add_done_callback(self._end)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         _spawned.discard(task)
-        self._ended.set()
+        self._end_event.set()
 
     def cancel(self) -> None:
         if self._scope.begun:
@@ -197,7 +203,7 @@ class AsyncioSpawned:
             self._task.cancel()
 
     def wait(self) -> "asyncio.Future[None]":
-        return self._ended.wait()
+        return self._end_event.wait()
 
 
 class AsyncioLoop:
@@ -231,7 +237,7 @@ class AsyncioLoop:
         return id(asyncio.current_task())
 
     def adopt(self, context: Context) -> None:
-        context.run(_adopted, innermost.get(), self.name)
+        context.run(_adopt_scope, innermost.get(), self.name)
 
     @contextmanager
     def shield(self, deadline: float) -> Generator[None]:
@@ -266,12 +272,12 @@ class AsyncioLoop:
     # block is open in the task. A cancellation that is still counted then was left behind by a careless library. It is
     # uncancelled here, or an outer `asyncio.timeout` or task group would take it for the caller's.
 
-    def cancelled_itself(self, exc: BaseException) -> bool:
-        foreign = unasked(exc)
+    def has_cancelled_itself(self, exc: BaseException) -> bool:
+        foreign = foreign_cancellation(exc)
         return foreign is not None and foreign[1].cancelling() <= foreign[0]._before
 
     def uncancel_foreign(self, exc: BaseException) -> bool:
-        if (foreign := unasked(exc)) is None:
+        if (foreign := foreign_cancellation(exc)) is None:
             return False
         scope, task = foreign
         while task.cancelling() > scope._before:

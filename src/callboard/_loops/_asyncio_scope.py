@@ -25,12 +25,12 @@ class SwallowedCancellation:
     asyncio reports no cancellations, so a timer checks once per grace.
     """
 
-    __slots__ = ("_before", "_grace", "_loop", "_seen", "_sent", "_task", "_timer")
+    __slots__ = ("_before", "_cancellations", "_grace", "_loop", "_task", "_timer", "_was_cancelled")
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
-        self._seen = False
-        self._sent = 0
+        self._was_cancelled = False
+        self._cancellations = 0
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
@@ -39,22 +39,25 @@ class SwallowedCancellation:
         self._timer = self._loop.call_later(self._grace, self._look)
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *details: object) -> None:
         self._timer.cancel()
         # Uncancel only what this block sent: the caller's cancellation stays counted, for the caller.
-        for _ in range(self._sent):
+        for _ in range(self._cancellations):
             self._task.uncancel()
         # The block returned normally although its task was cancelled: the cancellation was swallowed.
         if exc_type is None and self._task.cancelling() > self._before:
             raise asyncio.CancelledError
 
     def _look(self) -> None:
-        was_seen, self._seen = self._seen, self._task.cancelling() - self._sent > self._before
+        was_seen, self._was_cancelled = (
+            self._was_cancelled,
+            self._task.cancelling() - self._cancellations > self._before,
+        )
         # Only a cancellation that two checks have seen was swallowed: a new one may still be in a clean-up.
-        if was_seen and self._seen:
+        if was_seen and self._was_cancelled:
             self._task.cancel()
-            self._sent += 1
-        self._timer = self._loop.call_later(AGAIN if self._sent else self._grace, self._look)
+            self._cancellations += 1
+        self._timer = self._loop.call_later(AGAIN if self._cancellations else self._grace, self._look)
 
 
 _log = logging.getLogger("callboard")
@@ -80,26 +83,26 @@ class AsyncioScope:
     - Foreign: the body raised it, or awaited a future or task that other code had cancelled. The end of this
       block was not requested, so it is an ordinary error of the body.
 
-    Invariant: `_sent` is the number of cancellations of this scope which the task still counts in
+    Invariant: `_cancellations` is the number of cancellations of this scope which the task still counts in
     `task.cancelling()`. Leaving the scope uncancels exactly that number. One too many would swallow the caller's
     cancellation. One too few would make an outer `asyncio.timeout` raise `CancelledError` instead of `TimeoutError`.
     """
 
     __slots__ = (
-        "_around",  # the previously innermost scope, perhaps of another task: restored on leaving
         "_before",  # `task.cancelling()` on entering; a higher count on leaving, without ours, is the caller's
+        "_cancellations",  # the invariant above
         "_deadline",  # loop time; `math.inf` for none
         "_entered",  # True while the block runs: before and after, this scope must not cancel the task
         "_grace",  # seconds between the first cancellation and the repeated ones
-        "_held",  # only in the outermost scope of a task: scopes whose cancellation waits for the end of a shield
+        "_held_back",  # only in the outermost scope of a task: scopes whose cancellation waits for the end of a shield
         "_outer",  # the enclosing scope in the same task; its cancellation cancels this block, too
-        "_sent",  # the invariant above
+        "_previous",  # the previously innermost scope, perhaps of another task: restored on leaving
         "_shields",  # only in the outermost scope of a task: number of open shields; a shield protects the whole task
         "_timer",  # for the deadline; after `cancel`, for the end of the grace
         "_timer_at",  # deadline for which the timer was set; the block's deadline may be later now, see `move`
         "begun",  # True from the beginning of the block on; before, a cancellation of the task must not use this scope
         "cancel_called",  # True once requested, even if a shield still holds the cancellation back
-        "on_exit",  # only in the scope of a nursery's child: `AsyncioNursery._left`
+        "on_exit",  # only in the scope of a nursery's child: `AsyncioNursery._remove_child`
         "task",  # the task of the block; a nursery sets it before the task has begun
         "unless_begun",  # only in the scope of a nursery's child: a done callback of the task until the block begins
     )
@@ -109,10 +112,10 @@ class AsyncioScope:
         self.begun = self.cancel_called = False
         self._deadline = deadline
         self._grace = grace
-        self._sent = 0
+        self._cancellations = 0
         self._entered = False
         self._shields = 0
-        self._held: list[AsyncioScope] | None = None
+        self._held_back: list[AsyncioScope] | None = None
         self._outer: AsyncioScope | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.on_exit: OnExit | None = None
@@ -130,7 +133,7 @@ class AsyncioScope:
         self._outer = outer if outer is not None and outer.task is task else None
         self._before = task.cancelling()
         self.begun = self._entered = True
-        self._around = outer
+        self._previous = outer
         innermost.set(self)
         if self._deadline != math.inf:
             self._timer_at = self._deadline
@@ -140,7 +143,7 @@ class AsyncioScope:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
-        innermost.set(self._around)  # not by token: 10,000 waiting calls would keep as many
+        innermost.set(self._previous)  # not by token: 10,000 waiting calls would keep as many
         self._entered = False
         if self._timer is not None:
             self._timer.cancel()
@@ -153,11 +156,11 @@ class AsyncioScope:
     def _swallows(self, exc_type: type[BaseException] | None) -> bool:
         """Undo the cancellations that this scope sent; return whether one of them ended the block."""
         root = self._root()
-        if root._held and self in root._held:
-            root._held.remove(self)
+        if root._held_back and self in root._held_back:
+            root._held_back.remove(self)
         task = self.task
         assert task is not None
-        for _ in range(self._sent):
+        for _ in range(self._cancellations):
             task.uncancel()
         # Swallow only our own cancellation. The caller's is still counted by the task, and that of an outer scope must
         # propagate through this block to reach the outer scope.
@@ -175,7 +178,7 @@ class AsyncioScope:
         self.cancel_called = True
         root = self._root()
         if root._shields:
-            root._held = [*(root._held or ()), self]
+            root._held_back = [*(root._held_back or ()), self]
         else:
             self._send()
         if self._timer is not None:
@@ -218,17 +221,17 @@ class AsyncioScope:
         finally:
             root._shields -= 1
             if not root._shields:
-                held, root._held = root._held, None
-                for scope in held or ():
+                scopes, root._held_back = root._held_back, None
+                for scope in scopes or ():
                     # Not at once: a scope that ends in this turn of the loop needs no cancellation any more.
                     self._loop.call_soon(scope._send)
 
-    def asked(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Return whether this scope, or an outer scope in the same task, was cancelled."""
         return self.cancel_called or self._outer_cancelled()
 
     def _outer_cancelled(self) -> bool:
-        return self._outer is not None and self._outer.asked()
+        return self._outer is not None and self._outer.is_cancelled()
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -242,14 +245,14 @@ class AsyncioScope:
         if not self._entered:
             return  # the block ended in the same turn of the loop in which the last shield was left
         assert self.task is not None
-        self._sent += 1
+        self._cancellations += 1
         self.task.cancel()
 
     def _enforce(self) -> None:
         # The grace is over. A task that awaits again after each cancellation is cancelled again, with pauses in which
         # a connection can be closed. Cancelled at each turn of the loop, its `aclose()` could never complete.
         self._send()
-        if self._sent == 3:
+        if self._cancellations == 3:
             _log.warning("%r goes on although it was cancelled and its grace is over", self.task)
         self._timer = self._loop.call_later(AGAIN, self._enforce)
 
@@ -260,14 +263,14 @@ innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope
 def is_enforced() -> bool:
     """Return whether an enclosing scope of the calling task was cancelled and the time for its clean-up is over."""
     scope = innermost.get()
-    while scope is not None and scope._sent < 2:
+    while scope is not None and scope._cancellations < 2:
         scope = scope._outer
     return scope is not None
 
 
-def unasked(exc: BaseException) -> "tuple[AsyncioScope, asyncio.Task[object]] | None":
+def foreign_cancellation(exc: BaseException) -> "tuple[AsyncioScope, asyncio.Task[object]] | None":
     """Return the innermost scope and its task if `exc` is a cancellation that no scope requested; else `None`."""
     scope, task = innermost.get(), asyncio.current_task()
     if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
         return None
-    return None if scope.asked() else (scope, task)
+    return None if scope.is_cancelled() else (scope, task)

@@ -33,7 +33,7 @@ class _BackgroundLoop:
     """asyncio loop in a daemon thread, and the calls that other threads have handed to it."""
 
     def __init__(self) -> None:
-        self._ready = threading.Event()
+        self._has_started = threading.Event()
         self._is_ending = False
         self.calls: set[asyncio.Task[None]] = set()
         """Tasks of the calls that have not ended; the loop itself refers to them only weakly."""
@@ -44,7 +44,7 @@ class _BackgroundLoop:
         self._guard = threading.RLock()
         self.thread = threading.Thread(target=self._main, name="callboard-asyncio", daemon=True)
         self.thread.start()
-        self._ready.wait()
+        self._has_started.wait()
         if self._has_ended:
             raise RuntimeError("callboard could not start its background event loop; are file descriptors left?")
 
@@ -57,7 +57,7 @@ class _BackgroundLoop:
             with self._guard:
                 self._has_ended = True
                 lost = list(self._crossings)
-            self._ready.set()  # the loop may not have started
+            self._has_started.set()  # the loop may not have started
             for crossing in lost:
                 crossing.lose()
 
@@ -84,7 +84,7 @@ class _BackgroundLoop:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self._ready.set()
+        self._has_started.set()
         try:
             await self._stopped.wait()
             while self.calls:
@@ -159,7 +159,7 @@ class _BridgedCall(Generic[T]):
         # A plain task: a portal and a nursery of anyio would cost twice as much as the crossing itself.
         task = self._background.loop.create_task(self._run())
         self._background.calls.add(task)
-        task.add_done_callback(self._ended_task)
+        task.add_done_callback(self._end_task)
 
     async def _run(self) -> None:
         if self._cancelled:
@@ -180,7 +180,7 @@ class _BridgedCall(Generic[T]):
         finally:
             self._tell()
 
-    def _ended_task(self, task: "asyncio.Task[None]") -> None:
+    def _end_task(self, task: "asyncio.Task[None]") -> None:
         self._background.calls.discard(task)
         if task.cancelled():
             self.lose()  # before its first step, by code that cancels all tasks of the loop
@@ -243,7 +243,7 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
         _standing.reset(standing)
 
 
-def pulled(items: AsyncIterator[T]) -> Iterator[T]:
+def iterate_from_sync(items: AsyncIterator[T]) -> Iterator[T]:
     """Yield the items of an async generator to sync code, and close the generator after the last item."""
     try:
         while (item := run_from_sync(partial(_next, items))) is not _END:

@@ -93,7 +93,7 @@ class OutOfTime(NamedTuple):
     seconds: float
     is_idle: bool
     """True if the idle timeout ended the attempt, false if the timeout of the whole body did."""
-    held: str | None
+    blocking_code: str | None
     """Description of the code that blocked the event loop during the attempt; `None` without one."""
 
 
@@ -116,9 +116,9 @@ class AttemptClock(Timed):
         """Return the details of the timeout that has ended the tool's function."""
         idle, pulse = self._idle, self.loop.pulse
         if idle is not None and idle.was_idle:
-            return OutOfTime(idle.seconds, True, pulse.held_since(idle.since))
+            return OutOfTime(idle.seconds, True, pulse.blocking_since(idle.since))
         assert self._timeout is not None
-        return OutOfTime(self._timeout, False, pulse.held_since(self._began))
+        return OutOfTime(self._timeout, False, pulse.blocking_since(self._began))
 
     def hold(self) -> None:
         """Suspend both timeouts until the engine starts the tool's function; call this in the event loop's thread."""
@@ -215,11 +215,11 @@ def remaining() -> float:
     In async code, the cancel scopes of the event loop count, too. May also be called in the thread of a sync tool.
     """
     timed = current_timed.get()
-    left = until_idle() if timed is None else min(until_idle(), timed.until - timed.loop.now())
+    seconds_left = until_idle() if timed is None else min(until_idle(), timed.until - timed.loop.now())
     try:
         deadline = current_effective_deadline()
         if deadline < math.inf:
-            left = min(left, deadline - current_loop().now())
+            seconds_left = min(seconds_left, deadline - current_loop().now())
     except (RuntimeError, LookupError):  # a worker thread: no event loop has scopes there
         pass
-    return max(0.0, left)
+    return max(0.0, seconds_left)

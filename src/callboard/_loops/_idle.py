@@ -25,7 +25,6 @@ class IdleScope:
     """
 
     __slots__ = (
-        "_around",
         "_covered",
         "_deadline",
         "_grace",
@@ -33,6 +32,7 @@ class IdleScope:
         "_latest",
         "_moved",
         "_open",
+        "_outer",
         "_scope",
         "_seconds",
         "_until",
@@ -43,7 +43,7 @@ class IdleScope:
     # `report_activity` writes `_latest`, `_covered` and `_moved` from any thread, without a lock. Two threads that
     # report at the same moment both move the deadline, and `_put_off` keeps the later time. All other fields belong to
     # the loop.
-    _around: "IdleScope | None"
+    _outer: "IdleScope | None"
     _scope: Scope
     _latest: float  # loop time of the latest report
     _until: float  # idle deadline, in loop time
@@ -72,9 +72,9 @@ class IdleScope:
     @property
     def around(self) -> "IdleScope | None":
         """Next enclosing idle scope, perhaps in another event loop; `None` if there is none."""
-        return self._around
+        return self._outer
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds until the idle deadline; may be called from any thread."""
         return self._latest + self._seconds - self.loop.now() if self._open else math.inf
 
@@ -122,7 +122,7 @@ class IdleScope:
         if is_here:
             self._put_off(now, until)
         else:
-            self._latest = now  # at once, for `left()`; the loop may process the post much later
+            self._latest = now  # at once, for `seconds_left()`; the loop may process the post much later
             self.loop.post(partial(self._put_off, now, until))
 
     def _put_off(self, latest: float, until: float) -> None:
@@ -140,7 +140,7 @@ class IdleScope:
         self._until = self._latest + self._seconds
         self.since = time.monotonic()
         self._scope = self.loop.scope(min(self._until, self._deadline), self._grace)
-        self._around = idle_scope.get()
+        self._outer = idle_scope.get()
         idle_scope.set(self)
         self._open = True
         self._scope.__enter__()
@@ -150,7 +150,7 @@ class IdleScope:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
         self._open = False  # before the scope is left: a report that another thread posted may still arrive
-        idle_scope.set(self._around)
+        idle_scope.set(self._outer)
         return self._scope.__exit__(exc_type, exc, tb)
 
 
@@ -170,7 +170,7 @@ def until_idle() -> float:
     """Return the seconds until the nearest idle deadline of the enclosing scopes; `math.inf` without any."""
     if idle_scope.get() is None:
         return math.inf
-    return min(scope.left() for scope in _around_here())
+    return min(scope.seconds_left() for scope in _around_here())
 
 
 def is_put_off(deadline: float, loop: EventLoop) -> bool:

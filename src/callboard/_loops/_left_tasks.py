@@ -27,7 +27,7 @@ _look_again = 0.0
 """Earliest time (`time.monotonic()`) of the next search for left-over tasks."""
 
 
-def left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]]:
+def find_left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]]:
     """Return the left-over tasks of a block that has ended, except cancelled tasks and tasks of a task group.
 
     Each comes with its context. A search that takes long delays the next one, which returns nothing.
@@ -48,7 +48,7 @@ def left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]]:
     return left_over
 
 
-def unmarked(context: Context) -> Context:
+def without_mark(context: Context) -> Context:
     """Remove the mark of a block from a context, for tasks that may outlive the block; return the context."""
     context.run(current_block.set, None)
     return context

@@ -161,14 +161,14 @@ class Openable:
             RuntimeError: if the object was opened in another event loop.
             BaseException: the error of the end of `async with`.
         """
-        owner = self._kept_by()
+        owner = self._current_owner()
         if owner is not None:
             try:
                 await owner.close()
             finally:
                 self._owner_task = None
 
-    def _kept_by(self) -> OwnerTask | None:
+    def _current_owner(self) -> OwnerTask | None:
         """Return the task that keeps the object open, or `None`; raise `RuntimeError` in another event loop."""
         owner = self._owner_task
         if owner is None:

@@ -163,7 +163,7 @@ class EventLoop(Protocol):
         """Raise the pending cancellation of the calling task; asyncio always raises, trio only if one is pending."""
         ...
 
-    def cancelled_itself(self, exc: BaseException) -> bool:
+    def has_cancelled_itself(self, exc: BaseException) -> bool:
         """Return whether a tool's function raised the cancellation `exc` although nothing had cancelled its task."""
         ...
 

@@ -13,7 +13,7 @@ from anyio import Event
 
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import Timed, current_time_limits
-from callboard._loops._left_tasks import unmarked
+from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import EventLoop, Scope
 from callboard._loops._worker_threads import Delivery, give_to_worker
 
@@ -26,9 +26,9 @@ LOOK = 1.0
 
 
 @asynccontextmanager
-async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[None]:
+async def beside(fn: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[None]:
     """Run the async function `work` in a task during an `async with` block, then cancel it; log errors of `work`."""
-    if work is None:
+    if fn is None:
         yield
         return
     loop = current_loop()
@@ -36,9 +36,9 @@ async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator
     async def child(scope: Scope) -> None:
         try:
             with scope:
-                await work()
+                await fn()
         except Exception:
-            _log.exception("%r failed", work)
+            _log.exception("%r failed", fn)
 
     task = loop.spawn(child, 0.0)  # no grace: the block must not wait for the clean-up of its background work
     try:
@@ -54,13 +54,13 @@ class CutOffError(Exception):
     """Raised if the caller was cancelled, and the shielded function did not end within the time for clean-up."""
 
 
-async def shielded(work: Callable[[], Awaitable[T]]) -> T:
+async def shielded(fn: Callable[[], Awaitable[T]]) -> T:
     """Run an async function in a separate task, which may run a few more seconds after the caller was cancelled.
 
     Unlike `cleanup()`, it never ends silently: it returns the result, or raises an error.
 
     Args:
-        work: the async function, without arguments.
+        fn: the async function, without arguments.
 
     Raises:
         CutOffError: if the grace was too short. Errors of the work are raised, too.
@@ -72,7 +72,7 @@ async def shielded(work: Callable[[], Awaitable[T]]) -> T:
     async def child(scope: Scope) -> None:
         try:
             with scope:
-                results.append(await work())
+                results.append(await fn())
         except loop.cancelled_class:
             raise
         except BaseException as error:  # raised in the caller below; a spawned task must not raise
@@ -80,9 +80,9 @@ async def shielded(work: Callable[[], Awaitable[T]]) -> T:
         finally:
             ended.set()
 
-    # No grace for the child: `_waited` has already spent the caller's grace when the child is cancelled.
+    # No grace for the child: `_wait_for_end` has already spent the caller's grace when the child is cancelled.
     task = loop.spawn(child, 0.0)
-    cancellation = await _waited(ended, loop)
+    cancellation = await _wait_for_end(ended, loop)
     if not ended.is_set():
         task.cancel()
         with loop.shield(math.inf):
@@ -90,12 +90,12 @@ async def shielded(work: Callable[[], Awaitable[T]]) -> T:
     return _outcome(results, errors, cancellation)
 
 
-async def shielded_thread(fn: Callable[[], T]) -> T:
+async def run_in_shielded_thread(fn: Callable[[], T]) -> T:
     """Run `fn` in a daemon thread, shielded from cancellation; the thread continues even after a `CutOffError`."""
     loop, ended = current_loop(), Event()
     results: list[T] = []
     errors: list[BaseException] = []
-    context = unmarked(copy_context())
+    context = without_mark(copy_context())
     context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
 
     def job() -> Delivery:
@@ -107,7 +107,7 @@ async def shielded_thread(fn: Callable[[], T]) -> T:
 
     # A third of the time of a task that awaits a thread. `anyio.from_thread` does not work inside `fn`.
     give_to_worker(job)
-    return _outcome(results, errors, await _waited(ended, loop))
+    return _outcome(results, errors, await _wait_for_end(ended, loop))
 
 
 def _outcome(results: list[T], errors: list[BaseException], cancellation: BaseException | None) -> T:
@@ -120,7 +120,7 @@ def _outcome(results: list[T], errors: list[BaseException], cancellation: BaseEx
     return results.pop()
 
 
-async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
+async def _wait_for_end(ended: Event, loop: EventLoop) -> BaseException | None:
     """Wait until the function has ended or a cancelled caller must go on; return the cancellation or `None`."""
     limits = current_time_limits(loop)
     cancellation: BaseException | None = None

@@ -104,7 +104,7 @@ class OwnThread:
         cancelled: list[BaseException] = []
 
         def job() -> None:
-            _here.cancelled = cancelled
+            _thread_state.cancelled = cancelled
             # `anyio.from_thread` works inside `fn`; on asyncio, `check_cancelled()` raises if `scope` is cancelled.
             outcome.append(outcome_in_thread(lambda: context.run(fn), token, scope))
             wakeup.set()
@@ -150,7 +150,7 @@ class _Here(threading.local):
     """Cancellation of the job's caller, as the only element; empty if the caller was not cancelled."""
 
 
-_here = _Here()
+_thread_state = _Here()
 
 
 def _leading_back(token: EventLoopToken) -> EventLoopToken:
@@ -160,8 +160,8 @@ def _leading_back(token: EventLoopToken) -> EventLoopToken:
     class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs
         @classmethod
         def check_cancelled(cls) -> None:
-            if _here.cancelled:
-                raise _here.cancelled[0]
+            if _thread_state.cancelled:
+                raise _thread_state.cancelled[0]
 
         @classmethod
         def run_async_from_thread(cls, func: Any, args: Any, token: object) -> Any:
@@ -280,17 +280,17 @@ async def run_in_thread(
     raise AssertionError("a scope that nobody cancels swallowed a cancellation")
 
 
-_left: dict[_Job[Any], ThreadOwner] = {}
+_abandoned_jobs: dict[_Job[Any], ThreadOwner] = {}
 """Jobs whose threads run on although their calls have ended; added in event loops, removed in the threads."""
 
-after_fork_in_child(_left.clear)
+after_fork_in_child(_abandoned_jobs.clear)
 
 
 def _abandon(job: _Job[T], owner: ThreadOwner) -> None:
     # Both lines before `call_after`: from then on the thread may call `_come_back`, which needs the entry, and
     # `thread_ended` must come after `thread_abandoned`.
     owner.thread_abandoned()
-    _left[job] = owner
+    _abandoned_jobs[job] = owner
     if not job.call_after(partial(_come_back, job)):
         _come_back(job)
         return
@@ -304,14 +304,14 @@ def _abandon(job: _Job[T], owner: ThreadOwner) -> None:
 
 
 def _come_back(job: _Job[Any]) -> None:
-    _left.pop(job).thread_ended()
+    _abandoned_jobs.pop(job).thread_ended()
 
 
 @atexit.register
 def _tell_what_is_lost() -> None:
     """Log one line about the abandoned threads that end with the process."""
     now = time.monotonic()
-    lost = [f"{job.name}, which had run for {now - job.since:.1f} s" for job in list(_left)]
+    lost = [f"{job.name}, which had run for {now - job.since:.1f} s" for job in list(_abandoned_jobs)]
     if lost:
         _log.warning(
             "the process ends, and with it work that was still going on in worker threads: %s", "; ".join(lost)
@@ -325,7 +325,7 @@ async def _wait_for(loop: EventLoop, job: _Job[T], seconds: float) -> None:
             await wakeup.wait()
 
 
-_held: ContextVar[tuple[object, ...]] = ContextVar("callboard_levels_held", default=())
+_depths: ContextVar[tuple[object, ...]] = ContextVar("callboard_levels_held", default=())
 
 
 # A sync function in a worker thread may run an agent and wait for it. If the agent's functions shared its thread limit,
@@ -335,24 +335,24 @@ class PerDepth(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: list[T] = []
+        self._resources: list[T] = []
         self._lock = threading.Lock()
 
     def here(self) -> T:
         """Return the resource for the current depth of nested calls."""
-        level = _held.get().count(self)
-        if level >= len(self._made):
+        level = _depths.get().count(self)
+        if level >= len(self._resources):
             # Checked again under the lock: two threads must not create two limits for one depth.
             with self._lock:
-                while level >= len(self._made):
-                    self._made.append(self._make())
-        return self._made[level]
+                while level >= len(self._resources):
+                    self._resources.append(self._make())
+        return self._resources[level]
 
     @contextmanager
     def below(self) -> Generator[None]:
         """Run a `with` block, and the code that it starts, one level deeper in the nesting of calls."""
-        token = _held.set((*_held.get(), self))
+        token = _depths.set((*_depths.get(), self))
         try:
             yield
         finally:
-            _held.reset(token)
+            _depths.reset(token)

@@ -108,14 +108,14 @@ class TrioNursery:
         try:
             result = await self._manager.__aexit__(exc_type, exc, tb)
         except BaseExceptionGroup as group:
-            others: BaseExceptionGroup[BaseException] | None = group.split(trio.Cancelled)[1]
-            if others is None:
+            errors: BaseExceptionGroup[BaseException] | None = group.split(trio.Cancelled)[1]
+            if errors is None:
                 # The group has only cancellations: raise the bare one of this task instead, if it is cancelled.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 raise
-            if len(others.exceptions) > 1:
+            if len(errors.exceptions) > 1:
                 raise
-            bare = next(iter(others.exceptions))
+            bare = next(iter(errors.exceptions))
         if bare is not None:  # raised outside of `except`, or the group would be its `__context__`
             try:
                 raise bare
@@ -157,9 +157,9 @@ class TrioWakeup:
             await trio.lowlevel.checkpoint()
             return
         self._task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._aborted)
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
 
-    def _aborted(self, _: object) -> trio.lowlevel.Abort:
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
@@ -249,8 +249,8 @@ class TrioLoop:
     async def raise_cancelled(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    def cancelled_itself(self, exc: BaseException) -> bool:
+    def has_cancelled_itself(self, exc: BaseException) -> bool:
         # A body cannot create trio's `Cancelled`. An asyncio cancellation arrives only from code behind the bridge.
         return isinstance(exc, asyncio.CancelledError)
 
-    uncancel_foreign = cancelled_itself
+    uncancel_foreign = has_cancelled_itself

@@ -43,7 +43,7 @@ class LoopHolder(NamedTuple):
 
     key: str
     """Identity of the tool or function; each identity is warned about once."""
-    who: str
+    description: str
     remedy: str = "await what can be awaited, or make the tool a plain function, which runs in a thread"
 
 
@@ -71,14 +71,14 @@ class Hold:
     """Period in which an event loop was blocked; `until` is `None` while the loop is still blocked."""
 
     holder: LoopHolder
-    where: str
+    location: str
     since: float
     until: float | None = None
     is_logged: bool = False
 
     def __str__(self) -> str:
         seconds = (time.monotonic() if self.until is None else self.until) - self.since
-        return f"{self.holder.who} held the event loop for {seconds:.1f} s at {self.where}"
+        return f"{self.holder.description} held the event loop for {seconds:.1f} s at {self.location}"
 
 
 class Pulse:
@@ -92,7 +92,7 @@ class Pulse:
         self._post = post
         self._batches = 0
         self._recent: deque[Hold] = deque(maxlen=16)
-        self._asked: float | None = None  # time of the unanswered request; `None` if there is none
+        self._requested_at: float | None = None  # time of the unanswered request; `None` if there is none
         self._looks = 0
         self._hold: Hold | None = None
 
@@ -101,7 +101,7 @@ class Pulse:
         self._batches += 1
         if self._batches == 1:
             _watchdog.pulses[self] = None
-            if not _watchdog.wanted.is_set():
+            if not _watchdog.is_active.is_set():
                 _watchdog.wake()
 
     def end(self) -> None:
@@ -110,7 +110,7 @@ class Pulse:
         if not self._batches:
             _watchdog.pulses.pop(self, None)
 
-    def held_since(self, since: float) -> str | None:
+    def blocking_since(self, since: float) -> str | None:
         """Return a description of the longest blocking of the loop since the time `since`; `None` if there was none."""
         # `since` is a time of `time.monotonic()`. A blocking that still lasts counts, too.
         holds = [hold for hold in list(self._recent) if hold.until is None or hold.until > since]
@@ -128,28 +128,28 @@ class Pulse:
 
     def look(self, frame: FrameType | None, now: float) -> None:
         """Check whether the loop is blocked, and record the code that blocks it; called in the watchdog's thread."""
-        since, hold = self._asked, self._hold
+        since, hold = self._requested_at, self._hold
         if since is None:
             if _mark(frame) is not None:
-                self._asked, self._looks = now, 0  # before the post: the answer may come before `_post` returns
+                self._requested_at, self._looks = now, 0  # before the post: the answer may come before `_post` returns
                 try:
                     self._post(self._answer)
                 except RuntimeError:  # the loop is closed
-                    self._asked = None
+                    self._requested_at = None
         elif hold is None:
             self._looks += 1
             if self._looks >= _LOOKS and now - since >= _HELD and (hold := _hold_by(frame, since)) is not None:
                 self._hold = hold
                 self._recent.append(hold)
                 self.unreported.append(hold)
-                if self._asked is None:  # the loop answered just before `_hold` was set: end the hold here
+                if self._requested_at is None:  # the loop answered just before `_hold` was set: end the hold here
                     self._answer()
         elif now - since >= _STILL and not hold.is_logged:
             hold.is_logged = True
             _log.warning("%s, and still does", hold)
 
     def _answer(self) -> None:
-        self._asked = None
+        self._requested_at = None
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.until = time.monotonic()
@@ -210,7 +210,7 @@ class _Watchdog:
     def __init__(self) -> None:
         self.pulses: dict[Pulse, None] = {}
         """Watchdog states of the loops in which a batch runs; each loop's thread adds and removes its own state."""
-        self.wanted = threading.Event()
+        self.is_active = threading.Event()
         """Event that is set while the watchdog thread checks loops; while it is not set, the thread sleeps."""
         self._started = False
         self.looks = 0
@@ -221,7 +221,7 @@ class _Watchdog:
         return bool(self.pulses)
 
     def wake(self) -> None:
-        self.wanted.set()
+        self.is_active.set()
         if not self._started:
             self._started = True
             threading.Thread(target=self._work, name="callboard watchdog", daemon=True).start()
@@ -233,9 +233,9 @@ class _Watchdog:
             idle = 0 if self._look() else idle + 1
             if idle >= _IDLE:
                 # Cleared before the check: a loop that is added in between is seen by the check, or sets the event.
-                self.wanted.clear()
+                self.is_active.clear()
                 if not self.pulses:
-                    self.wanted.wait()
+                    self.is_active.wait()
                 idle = 0
 
     def _look(self) -> bool:

@@ -17,7 +17,7 @@ from anyio._core._eventloop import claim_worker_thread, threadlocals  # private,
 from anyio.lowlevel import EventLoopToken, checkpoint, current_token
 
 from callboard._loops._forks import after_fork_in_child
-from callboard._loops._left_tasks import unmarked
+from callboard._loops._left_tasks import without_mark
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
     """Run `fn` in a daemon thread, as `EventLoop.run_in_daemon` describes; asyncio only."""
     await checkpoint()  # a cancelled caller starts no function
     # Unmarked: a thread that runs on after its call must not look like a task that the call has left behind.
-    token, context = current_token(), unmarked(copy_context())
+    token, context = current_token(), without_mark(copy_context())
     context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
     loop = cast("AbstractEventLoop", token.native_token)
     future: Future[T] = loop.create_future()

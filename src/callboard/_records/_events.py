@@ -82,8 +82,10 @@ class CallEvent(NamedTuple):
 
     def __repr__(self) -> str:
         """Return a representation without arguments, progress message and result, which may be confidential."""
-        told = {name: value for name, value in self._asdict().items() if name not in ("call", "message", "result")}
-        return f"CallEvent({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+        shown_fields = {
+            name: value for name, value in self._asdict().items() if name not in ("call", "message", "result")
+        }
+        return f"CallEvent({', '.join(f'{name}={value!r}' for name, value in shown_fields.items())})"
 
 
 RunPhase = Literal["begun", "asked", "answered", "ended"]

@@ -50,9 +50,9 @@ OnUnknown = Literal["rerun", "ask", "fail"]
 
 def check_on_unknown(name: str, value: object) -> None:
     """Raise ValueError unless an option's value is a valid `on_unknown` action; `name` is the option's name."""
-    known = get_args(OnUnknown)
-    if value not in known:
-        raise ValueError(f"{name} is one of {known}, or None, got {value!r}")
+    actions = get_args(OnUnknown)
+    if value not in actions:
+        raise ValueError(f"{name} is one of {actions}, or None, got {value!r}")
 
 
 @suggests_options()
@@ -179,11 +179,11 @@ class SharedLimits(Protocol):
         """Raise ValueError for a limit that the store cannot enforce."""
         ...
 
-    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> Permit:
+    def ask(self, request: PermitRequest, on_answer: Callable[[], object], /) -> Permit:
         """Request a permit, and return it at once, before it is granted or refused.
 
         Args:
-            wanted: the request.
+            request: the request.
             on_answer: called once, from any thread, when the permit is granted or refused.
         """
         ...
@@ -380,8 +380,8 @@ def _functions_of(tool: Any) -> list[Any]:
 
 def policy_at(tool: object) -> CallPolicy | None:
     """Return the policy that a decorator has given to a tool, or `None`."""
-    found = (getattr(function, "__dict__", {}).get(_POLICY) for function in _functions_of(tool))
-    return next((policy for policy in found if isinstance(policy, CallPolicy)), None)
+    marks = (getattr(function, "__dict__", {}).get(_POLICY) for function in _functions_of(tool))
+    return next((policy for policy in marks if isinstance(policy, CallPolicy)), None)
 
 
 def has_members_of(protocol: type, value: object) -> bool:
@@ -434,8 +434,8 @@ class KeyFunction:
         try:
             hash(key)
         except TypeError as error:
-            where = f"{self.name}: {getattr(self.function, '__qualname__', self.function)}"
-            raise unhashable(where, key) from error
+            option = f"{self.name}: {getattr(self.function, '__qualname__', self.function)}"
+            raise unhashable(option, key) from error
         return key
 
 
@@ -461,20 +461,20 @@ def actor_behind(function: object) -> ToolActor | None:
     Args:
         function: the `coroutine` of a LangChain tool, or any other object.
     """
-    found = getattr(function, _ACTOR, None)
-    return found if isinstance(found, ToolActor) else None
+    actor = getattr(function, _ACTOR, None)
+    return actor if isinstance(actor, ToolActor) else None
 
 
-def unhashable(where: str, key: object) -> TypeError:
+def unhashable(option: str, key: object) -> TypeError:
     """Return the TypeError for a key that cannot be hashed; `where` names the option that produced the key."""
     kind = type(key).__name__
     hint = "give a text, a number or a tuple of those, such as str(...) or tuple(...)"
-    return TypeError(f"{where} gave a {kind} as a key, which is unhashable or has something unhashable in it; {hint}")
+    return TypeError(f"{option} gave a {kind} as a key, which is unhashable or has something unhashable in it; {hint}")
 
 
 def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
     """Check a user's key function, and return it as a `KeyFunction`; `call` describes its argument in errors."""
-    if not callable(key) or any(inspect.iscoroutinefunction(one) for one in (key, type(key).__call__)):
+    if not callable(key) or any(inspect.iscoroutinefunction(function) for function in (key, type(key).__call__)):
         raise TypeError(f"{name} takes a plain function of {call}, or of {call} and a CallContext, got {key!r}")
     try:
         signature = inspect.signature(key)

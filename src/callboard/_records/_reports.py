@@ -22,8 +22,8 @@ class UnknownCall:
     thread_id: str | None = None
 
     def __str__(self) -> str:
-        where = "" if self.thread_id is None else f", thread {self.thread_id!r}"
-        return f"{self.tool} (call {self.call_id!r}{where})"
+        thread = "" if self.thread_id is None else f", thread {self.thread_id!r}"
+        return f"{self.tool} (call {self.call_id!r}{thread})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ def digest(value: Any) -> str:
     return hashlib.sha256(_text(_plain(value)).encode()).hexdigest()
 
 
-def place_of(one: object) -> str:
+def place_of(value: object) -> str:
     """Return the dotted name of a class or function; for any other object, the dotted name of its class."""
-    named = one if hasattr(one, "__qualname__") else type(one)
-    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
+    named_object = value if hasattr(value, "__qualname__") else type(value)
+    return f"{getattr(named_object, '__module__', '')}.{getattr(named_object, '__qualname__', '')}"
 
 
 def _text(value: object) -> str:

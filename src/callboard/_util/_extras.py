@@ -19,16 +19,16 @@ def install_command(distribution: str, extra: str) -> str:
         PackageNotFoundError: if the distribution is not installed.
     """
     of_extra = re.compile(rf"(.+?); .*\bextra == ['\"]{re.escape(extra)}['\"]")
-    found = map(of_extra.fullmatch, requires(distribution) or ())
-    return f"pip install {' '.join(repr(requirement[1]) for requirement in found if requirement)}"
+    matches = map(of_extra.fullmatch, requires(distribution) or ())
+    return f"pip install {' '.join(repr(requirement[1]) for requirement in matches if requirement)}"
 
 
 def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
     """Import optional packages for the feature `whose`; raise an ImportError that names the packages to install."""
     missing = [package for package in packages if not is_installed(package)]
     if missing:
-        other = f", or {instead}" if instead else ""
-        raise ImportError(f"{whose} needs {' and '.join(missing)}: {install_command('callboard', extra)}{other}")
+        alternative = f", or {instead}" if instead else ""
+        raise ImportError(f"{whose} needs {' and '.join(missing)}: {install_command('callboard', extra)}{alternative}")
 
 
 def is_installed(package: str) -> bool:

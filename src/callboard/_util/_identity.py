@@ -8,13 +8,13 @@ class ByIdentity:
 
     # No dataclass: dataclasses have a canonical JSON form, so a shared store would give one process the results of
     # another one for an object that only the first knows.
-    __slots__ = ("one",)
+    __slots__ = ("value",)
 
-    def __init__(self, one: Any) -> None:
-        self.one = one
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and other.one is self.one
+        return isinstance(other, ByIdentity) and other.value is self.value
 
     def __hash__(self) -> int:
-        return id(self.one)
+        return id(self.value)

@@ -15,27 +15,27 @@ _NEARLY = 0.9
 """Minimum similarity of two method names. In a long name, it allows one wrong letter or two swapped letters."""
 
 
-def no_such(kind: str, name: str, known: Iterable[str]) -> str:
+def no_such(kind: str, name: str, known_names: Iterable[str]) -> str:
     """Return a clause for an error about an unknown name; the clause lists known names and suggests a similar one."""
-    names = sorted(known)
+    names = sorted(known_names)
     if not names:
         return f"there is no {kind} {name!r}, and no other"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"there is no {kind} {name!r}, only {names[:_LISTED]}{more}{did_you_mean(name, names)}"
+    omission = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"there is no {kind} {name!r}, only {names[:_LISTED]}{omission}{did_you_mean(name, names)}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     """Return a clause for the end of an error that suggests the most similar known name; empty if none is similar."""
-    by_folded = {one.casefold(): one for one in known}
+    by_folded = {known_name.casefold(): known_name for known_name in known_names}
     near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
 
 
-def misspelt_in(cls: type, known: Collection[str]) -> str:
+def misspelt_in(cls: type, known_names: Collection[str]) -> str:
     """Return a "did you mean" clause if a public name of a class is almost a known name; empty otherwise."""
     for name in dir(cls):
-        if not name.startswith("_") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=_NEARLY)
+        if not name.startswith("_") and name not in known_names:
+            near = difflib.get_close_matches(name, known_names, n=1, cutoff=_NEARLY)
             if near:
                 return f"; it has {name!r}, did you mean {near[0]!r}?"
     return ""
@@ -55,14 +55,14 @@ def with_remedies(remedies: Mapping[str, str]) -> Callable[[Callable[P, R]], Cal
             try:
                 return function(*args, **kwargs)
             except TypeError as error:
-                known = signature(function).parameters.keys() - {"self"}
-                unknown = [name for name in kwargs if name not in known]
+                parameters = signature(function).parameters.keys() - {"self"}
+                unknown = [name for name in kwargs if name not in parameters]
                 if not unknown:
                     raise
                 remedy = remedies.get(unknown[0])
                 if remedy is None and "Did you mean" in str(error):
                     raise
-                advice = did_you_mean(unknown[0], known) if remedy is None else f"; {remedy}"
+                advice = did_you_mean(unknown[0], parameters) if remedy is None else f"; {remedy}"
                 raise TypeError(f"{error}{advice}") from None
 
         return call

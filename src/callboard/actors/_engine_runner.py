@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from anyio import Event
 
-from callboard._calls._call_context import BodyRaisedError, marked
+from callboard._calls._call_context import BodyRaisedError, wrap_call_errors
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned
 from callboard._loops._side_tasks import beside
@@ -102,7 +102,7 @@ class _HostedActor:
     async def ask(self, handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call a handler and return its result; raise `EngineError` if this actor has died."""
         try:
-            with marked():
+            with wrap_call_errors():
                 # The supervising process decides which errors are fatal.
                 return await self.cell.ask(handler, args, kwargs, passes=lambda error: isinstance(error, Exception))
         except BodyRaisedError as raised:
@@ -160,7 +160,7 @@ async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any
 async def reply(ident: str, ticket: str) -> Any:
     """Wait for the reply of the handler that `begin` ran under the id `ticket`; return its value or raise its error."""
     hosted = _found(ident, "reply")
-    with marked():
+    with wrap_call_errors():
         try:
             return await hosted.owed[ticket].outcome()
         finally:

@@ -300,7 +300,7 @@ class Incarnation:
         try:
             value = await InContext(self.loop, message.context, partial(self._body, message, scope))
         except BaseException as exc:
-            if self.loop.cancelled_itself(exc):
+            if self.loop.has_cancelled_itself(exc):
                 # The handler raised a cancellation that nobody asked for. This ends its call, not the actor.
                 error = CallCancelledError(message.title, message.call_id)
                 self._cell.handled(message, None, await self._kept(message, error))

@@ -14,7 +14,7 @@ from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_observers, numbers
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
-from callboard._loops._left_tasks import unmarked
+from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import EventLoop, Scope, Wakeup
 from callboard._loops._watchdog import LoopHolder
 from callboard._records._events import ActorObserver, AskEvent, AskPhase
@@ -163,7 +163,7 @@ class Message:
         # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
         self.asked_by = None if caller is None or caller.has_ended else caller
         self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(self.loop.task())
-        self.context = unmarked(copy_context())  # tasks that the handler starts belong to its actor
+        self.context = without_mark(copy_context())  # tasks that the handler starts belong to its actor
         self.wakeup = self.loop.wakeup()
         timed = current_timed.get()
         self.grace = DEFAULT_GRACE if timed is None else timed.grace

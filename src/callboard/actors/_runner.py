@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
-from callboard._calls._call_keys import fenced_by
+from callboard._calls._call_keys import set_fencing_token
 from callboard._calls._observers import log_failure
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE, cap_grace
@@ -250,7 +250,7 @@ class LeasedRunner(LocalRunner):
         # The lease may have expired while the state was loaded. `start` may write its token to a resource.
         if not self._ownership.is_current:
             raise KeyMovedError("an actor would start in a process that owns its key no more")
-        fenced_by(self._ownership.token)  # in the incarnation's task, so `snapshot` and `stop` have it, too
+        set_fencing_token(self._ownership.token)  # in the incarnation's task, so `snapshot` and `stop` have it, too
         cap_grace(current_loop(), self._clean_up)
         await super().start(resources, snapshot)
 
@@ -263,7 +263,7 @@ class LeasedRunner(LocalRunner):
         # After the await above, not before it: the lease may have expired meanwhile.
         if not self._ownership.is_current:
             raise KeyMovedError(f"{message.title} would begin in a process that owns its key no more")
-        fenced_by(self._ownership.token)
+        set_fencing_token(self._ownership.token)
         # Again: the handler runs in the caller's context, with the caller's grace.
         cap_grace(current_loop(), self._clean_up)
         return await super().handle(message)

@@ -17,7 +17,7 @@ from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 from callboard._calls._draining import PATIENCE
 from callboard._langgraph._node_scope import checkpointer_in, for_all_visits, is_nested, wants_message_events
 from callboard._langgraph._outer_task import run_config
-from callboard._loops._bridge import pulled, run_from_sync
+from callboard._loops._bridge import iterate_from_sync, run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import Door, entered_from
 from callboard._loops._owner_task import Openable
@@ -304,7 +304,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         self, input: Any, config: Config = None, **options: Any
     ) -> Iterator[Any]:
         """Yield the chunks of a run as `astream` does, from sync code."""
-        return pulled(Agent.astream(self._from_sync(), input, config, **options))
+        return iterate_from_sync(Agent.astream(self._from_sync(), input, config, **options))
 
     def astream_events(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: Config = None, **options: Any
@@ -417,11 +417,11 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             ValueError: if `timeout` is negative or NaN.
             RuntimeError: if `open()` was awaited in another event loop.
         """
-        if self._kept_by() is None:
+        if self._current_owner() is None:
             await self._ended(timeout)
             return
         runs = self._runner.in_flight
-        with runs.paused():  # no run begins between the two steps
+        with runs.preserve_state():  # no run begins between the two steps
             try:
                 await runs.drain(timeout)
             finally:
@@ -446,7 +446,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         async with AsyncExitStack() as stack:
             # Left in reverse order: runs end, actors stop, and databases close last, since both write to them. `paused`
             # ends after that: no run begins meanwhile. Afterwards runs may begin, unless the agent was drained.
-            stack.enter_context(runs.paused())
+            stack.enter_context(runs.preserve_state())
             stack.push_async_callback(close, self.checkpointer, self._runner.store)
             for one in before:
                 stack.push_async_callback(one)
@@ -550,7 +550,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
         """Yield the snapshots of a thread's history as `aget_state_history` does, from sync code."""
-        return pulled(Agent.aget_state_history(self._from_sync(), config, **kwargs))
+        return iterate_from_sync(Agent.aget_state_history(self._from_sync(), config, **kwargs))
 
     def update_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None

@@ -217,7 +217,7 @@ class Runner:
                 return await self._run(checkpointer, request, outbox)
             async with tools.actors.opened():
                 return await self._run(checkpointer, request, outbox)
-        raise operation.ended_by_drain()
+        raise operation.drain_error()
 
     async def _run(self, checkpointer: Any, request: Request, outbox: Outbox | None) -> Run:
         put: Put | None = None if outbox is None else outbox.put

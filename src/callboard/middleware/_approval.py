@@ -227,7 +227,7 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
     class Response(RootModel[shape]):
         @model_validator(mode="wrap")
         @classmethod
-        def _understood(cls, answer: Any, check: Callable[[Any], Any]) -> Any:
+        def _parse_event(cls, answer: Any, check: Callable[[Any], Any]) -> Any:
             return _asking.get().understood(answer, check)
 
     return Form(Response, TypeAdapter(shape).json_schema())

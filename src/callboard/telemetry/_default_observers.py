@@ -6,7 +6,7 @@ from typing import Any
 
 from opentelemetry import metrics, trace
 
-from callboard._calls._observers import LOGGER, Observers, joined
+from callboard._calls._observers import LOGGER, Observers, join_observers
 from callboard._util._identity import ByIdentity
 
 _NOBODY = Observers()
@@ -40,9 +40,9 @@ def default_observers(kinds: frozenset[str]) -> Observers:
     if is_set_up(tracers) and "spans" not in kinds:
         found = _tracing(ByIdentity(tracers))
     if is_set_up(meters) and "metrics" not in kinds:
-        found = joined(found, _metrics(ByIdentity(meters)))
+        found = join_observers(found, _metrics(ByIdentity(meters)))
     if (_calls.level or _all.level) and "logs" not in kinds:
-        found = joined(found, _logs())
+        found = join_observers(found, _logs())
     return found
 
 
@@ -71,18 +71,18 @@ def _tracing(provider: ByIdentity) -> Observers:
     from callboard.telemetry._tracing import Tracing
 
     try:
-        return Tracing(provider.one).observers
+        return Tracing(provider.value).observers
     except ImportError as error:
         # An environment variable asked for capture. The caller of a tool did not, so the call must not fail.
         _all.warning("arguments and results are not captured: %s", error)
-        return Tracing(provider.one, capture=False).observers
+        return Tracing(provider.value, capture=False).observers
 
 
 @cache
 def _metrics(provider: ByIdentity) -> Observers:
     from callboard.telemetry._metrics import Metrics
 
-    return Metrics(provider.one).observers
+    return Metrics(provider.value).observers
 
 
 @cache

@@ -158,7 +158,7 @@ class ForeignSpanProcessor:
 def processor_of(provider: ByIdentity) -> ForeignSpanProcessor:
     """Return callboard's span processor for a tracer provider; the first call also adds it to a provider of an SDK."""
     made = ForeignSpanProcessor()
-    add = getattr(provider.one, "add_span_processor", None)
+    add = getattr(provider.value, "add_span_processor", None)
     if add is not None:
         add(made)
     return made

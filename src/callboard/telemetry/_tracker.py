@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command
 
-from callboard._calls._observers import Observers, observed_by
+from callboard._calls._observers import Observers, observe_in_context
 from callboard._records._events import CallEvent, CallPhase, RunEvent
 from callboard.exceptions import (
     CallCancelledError,
@@ -184,7 +184,7 @@ class ObserverSet:
     @contextmanager
     def on(self) -> Generator[None]:
         """Observe only the tool calls, agent runs and actor calls that are started inside the `with` block."""
-        with observed_by(self.observers):
+        with observe_in_context(self.observers):
             yield
 
 

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from callboard._calls._call_context import marked
+from callboard._calls._call_context import wrap_call_errors
 
 _SCRATCHPAD = "__pregel_scratchpad"
 
 
 def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run a sync function under a LangChain config and return its result; `interrupt()` in it raises RuntimeError."""
-    with marked(), _config(config):
+    with wrap_call_errors(), _config(config):
         return fn(*args, **kwargs)
 
 
@@ -23,7 +23,7 @@ async def await_with_config(
     fn: Callable[..., Awaitable[Any]], config: Mapping[str, Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Run an async function under a LangChain config and return its result; `interrupt()` in it raises RuntimeError."""
-    with marked(), _config(config):
+    with wrap_call_errors(), _config(config):
         return await fn(*args, **kwargs)
 
 

@@ -230,7 +230,7 @@ class ToolNode(ManyInputs, Openable):
         try:
             # Runs are drained before the actors close, because they use them. `paused` undoes the refusal of new runs:
             # without a block, the node remains usable.
-            with runs.paused():
+            with runs.preserve_state():
                 await runs.drain(PATIENCE)
         finally:
             await self._setup.actors.close()

@@ -233,7 +233,7 @@ class ToolBatch:
             async with setup.actors.opened():
                 await checkpoint_if_cancelled()  # the actors may have taken long to start
                 return await self._run(around, operation)
-        raise operation.ended_by_drain()
+        raise operation.drain_error()
 
     async def _run(self, around: BatchContext, operation: Operation) -> Any:
         supervised: list[SupervisedCall[Output]] = []
@@ -244,7 +244,7 @@ class ToolBatch:
             batch = Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow, live=live)
             operation.batch = batch
             if operation.is_stopped:  # a drain came while the calls were made
-                raise operation.ended_by_drain()
+                raise operation.drain_error()
             await batch.run()
         except BaseException as error:
             self.failed = {

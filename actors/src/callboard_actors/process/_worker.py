@@ -20,7 +20,7 @@ from os import _exit  # bound at import: user code may replace attributes of `os
 from socket import socket
 from typing import Any, NoReturn
 
-from callboard.extend import attached_context
+from callboard.extend import attach_context
 from callboard_actors._engine import _kernel, _main_module
 from callboard_actors._engine._frames import BEGUN_COUNTER, MAX_TOLD, Kind, as_json, frame, parts_of, receive_frame
 from callboard_actors._engine._replies import Replies, Reply, bounded, called, replies
@@ -146,7 +146,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool
 def _outcome(call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], backend: str, encode: Replies) -> Reply:
     context, pickled = parts_of(call)
     # `SystemExit` is not caught: it ends the process, as in any program.
-    with attached_context(context, tell):
+    with attach_context(context, tell):
         reply = called(pickled, encode)
         if isinstance(reply, Coroutine):
             import anyio
@@ -269,7 +269,7 @@ class _Call:
 
     async def _outcome(self) -> Reply:
         context, pickled = parts_of(self._call)
-        with attached_context(context, self._tell):
+        with attach_context(context, self._tell):
             reply = called(pickled, self._seat.encode)
             return await reply if isinstance(reply, Coroutine) else reply
 

@@ -15,7 +15,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
-from callboard.extend import attached_context
+from callboard.extend import attach_context
 from callboard_actors._engine._frames import Kind, lost, versions
 from callboard_actors._engine._replies import Reply, bounded, raised, returned
 from callboard_actors.ray._transfer import Functions, dumps
@@ -204,7 +204,7 @@ class _Call:
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            with attached_context(self._sent.context, self._tell):
+            with attach_context(self._sent.context, self._tell):
                 value = await self._value(partial(function, *args, **kwargs), is_async=iscoroutinefunction(function))
             reply = returned(value, dumps)
         except Exception as error:

@@ -24,7 +24,7 @@ from langgraph.types import Command
 from pydantic_core import to_json
 
 import callboard.telemetry._names as names
-from callboard._calls._observers import careful_observers, observed_by
+from callboard._calls._observers import careful_observers, observe_in_context
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
 from callboard.telemetry._tracing import about_model, about_reply
@@ -220,7 +220,7 @@ class RecordingWriter:
             "captures": self._capture.wanted,
         }
         self._writer.offer(_as_line(header))
-        self._around.enter_context(observed_by(careful_observers(self._call, self._run, self._actor)))
+        self._around.enter_context(observe_in_context(careful_observers(self._call, self._run, self._actor)))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import anyio
 
 from callboard import StorageError
-from callboard.extend import FleetAsk, FleetHost, KeyMovedError, attached_context
+from callboard.extend import FleetAsk, FleetHost, KeyMovedError, attach_context
 from callboard_actors._engine import _replies
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads
@@ -109,7 +109,7 @@ class Answers:
                 call_id=None,
                 grace=contents.grace,
             )
-            with attached_context(contents.carried, tell, logs=False):
+            with attach_context(contents.carried, tell, logs=False):
                 value = await self._host.answer(ask, partial(self._begin, message, contents))
         except KeyMovedError:  # the handler did not begin, so the asker may send the ask to the next owner
             return "moved", b""
