@@ -4,8 +4,10 @@ import io
 import json
 import logging
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -394,6 +396,54 @@ async def test_of_a_long_text_the_beginning_is_searched_and_no_half_of_a_secret_
     for name in (names.TOOL_ARGUMENTS, names.TOOL_RESULT):
         assert exported[name].endswith("… (more than 32768 characters)")
     assert KEY[:6] not in texts_in(traces.spans)
+
+
+PIXELS = b"\x89PNG" * 100
+PNG = b64encode(PIXELS).decode()
+DESCRIPTION = {"bytes": 400, "digest": f"sha256:{sha256(PIXELS).hexdigest()}"}
+
+
+@pytest.mark.parametrize(
+    ("block", "captured"),
+    [
+        (
+            {"type": "image", "base64": PNG, "mime_type": "image/png"},
+            {"type": "image", "mime_type": "image/png", **DESCRIPTION},
+        ),
+        (
+            {"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"},
+            {"type": "image", "source_type": "base64", "mime_type": "image/png", **DESCRIPTION},
+        ),
+        (
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", **DESCRIPTION}},
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+            {"type": "image_url", "image_url": {"url": {"mime_type": "image/png", **DESCRIPTION}}},
+        ),
+        ({"type": "text", "text": "data: base64"}, {"type": "text", "text": "data: base64"}),
+        (
+            {"type": "image", "base64": "a", "mime_type": "image/png"},
+            {"type": "image", "mime_type": "image/png", "bytes": 1, "digest": f"sha256:{sha256(b'a').hexdigest()}"},
+        ),
+    ],
+    ids=["LangChain", "LangChain before 1.0", "Anthropic", "OpenAI", "text", "no base64"],
+)
+async def test_an_image_is_captured_as_its_type_size_and_digest(
+    tmp_path: Path, block: dict[str, Any], captured: dict[str, Any]
+) -> None:
+    """Its base64 is megabytes that nobody reads in a trace."""
+
+    async def search(query: str) -> list[dict[str, Any]]:
+        return [block]
+
+    everything = Everything(tmp_path / "recording.jsonl", capture=True, redact=False)
+    await everything.run(ToolNode([make(search)]), ("search", {"query": "tea"}))
+    results = [json.loads(line).get("result") for line in everything.said["recording"].splitlines()]
+    [recorded] = [result for result in results if result is not None]
+    exported = attributes(everything.traces.tool())[names.TOOL_RESULT]
+    assert json.loads(exported) == recorded == [captured]
 
 
 @pytest.mark.real_clock

@@ -1,8 +1,13 @@
 """Capture of arguments and results for export: opt-in, redacted, as JSON, with bounded length."""
 
+import base64
+import binascii
+import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert_to_messages
@@ -40,7 +45,7 @@ class Capture:
         try:
             if left_of(_MAX_PARTS, value, each=1, character=0) <= 0:
                 return f"<not captured: more than {_MAX_PARTS} values>"
-            return to_jsonable_python(_plain(value), fallback=type_mark)
+            return _without_media(to_jsonable_python(_plain(value), fallback=type_mark))
         except Exception as error:
             return _not_captured(error)
 
@@ -74,6 +79,33 @@ class Capture:
         except Exception as another:
             return _not_captured(another)
         return self.text(said)
+
+
+_DATA_URL = re.compile(r"data:([\w.+-]{1,64}/[\w.+-]{1,64})(?:;[\w=.+-]{1,64}){0,4};base64,")
+
+
+def _without_media(value: Any) -> Any:
+    """Return a value of plain JSON types with a description in place of each image or other file in base64."""
+    # They are megabytes that nobody reads in a trace, and no detector of secrets understands them.
+    if isinstance(value, list):
+        return [_without_media(item) for item in value]
+    if isinstance(value, str):
+        url = _DATA_URL.match(value)
+        return value if url is None else {"mime_type": url[1], **_described(value[url.end() :])}
+    if not isinstance(value, dict):
+        return value
+    block = cast("dict[str, Any]", value)
+    key = "data" if "base64" in (block.get("type"), block.get("source_type")) else "base64"
+    data = block.get(key) if "mime_type" in block or "media_type" in block else None
+    rest = {name: _without_media(item) for name, item in block.items() if name != key or not isinstance(data, str)}
+    return {**rest, **_described(data)} if isinstance(data, str) else rest
+
+
+def _described(data: str) -> dict[str, Any]:
+    content = data.encode("utf-8", "replace")
+    with suppress(binascii.Error):
+        content = base64.b64decode(content)
+    return {"bytes": len(content), "digest": f"sha256:{hashlib.sha256(content).hexdigest()}"}
 
 
 _MAX_PARTS = 20_000
