@@ -57,8 +57,8 @@ class Retry(Middleware):
     """Middleware that runs a failed call again, with exponential backoff and full jitter.
 
     The pause before attempt n + 1 is random, between 0 and `initial * factor ** (n - 1)` seconds, at most `maximum`;
-    see "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A server's `Retry-After` is a lower bound; if it
-    is more than a day, the error is raised. If the pause would not fit in the call's budget, the last error is raised
+    see "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A server's `Retry-After` is added; if it is
+    more than a day, the error is raised. If the pause would not fit in the call's budget, the last error is raised
     at once. Only calls of tools whose policy says `idempotent=True` are retried, and calls whose body never ran;
     otherwise `Retry` warns once with an `IdleMiddlewareWarning`.
 
@@ -66,7 +66,7 @@ class Retry(Middleware):
         attempts: maximum number of attempts, at least 1.
         initial: upper bound of the first pause, in seconds.
         factor: growth of that upper bound per attempt, at least 1.
-        maximum: upper bound of every pause, in seconds.
+        maximum: upper bound of the random part of a pause, in seconds.
         on: errors that are retried: exception types, or a predicate of the error.
         on_message: predicate of a message that is retried like an error; by default no message is.
         any_tool: whether to retry calls of every tool, whatever its policy says.
@@ -161,7 +161,8 @@ class Retry(Middleware):
         if at_least > _LONGEST_ASKED:
             return math.inf  # longer than any rest of a budget, so that the error is raised
         longest = min(self._maximum, self._initial * self._factor ** (attempt - 1))
-        return max(at_least, self._rng.uniform(0.0, longest))
+        # Added, because a server tells many callers the same time: they would come back together.
+        return at_least + self._rng.uniform(0.0, longest)
 
     def _is_worth_another(self, error: Exception, request: ToolCallRequest) -> bool:
         if is_control_flow(error) or isinstance(error, _FINAL) or not self._failures.has(error):
