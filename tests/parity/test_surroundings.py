@@ -6,16 +6,17 @@ from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent as langchain_agent
-from langchain.agents.middleware import before_model
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain.agents.middleware import AgentMiddleware, before_model
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
+from langchain_core.tracers import BaseTracer
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.graph.message import push_message
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, push_message
 from langgraph.prebuilt import InjectedState, ToolRuntime
 from langgraph.prebuilt import create_react_agent as langgraph_agent
-from langgraph.types import Command
+from langgraph.types import Command, TracePolicy, omit_payload
 
 from callboard import create_agent, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
@@ -188,3 +189,33 @@ async def test_an_agent_in_a_function_has_the_same_stream_events(theirs: Any, ou
         return [(one["event"], one["name"], one["data"].get("chunk")) async for one in events if one["event"] in kinds]
 
     assert await check(program, theirs, ours)
+
+
+class Rewriting(AgentMiddleware[Any, Any, Any]):
+    trace_policy = TracePolicy(process_inputs=omit_payload)
+
+    def before_model(self, state: Any, runtime: Any) -> Any:
+        return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *state["messages"]]}
+
+
+class Tracer(BaseTracer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded: list[Any] = []
+
+    def _persist_run(self, run: Any) -> None:
+        self.recorded += [[one.name, one.inputs, one.outputs] for one in run.child_runs if "Rewriting" in one.name]
+
+
+async def test_what_a_trace_policy_leaves_out_is_left_out_for_tracers_alone() -> None:
+    """Without the messages of the input, a stream would show all messages of the output as new."""
+
+    async def program(create: Any) -> list[Any]:
+        tracer, agent = Tracer(), create(ScriptedModel(["done"]), [], middleware=[Rewriting()])
+        question = {"messages": [HumanMessage("q", id="h"), AIMessage("old", id="old"), HumanMessage("q", id="i")]}
+        stream = agent.astream(question, {"callbacks": [tracer]}, stream_mode="messages")
+        return [[message async for message, _ in stream], tracer.recorded]
+
+    messages, recorded = await check(program, langchain_agent, create_agent)
+    assert messages == ["remove:", "AIMessageChunk:done"]
+    assert [inputs for _, inputs, _ in recorded] == [{}]

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForChainRun, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import patch_config
+from langchain_core.tracers import BaseTracer
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langchain_core.utils.uuid import uuid7
 from langgraph.errors import GraphInterrupt
@@ -143,10 +144,7 @@ def traced_node(
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
         return run(config)
-    if policy is not None:
-        given = traced_payload(given, policy.process_inputs)
-        shown = partial(traced_payload, transform=policy.process_outputs)
-    return _in_chain_run(run, given, config, name, manager, shown=shown, streams=True)
+    return _in_chain_run(run, given, config, name, manager, shown=shown, policy=policy, streams=True)
 
 
 def _manager(config: RunnableConfig, tags: Sequence[str]) -> AsyncCallbackManager:
@@ -167,14 +165,26 @@ async def _in_chain_run(
     *,
     further: Sequence[BaseCallbackHandler] = (),
     shown: Callable[[Any], Any] | None = None,
+    policy: TracePolicy | None = None,
     streams: bool = False,
 ) -> Any:
     """Run an agent or a node, report it to callback handlers as a chain run, and return its result."""
     run_id = config.get("run_id") or uuid7()
     about = {"run_id": run_id, "parent_run_id": around.parent_run_id, "tags": around.tags}
-    report = partial(tell, around.handlers, HandlerContext())
+    context, policy = HandlerContext(), policy or TracePolicy()
+
+    async def report(event: str, *args: Any, transform: Callable[[Any], Any] | None = None, **facts: Any) -> None:
+        """Report an event; tracers get its payload, the last of `args`, as the policy of the node records it."""
+        recorded = traced_payload(args[-1], transform)
+        tracers = [] if recorded is args[-1] else [*filter(_is_tracer, around.handlers)]
+        others = [handler for handler in around.handlers if handler not in tracers]
+        for handlers, payload in ((others, args[-1]), (tracers, recorded)):
+            await tell(handlers, context, event, "ignore_chain", *args[:-1], payload, **facts, **about)
+
     with own_span():
-        await report("on_chain_start", "ignore_chain", None, given, metadata=around.metadata, name=name, **about)
+        await report(
+            "on_chain_start", None, given, transform=policy.process_inputs, metadata=around.metadata, name=name
+        )
         try:
             # Handlers in `further` get the events of nested runs only.
             inner = manager_of_run(AsyncCallbackManagerForChainRun, around, run_id, further).get_child()
@@ -182,13 +192,18 @@ async def _in_chain_run(
         except (Exception, current_loop().cancelled_class) as error:
             # Also after a cancellation, within its grace: tracers show a run only once its end was reported.
             with cleanup():
-                await report("on_chain_error", "ignore_chain", _as_langgraph_raises(error), **about)
+                await report("on_chain_error", _as_langgraph_raises(error))
             raise
         output = result if shown is None else shown(result)
         if streams:
             await run_on_asyncio(partial(_streamed, around.handlers, run_id, output))
-        await report("on_chain_end", "ignore_chain", output, **about)
+        await report("on_chain_end", output, transform=policy.process_outputs)
     return result
+
+
+def _is_tracer(handler: BaseCallbackHandler) -> bool:
+    # Readers of streams are tracers, too, but need the messages themselves.
+    return isinstance(handler, BaseTracer) and _StreamingCallbackHandler not in type(handler).__mro__
 
 
 async def _streamed(handlers: Sequence[BaseCallbackHandler], run_id: UUID, output: Any) -> None:
