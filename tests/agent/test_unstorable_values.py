@@ -20,6 +20,7 @@ from callboard import (
     create_agent,
     create_react_agent,
 )
+from callboard.conversations._unstorable import describe_unstorable
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
@@ -36,6 +37,22 @@ async def answer(agent: Agent, decisions: list[Any], durability: Any) -> Any:
     """Answer the open question of the agent's thread with decisions."""
     [question] = (await agent.aget_state(AT)).interrupts
     return await agent.ainvoke(Command(resume={question.id: {"decisions": decisions}}), AT, durability=durability)
+
+
+def test_of_many_parts_only_the_one_that_cannot_be_stored_is_written() -> None:
+    """The names of two million parts held the event loop for over a second."""
+    written: list[str] = []
+
+    class Key(str):
+        __slots__ = ()
+
+        def __repr__(self) -> str:
+            written.append(self)
+            return super().__repr__()
+
+    rows = {Key(number): BIG if number == 500 else number for number in range(1000)}
+    said = describe_unstorable(rows, lambda parts: BIG not in parts)  # type: ignore[operator]
+    assert (said, written) == ("['500'] is an integer of 65 bits, and 64 are the most", ["500"])
 
 
 @AT_ONCE

@@ -1,19 +1,22 @@
 """Large results are converted to text in parts, and the text equals that of a single conversion."""
 
 import math
+import threading
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from datetime import date
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.tools.base import _stringify
 
+from callboard import AbandonedThreadWarning
 from callboard.tools import _large_values
-from callboard.tools._large_values import write_in_pieces
+from callboard.tools._large_values import run_in_worker, write_in_pieces
 
 PLAIN = (
     st.none()
@@ -137,3 +140,26 @@ def test_what_changes_meanwhile_is_written_as_it_is_then() -> None:
     shared["500"] = Other({"a": 1})
     assert write_in_pieces(shared) == _stringify(shared)
     assert "new" in shared
+
+
+@pytest.mark.real_clock
+async def test_a_worker_whose_caller_is_cancelled_works_alone_until_it_ends() -> None:
+    """Cancelled calls with large results would otherwise pile up threads."""
+    begun, release, waited = anyio.Event(), threading.Event(), list[bool]()
+    token = anyio.lowlevel.current_token()
+
+    def convert() -> None:
+        anyio.from_thread.run_sync(begun.set, token=token)
+        release.wait(30)
+
+    with anyio.fail_after(30):
+        with pytest.warns(AbandonedThreadWarning, match="large values"):
+            async with anyio.create_task_group() as group:
+                group.start_soon(run_in_worker, convert)
+                await begun.wait()
+                group.cancel_scope.cancel()
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_in_worker, lambda: waited.append(release.is_set()))
+            await anyio.wait_all_tasks_blocked()
+            release.set()
+    assert waited == [True]

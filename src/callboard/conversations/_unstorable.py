@@ -19,32 +19,39 @@ def describe_unstorable(value: object, can_store: CanStore) -> str:
     """Return a text about the innermost part of a value that cannot be stored: its place, and what it is."""
     place = ""
     for _ in range(_MAX_DEPTH):
-        parts = _parts(value)
-        if not parts or can_store([part for _, part in parts]):
+        parts, name_of = _parts(value)
+        if not parts or can_store(parts):
             break  # the value itself cannot be stored, or a key of it
         # Halves, and not part by part: a serializer is fast for many values, and slow to call for each.
+        start = 0
         while len(parts) > 1:
             half = parts[: len(parts) // 2]
-            parts = parts[len(half) :] if can_store([part for _, part in half]) else half
-        [(name, value)] = parts
-        place += name
+            if can_store(half):
+                start += len(half)
+                half = parts[len(half) :]
+            parts = half
+        [value] = parts
+        place += name_of(start)
     what = _description(value)
     return f"{place.lstrip('.')} is {what}" if place else f"it is {what}"
 
 
-def _parts(value: Any) -> Sequence[tuple[str, object]]:
-    """Return the parts of a value, each with the text that leads to it."""
+def _parts(value: Any) -> tuple[list[object], Callable[[int], str]]:
+    """Return the parts of a value, and a function from the position of a part to the text that leads to it."""
+    # There may be millions of parts, and one text is needed.
     if isinstance(value, dict):
-        return [(f"[{key!r}]"[:80], part) for key, part in value.items()]
+        keys = list(value)
+        return list(value.values()), lambda position: f"[{keys[position]!r}]"[:80]
     if isinstance(value, (list, tuple)):
-        return [(f"[{index}]", part) for index, part in enumerate(value)]
+        return list(value), lambda position: f"[{position}]"
+    names: Sequence[str] = ()
     if isinstance(value, BaseMessage):
-        return [(f".{name}", getattr(value, name)) for name in type(value).model_fields]
-    if isinstance(value, Interrupt):
-        return [(".value", value.value)]
-    if isinstance(value, Command):
-        return [(f".{name}", getattr(value, name)) for name in ("update", "goto", "resume", "graph")]
-    return ()
+        names = list(type(value).model_fields)
+    elif isinstance(value, Interrupt):
+        names = ["value"]
+    elif isinstance(value, Command):
+        names = ["update", "goto", "resume", "graph"]
+    return [getattr(value, name) for name in names], lambda position: f".{names[position]}"
 
 
 def _description(value: object) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.tools.base import _is_message_content_block, _stringify
@@ -35,21 +34,21 @@ MANY_CALLS = 1_000
 """Maximum number of calls of a reply that are read in the event loop. More would take several milliseconds."""
 _PLAIN = frozenset((int, float, bool, type(None)))
 
-_worker = RunVar[CapacityLimiter]("callboard_worker_for_large_values")
+_worker = RunVar[WorkerThreads]("callboard_worker_for_large_values")
 
 
 async def run_in_worker(fn: Callable[[], T]) -> T:
     """Run `fn`, which only computes, in a worker thread with the caller's context variables; return its result.
 
-    A cancelled caller returns at once, and its thread ends with the result, which nobody reads.
+    A cancelled caller does not wait for its thread, which ends with the result that nobody reads, before the next `fn`.
     """
     try:
-        limiter = _worker.get()
+        threads = _worker.get()
     except LookupError:
         # One thread for each event loop: several would share the interpreter lock, and let the loop wait for each.
-        limiter = CapacityLimiter(1)
-        _worker.set(limiter)
-    return await to_thread.run_sync(fn, abandon_on_cancel=True, limiter=limiter)
+        threads = WorkerThreads("large values", 1)
+        _worker.set(threads)
+    return await threads.run(fn)
 
 
 async def run_if_long(threads: WorkerThreads, value: object, fn: Callable[[], T]) -> T:
