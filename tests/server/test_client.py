@@ -4,10 +4,10 @@ import logging
 import threading
 
 from callboard import StorageError
-from callboard_actors._server._client import BackgroundClient, Connection, worded
+from callboard_actors._server._client import BackgroundClient, Connection, error_text
 
 
-class Quiet:
+class SilentConnection:
     """Connection to a server that says nothing."""
 
     async def open(self, client: str) -> None: ...
@@ -16,39 +16,39 @@ class Quiet:
 
 
 class Client(BackgroundClient[Connection]):
-    going_on = "nothing happens"
+    outage_behaviour = "nothing happens"
 
     def __init__(self) -> None:
-        super().__init__(Quiet, "nowhere", 1.0, logging.getLogger("callboard_actors.test"))
+        super().__init__(SilentConnection, "nowhere", 1.0, logging.getLogger("callboard_actors.test"))
 
     def has_work(self) -> bool:
         return False
 
-    async def say_what_is_due(self, line: Connection) -> float:
+    async def send_due(self, connection: Connection) -> float:
         raise AssertionError
 
-    async def listen(self, line: Connection) -> None:
+    async def listen(self, connection: Connection) -> None:
         raise AssertionError
 
-    def look_after_waiting(self) -> None: ...
+    def answer_waiting(self) -> None: ...
 
     def refuse_all(self, error: StorageError) -> None: ...
 
-    def forget_line(self) -> None: ...
+    def forget_connection(self) -> None: ...
 
 
 def test_a_posted_function_that_fails_takes_no_other_along() -> None:
     """Functions of several callers run together, and each caller waits for its own."""
-    client, both, done = Client(), threading.Event(), threading.Event()
+    client, has_posted, done = Client(), threading.Event(), threading.Event()
 
     def post_two() -> None:
         client.post(lambda: 1 / 0)
         client.post(done.set)
-        both.set()
+        has_posted.set()
 
     client.post(post_two)
 
-    assert both.wait(10)
+    assert has_posted.wait(10)
     assert done.wait(10)
     client.close()
     assert client.has_ended
@@ -57,5 +57,5 @@ def test_a_posted_function_that_fails_takes_no_other_along() -> None:
 
 def test_an_error_without_a_text_is_told_by_its_type() -> None:
     """A timeout has no text, and the line once showed empty brackets for it."""
-    assert worded(TimeoutError()) == "TimeoutError"
-    assert worded(OSError("no route")) == "no route"
+    assert error_text(TimeoutError()) == "TimeoutError"
+    assert error_text(OSError("no route")) == "no route"

@@ -70,7 +70,7 @@ async def test_a_process_goes_on_with_its_share_by_choice(nowhere: str) -> None:
     assert asking.answered == ["0", "1", "2"]
     limits.close()
 
-    assert asking.stays["2"].token is None  # no server has granted a permit
+    assert asking.permits["2"].token is None  # no server has granted a permit
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres"])
@@ -84,7 +84,7 @@ async def test_who_waits_is_served_when_the_server_is_there_again(kind: str, req
     asking = Asking(Limit(concurrency=1))
     await asking.ask(one, "holder")
     await asking.until_answered("holder")
-    asking.stays["holder"].begin()  # the server may be away for longer than the lease
+    asking.permits["holder"].begin()  # the server may be away for longer than the lease
     for number in range(4):
         await asking.ask((one, other)[number % 2], f"{number}")
     _kill(server)
@@ -124,7 +124,7 @@ async def test_a_server_that_stood_still_takes_no_places_away(own_redis: RedisSe
     await asking.ask(other, "b")
     await asking.until_answered("a", "b")
     for who in ("a", "b"):
-        asking.stays[who].begin()  # a permit whose call has not started is dropped when it may be lost
+        asking.permits[who].begin()  # a permit whose call has not started is dropped when it may be lost
     await asking.ask(one, "c")
     await asking.ask(other, "d")
 
@@ -160,13 +160,13 @@ async def test_calls_that_wait_when_their_store_is_closed_are_told(stores: Store
     asking = Asking(Limit(concurrency=1))
     await asking.ask(store, "holder")
     await asking.until_answered("holder")
-    stay = await asking.ask(store, "waits")
+    permit = await asking.ask(store, "waits")
 
     store.close()
     await asking.until_answered("waits")
 
-    assert isinstance(stay.failure, StorageError)
-    assert "closed while calls waited" in str(stay.failure)
+    assert isinstance(permit.failure, StorageError)
+    assert "closed while calls waited" in str(permit.failure)
 
 
 async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) -> None:
@@ -176,12 +176,12 @@ async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) 
     store.close()
 
     answered: list[str] = []
-    wanted = PermitRequest(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
-    stay = client.ask("tool:t", wanted, lambda: answered.append("late"))
-    stay.leave()
+    request = PermitRequest(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
+    permit = client.ask("tool:t", request, lambda: answered.append("late"))
+    permit.leave()
 
     assert answered == ["late"]
-    assert "the store was closed" in str(stay.failure)
+    assert "the store was closed" in str(permit.failure)
 
 
 async def test_a_wrong_password_is_said_at_once(locked_redis: RedisServer) -> None:

@@ -66,7 +66,7 @@ class Delivery(Protocol):
         """
         ...
 
-    def taken(self) -> None:
+    def release_turn(self) -> None:
         """Tell the fleet that this ask (request to an actor) needs no more: it is in the actor's mailbox, or given up.
 
         The fleet sends the next ask of the key only after this.

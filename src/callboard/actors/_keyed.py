@@ -427,7 +427,7 @@ class FleetCell(Cell):
                 await sleep(_PAUSE)  # the actor that lost the key may still be ending here
             finally:
                 # Always, or the fleet holds back the next call of this key.
-                posting.taken()
+                posting.release_turn()
                 # The call may have been the last reason to own the key.
                 self.fleet_host.rests(self.key)
 
@@ -456,7 +456,7 @@ class FleetCell(Cell):
         super()._put(message)
         if posted is not None:
             # Only now: the message stands in the mailbox, so the next call of the key cannot overtake it.
-            posted.taken()
+            posted.release_turn()
 
     def refused_by_drain(self, message: Message) -> Exception:
         return KeyMovedError(_MOVED) if message in self._served else super().refused_by_drain(message)
@@ -668,7 +668,7 @@ class _Served:
                     scope.cancel()  # inside the scope: `_work` must still answer the caller
                 await self._work()
         finally:
-            self.taken()
+            self.release_turn()
 
     async def until_its_turn(self) -> None:
         """Wait until the previous remote call of the key is in the mailbox or was given up."""
@@ -676,7 +676,7 @@ class _Served:
         if before is not None:
             await before._is_taken.wait()
 
-    def taken(self) -> None:
+    def release_turn(self) -> None:
         """Let the next remote call of the key go on, because this call is in the mailbox or was given up."""
         self._is_taken.set()
         if self._last.get(self._key) is self:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from callboard_actors._server._client import AwayError
-from callboard_actors._server.fleet._client import Address, Common, Owned
+from callboard_actors._server.fleet._client import Address, Common, KeyOwner
 from callboard_actors._server.fleet._member import FleetStore
 from tests.server._servers import SECRET
 
@@ -64,18 +64,18 @@ class MemoryFleet(FleetStore):
     def _check_url(self, url: object) -> str:
         return str(url)
 
-    def _line(self) -> "Callable[[], MemoryLine]":
-        return partial(MemoryLine, self._server, self, self._common)
+    def _connection_factory(self) -> "Callable[[], MemoryConnection]":
+        return partial(MemoryConnection, self._server, self, self._common)
 
 
-class MemoryLine:
+class MemoryConnection:
     """Connection of one member."""
 
     def __init__(self, server: MemoryServer, fleet: MemoryFleet, common: Common) -> None:
         self._server = server
         self._fleet = fleet
         self._lease = common.lease / 1e6
-        self._me = ""
+        self._member = ""
 
     async def _reach(self) -> MemoryServer:
         await asyncio.sleep(0)
@@ -84,7 +84,7 @@ class MemoryLine:
         return self._server
 
     async def open(self, member: str) -> None:
-        self._me = member
+        self._member = member
         await self._reach()
 
     async def beat(self) -> bool:
@@ -93,35 +93,35 @@ class MemoryLine:
             await asyncio.Event().wait()
         server = await self._reach()
         with server.lock:
-            was = server.is_alive(self._me)
-            server.members[self._me] = time.monotonic() + self._lease
-            return was
+            was_member = server.is_alive(self._member)
+            server.members[self._member] = time.monotonic() + self._lease
+            return was_member
 
-    async def own(self, gate: str) -> Owned:
+    async def own(self, gate: str) -> KeyOwner:
         server = await self._reach()
         with server.lock:
             key = server.keys[gate]
-            if key.owner and key.owner != self._me and server.is_alive(key.owner):
-                return Owned(owner=key.owner, token=key.token)
-            if not server.is_alive(self._me):
-                return Owned()
+            if key.owner and key.owner != self._member and server.is_alive(key.owner):
+                return KeyOwner(owner=key.owner, token=key.token)
+            if not server.is_alive(self._member):
+                return KeyOwner()
             server.seq += 1
-            key.owner, key.token = self._me, server.seq
-            return Owned(owner=self._me, token=key.token)
+            key.owner, key.token = self._member, server.seq
+            return KeyOwner(owner=self._member, token=key.token)
 
-    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
+    async def are_owners(self, addresses: Sequence[Address]) -> Sequence[bool]:
         server = await self._reach()
         with server.lock:
-            return [server.is_owner(one.gate, one.owner, one.token) for one in addresses]
+            return [server.is_owner(address.gate, address.owner, address.token) for address in addresses]
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
         server = await self._reach()
         with server.lock:
-            if server.counts.get((to.owner, self._me), 0) >= number:
+            if server.counts.get((to.owner, self._member), 0) >= number:
                 return True
             if not server.is_owner(to.gate, to.owner, to.token):
                 return False
-            server.counts[to.owner, self._me] = number
+            server.counts[to.owner, self._member] = number
             server.asks[to.owner, ask] = "waiting"
             server.put(to.owner, frame)
             return True
@@ -129,10 +129,10 @@ class MemoryLine:
     async def begin(self, gate: str, token: int, ask: str) -> bool:
         server = await self._reach()
         with server.lock:
-            state = server.asks.get((self._me, ask))
-            if state not in ("waiting", "begun") or not server.is_owner(gate, self._me, token):
+            state = server.asks.get((self._member, ask))
+            if state not in ("waiting", "begun") or not server.is_owner(gate, self._member, token):
                 return False
-            server.asks[self._me, ask] = "begun"
+            server.asks[self._member, ask] = "begun"
             return True
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
@@ -141,7 +141,7 @@ class MemoryLine:
             if server.asks.get((owner, ask)) in ("waiting", "recalled"):
                 server.asks[owner, ask] = "recalled"
                 return True
-            server.put(self._me, marker)
+            server.put(self._member, marker)
             return False
 
     async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
@@ -150,12 +150,12 @@ class MemoryLine:
         with server.lock:
             for to, frame, ask in messages:
                 server.put(to, frame)
-                server.asks.pop((self._me, ask), None)
+                server.asks.pop((self._member, ask), None)
 
     async def give_back(self, gate: str, token: int) -> None:
         server = await self._reach()
         with server.lock:
-            if (server.keys[gate].owner, server.keys[gate].token) == (self._me, token):
+            if (server.keys[gate].owner, server.keys[gate].token) == (self._member, token):
                 server.keys[gate].owner = ""
 
     async def save(self, gate: str, token: int, state: bytes) -> bool:
@@ -174,13 +174,13 @@ class MemoryLine:
         while True:
             server = await self._reach()
             with server.lock:
-                messages = server.mail.pop(self._me, [])
+                messages = server.mail.pop(self._member, [])
             if messages:
                 yield messages
             await asyncio.sleep(0.002)
 
     async def leave(self) -> None:
         server = await self._reach()
-        server.members.pop(self._me, None)
+        server.members.pop(self._member, None)
 
     async def close(self) -> None: ...

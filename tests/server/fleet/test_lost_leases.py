@@ -149,11 +149,11 @@ def test_what_was_not_written_by_the_fleet_is_never_unpickled() -> None:
     ours, theirs = Signer(b"a secret of sixteen bytes", "f"), Signer(b"another of sixteen bytes", "f")
     letter = Message("told", "m1", "m2.1", Bomb())
 
-    for frame in (theirs.sealed("m2", letter), ours.sealed("m3", letter), pickle.dumps(letter), b""):
+    for frame in (theirs.seal("m2", letter), ours.seal("m3", letter), pickle.dumps(letter), b""):
         with pytest.raises(ForgedError):
-            ours.opened("m2", frame)
+            ours.unseal("m2", frame)
     assert not Bomb.gone_off
-    ours.opened("m2", ours.sealed("m2", letter))
+    ours.unseal("m2", ours.seal("m2", letter))
     assert Bomb.gone_off
 
 
@@ -172,7 +172,7 @@ async def test_a_stranger_on_the_server_is_not_listened_to(
             copies = [frame for to, frame in server.posted if to == owner]
             seal = Signer(SECRET.encode(), "test/Counter")
             for frame in copies:
-                server.asks[owner, seal.opened(owner, frame).ask] = "waiting"  # so may a stranger
+                server.asks[owner, seal.unseal(owner, frame).ask] = "waiting"  # so may a stranger
             server.mail[owner] = [*copies, b"nonsense"]
             await until(lambda: "nobody who has the secret" in caplog.text)
             await there["k"].up()

@@ -263,7 +263,7 @@ class _Counted:
     async def is_here(self) -> bool:
         return True
 
-    def taken(self) -> None:
+    def release_turn(self) -> None:
         self.times += 1
 
 

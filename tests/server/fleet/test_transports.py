@@ -5,22 +5,22 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard_actors._server.fleet._client import Owned
+from callboard_actors._server.fleet._client import KeyOwner
 
 from ._world import Fleets
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 
 
-async def _owner(fleets: Fleets, member: str) -> tuple[Any, Owned]:
+async def _owner(fleets: Fleets, member: str) -> tuple[Any, KeyOwner]:
     """Return the connection of a new member that owns the key."""
-    line = fleets()._line()()
-    await line.open(member)
-    await line.beat()
-    while not (owned := await line.own("gate")).owner:
+    connection = fleets()._connection_factory()()
+    await connection.open(member)
+    await connection.beat()
+    while not (key_owner := await connection.own("gate")).owner:
         await anyio.sleep(0.01)
-    assert owned.owner == member
-    return line, owned
+    assert key_owner.owner == member
+    return connection, key_owner
 
 
 @pytest.mark.parametrize("has_saved", [True, False])
@@ -29,12 +29,12 @@ async def test_a_state_of_an_owner_that_was_replaced_is_refused(fleets: Fleets, 
     with anyio.fail_after(30):
         former, lost = await _owner(fleets, "m1")
         await former.leave()
-        later, owned = await _owner(fleets, "m2")
+        later, key_owner = await _owner(fleets, "m2")
         if has_saved:
-            assert await later.save("gate", owned.token, b"new")
-        await later.give_back("gate", owned.token)
+            assert await later.save("gate", key_owner.token, b"new")
+        await later.give_back("gate", key_owner.token)
 
         assert not await former.save("gate", lost.token, b"old")
         assert await later.load("gate") == (b"new" if has_saved else None)
-        for line in (former, later):
-            await line.close()
+        for connection in (former, later):
+            await connection.close()

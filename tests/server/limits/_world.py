@@ -26,23 +26,23 @@ class Asking:
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self.answered: list[str] = []
-        self.stays: dict[str, Permit] = {}
+        self.permits: dict[str, Permit] = {}
 
     async def ask(
         self, store: LimitStore, who: str, *, tenant: str = "", key: str = "", is_away: bool = False
     ) -> LocalPermit:
         """Request a permit; wait until it is answered or queued, or only until it is made if the server is away."""
-        wanted = PermitRequest(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
-        stay = self.stays[who] = store.ask(wanted, lambda: self.answered.append(who))
-        await until(lambda: who in self.answered or stay.phase is Phase.WAITING or (is_away and stay.id != ""))
-        return stay
+        request = PermitRequest(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
+        permit = self.permits[who] = store.ask(request, lambda: self.answered.append(who))
+        await until(lambda: who in self.answered or permit.phase is Phase.WAITING or (is_away and permit.id != ""))
+        return permit
 
     async def until_answered(self, *who: str) -> None:
         """Wait until these requests are answered."""
         await until(lambda: set(who) <= set(self.answered))
 
     def leave(self, who: str) -> None:
-        self.stays[who].leave()
+        self.permits[who].leave()
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

@@ -15,8 +15,8 @@ from tests.helpers import ask, ended, make, make_sync
 class Noted:
     """Permit that the test grants by itself."""
 
-    def __init__(self, wanted: PermitRequest, on_answer: Callable[[], object], number: int) -> None:
-        self.wanted = wanted
+    def __init__(self, request: PermitRequest, on_answer: Callable[[], object], number: int) -> None:
+        self.request = request
         self.failure: str | Exception | None = None
         self.token: int | None = number
         self.is_lost = False
@@ -38,7 +38,7 @@ class Store:
     """Store whose permits the test grants by itself."""
 
     def __init__(self, *, gives: bool = True, loses: int = 0, failure: str | Exception | None = None) -> None:
-        self.stays: list[Noted] = []
+        self.permits: list[Noted] = []
         self._gives = gives
         self._loses = loses
         self._failure = failure
@@ -47,17 +47,17 @@ class Store:
         if limit.concurrency == 13:
             raise ValueError("13 is an unlucky number")
 
-    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object]) -> Noted:
-        stay = Noted(wanted, on_answer, 100 + len(self.stays))
-        stay.is_lost = len(self.stays) < self._loses
-        self.stays.append(stay)
+    def ask(self, request: PermitRequest, on_answer: Callable[[], object]) -> Noted:
+        permit = Noted(request, on_answer, 100 + len(self.permits))
+        permit.is_lost = len(self.permits) < self._loses
+        self.permits.append(permit)
         if self._gives:
-            stay.answer(self._failure)
-        return stay
+            permit.answer(self._failure)
+        return permit
 
     @property
     def said(self) -> list[list[str]]:
-        return [stay.said for stay in self.stays]
+        return [permit.said for permit in self.permits]
 
 
 def node_on(store: SharedLimits, tool: Any, **options: Any) -> ToolNode:
@@ -74,7 +74,7 @@ async def test_a_call_says_when_it_begins_and_when_it_leaves() -> None:
     store = Store()
 
     async def work() -> str:
-        return f"{fencing_token()} {store.stays[0].said}"
+        return f"{fencing_token()} {store.permits[0].said}"
 
     [message] = await node_on(store, make(work)).ainvoke(ask("work"))
 
@@ -145,10 +145,10 @@ async def test_keys_and_tenants_are_told_as_digests() -> None:
     for host, user in (("secret-host", "ann"), ("secret-host", "bob"), ("other", "ann")):
         await node.ainvoke(ask(("work", {"host": host})), {"configurable": {"user": user}})
 
-    wanted = [stay.wanted for stay in store.stays]
-    assert wanted[0].key == wanted[1].key != wanted[2].key
-    assert wanted[0].tenant == wanted[2].tenant != wanted[1].tenant
-    assert not any(word in f"{one.key}{one.tenant}{one.title}" for one in wanted for word in ("secret", "ann", "bob"))
+    request = [permit.request for permit in store.permits]
+    assert request[0].key == request[1].key != request[2].key
+    assert request[0].tenant == request[2].tenant != request[1].tenant
+    assert not any(word in f"{one.key}{one.tenant}{one.title}" for one in request for word in ("secret", "ann", "bob"))
 
 
 @pytest.mark.real_clock

@@ -17,22 +17,22 @@ class World:
 
     def __init__(self) -> None:
         self.time = 100.0
-        self.wanted = PermitRequest(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
+        self.request = PermitRequest(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
         numbers = Numbers.of(LIMIT, lease=LEASE)
         self.gate = Gate("tool:t", numbers, "a server", clock=lambda: self.time)
         self.answered: list[str] = []
 
     def enter(self, name: str) -> LocalPermit:
-        stay = LocalPermit(self.wanted, lambda: self.answered.append(name), lambda what: what())
-        stay.id, stay.gate = name, self.gate
-        self.gate.enter(stay)
-        return stay
+        permit = LocalPermit(self.request, lambda: self.answered.append(name), lambda what: what())
+        permit.id, permit.gate = name, self.gate
+        self.gate.enter(permit)
+        return permit
 
     def says(self, now: float | None = None) -> list[tuple[str, str]]:
-        return [(op.kind, op.id) for op in self.gate.step(self.time if now is None else now).ops]
+        return [(op.kind, op.id) for op in self.gate.next_step(self.time if now is None else now).ops]
 
     def hears(self, now: float | None = None, **answer: Any) -> None:
-        self.gate.take(Answer(**{"epoch": "1", **answer}), self.time if now is None else now)
+        self.gate.apply_answer(Answer(**{"epoch": "1", **answer}), self.time if now is None else now)
 
 
 def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None:
@@ -46,7 +46,7 @@ def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None
     world.hears(0, granted={name: n for n, name in enumerate(held)})
     world.enter("late")
 
-    world.gate.forget_line()
+    world.gate.forget_connection()
 
     assert {who for kind, who in world.says(1) if kind == "hold"} == set(held)
     world.hears(1)
@@ -57,15 +57,15 @@ def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has
     """A process renews three times per lease and asks for its permits, because a grant may have been lost."""
     world = World()
     world.enter("a")
-    assert world.gate.step(0).asks_all
+    assert world.gate.next_step(0).asks_all
     world.hears(0, queued={"a": "0/a"})
-    assert world.gate.due(0) == 3.0
+    assert world.gate.next_due(0) == 3.0
 
     world.enter("b")
-    assert not world.gate.step(2).asks_all
+    assert not world.gate.next_step(2).asks_all
     world.hears(2)
     world.enter("c")
-    assert world.gate.step(3.5).asks_all
+    assert world.gate.next_step(3.5).asks_all
     world.hears(3.5, granted={"a": 9})
 
     assert world.answered == ["a"]
@@ -74,29 +74,29 @@ def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has
 def test_a_gate_that_nobody_needs_is_forgotten_after_a_lease() -> None:
     """Keys come from models and are unlimited, so unused gates are deleted."""
     world = World()
-    stay = world.enter("a")
+    permit = world.enter("a")
     world.says(0)
     world.hears(0, granted={"a": 1})
-    stay.leave()
+    permit.leave()
     world.says(1)
     world.hears(1)
 
-    assert stay.phase is Phase.GONE
-    assert not world.gate.is_over(9.5)
-    assert world.gate.is_over(10.5)
+    assert permit.phase is Phase.GONE
+    assert not world.gate.can_drop(9.5)
+    assert world.gate.can_drop(10.5)
 
 
 def test_word_of_a_place_that_is_read_after_the_lease_is_no_place() -> None:
     """The grant was sent while the process stood still; the request keeps its position in the queue."""
     world = World()
-    stay = world.enter("a")
+    permit = world.enter("a")
     world.says()
     world.hears(queued={"a": "0/a"})
     world.time += LEASE
 
-    world.gate.note_heard("a", 7)
+    world.gate.note_grant("a", 7)
 
-    assert (world.answered, stay.is_waiting) == ([], True)
+    assert (world.answered, permit.is_waiting) == ([], True)
     assert world.says() == [("wait", "a")]
 
 

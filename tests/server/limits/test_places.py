@@ -96,9 +96,9 @@ async def test_whoever_finds_the_queue_full_is_refused(stores: Stores) -> None:
     await asking.ask(store, "runs")
     await asking.ask(other, "waits")
 
-    stay = await asking.ask(store, "too many")
+    permit = await asking.ask(store, "too many")
 
-    assert stay.failure == (
+    assert permit.failure == (
         "the queue of tool 't' is full in all processes together: 1 of 1 run, 1 wait, and no more may"
     )
 
@@ -169,14 +169,14 @@ async def test_a_process_that_is_silent_for_a_lease_loses_its_places(stores: Sto
     asking = Asking(Limit(concurrency=1))
     lost = await asking.ask(dead, "dead")
     await asking.ask(dead, "dead and waiting")
-    stay = await asking.ask(store, "heir")
+    permit = await asking.ask(store, "heir")
     goes_on = _stand_still(dead, seconds=20 * LEASE)
 
     await asking.until_answered("heir")
     goes_on.set()
 
-    assert lost.token is not None and stay.token is not None
-    assert stay.token > lost.token
+    assert lost.token is not None and permit.token is not None
+    assert permit.token > lost.token
     assert "dead and waiting" not in asking.answered
 
 
@@ -204,12 +204,12 @@ async def test_processes_with_other_numbers_for_one_limit_are_refused_with_both(
     """With different numbers for one limit it would be unclear which of them holds."""
     await Asking(Limit(concurrency=2)).ask(stores(), "first")
 
-    stay = await Asking(Limit(concurrency=3)).ask(stores(), "second")
+    permit = await Asking(Limit(concurrency=3)).ask(stores(), "second")
 
-    assert isinstance(stay.failure, StorageError)
-    assert "concurrency=2" in str(stay.failure)
-    assert "concurrency=3" in str(stay.failure)
-    assert "the same numbers in all processes, or another name" in str(stay.failure)
+    assert isinstance(permit.failure, StorageError)
+    assert "concurrency=2" in str(permit.failure)
+    assert "concurrency=3" in str(permit.failure)
+    assert "the same numbers in all processes, or another name" in str(permit.failure)
 
 
 @pytest.mark.exhaustive
@@ -222,9 +222,9 @@ async def test_numbers_may_change_when_nobody_has_the_former_ones(stores: Stores
     old.close()
     await anyio.sleep(1.5 * LEASE)
 
-    stay = await Asking(Limit(concurrency=3)).ask(new, "new")
+    permit = await Asking(Limit(concurrency=3)).ask(new, "new")
 
-    assert stay.failure is None
+    assert permit.failure is None
 
 
 async def test_two_limits_of_one_name_are_one_limit(stores: Stores) -> None:

@@ -77,17 +77,17 @@ class Op:
     kind: Literal["enter", "leave", "begin", "wait", "hold"]
     id: str
     tenant: str = ""
-    spot: str = ""
+    position: str = ""
     """Place of the waiting call in the server's queue, as the server has assigned it."""
     token: int = 0
     begun: bool = False
 
     @property
-    def written(self) -> tuple[str, str, str, str, int]:
+    def fields(self) -> tuple[str, str, str, str, int]:
         """Fields of this change, in the order in which the server reads them."""
         # A held permit is written as "pause" as long as its body has not started.
         kind = "pause" if self.kind == "hold" and not self.begun else self.kind
-        return kind, self.id, self.tenant, self.spot, self.token
+        return kind, self.id, self.tenant, self.position, self.token
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Answer:
 
     epoch: str = ""
     """Version of the server's data; "" if the server has lost data of this process and needs a full report."""
-    other: str = ""
+    other_numbers: str = ""
     """Numbers of this limit in other processes, if they differ; the changes of this process were then not applied."""
     opens_in: float | None = None
     """Seconds until a waiting call may get a permit even if no other call ends, as with a rate; `None` for never."""
@@ -124,7 +124,7 @@ class Answer:
 class LimitsTransport(Connection, Protocol):
     """Connection of one process to a server that keeps limits."""
 
-    async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
+    async def send_steps(self, steps: Sequence[Step]) -> Sequence[Answer]:
         """Send `Step` messages to the server, and return the server's answer to each message.
 
         Raises:
@@ -133,7 +133,7 @@ class LimitsTransport(Connection, Protocol):
         """
         ...
 
-    def heard(self) -> AsyncIterator[tuple[str, str, int]]:
+    def grants(self) -> AsyncIterator[tuple[str, str, int]]:
         """Yield each permit that the server grants to a waiting call: its limit (with key), id and fencing token."""
         ...
 
@@ -143,7 +143,7 @@ class LimitsTransport(Connection, Protocol):
 Away = Literal["wait", "refuse", "local"]
 """Policy for calls during an outage."""
 
-_AT_ONCE = 500
+_MAX_OPS = 500
 """Largest number of changes in one `Step`, which may block the server. A full report of held permits may exceed it."""
 _BEATS = 3
 """Number of heartbeats that are sent within one lease."""
@@ -162,20 +162,20 @@ class Phase(Enum):
 class LocalPermit:
     """Permit of one call of this process, from its request to its release.
 
-    `phase`, `token`, `spot` and `failure` are written in the client's thread. `begin`, `leave` and `is_lost` may be
+    `phase`, `token`, `position` and `failure` are written in the client's thread. `begin`, `leave` and `is_lost` may be
     called from any thread.
     """
 
     def __init__(
-        self, wanted: PermitRequest, on_answer: Callable[[], object], post: Callable[[Callable[[], None]], object]
+        self, request: PermitRequest, on_answer: Callable[[], object], post: Callable[[Callable[[], None]], object]
     ) -> None:
-        self.wanted = wanted
+        self.request = request
         self.post = post
         """Function that runs another function in the client's thread."""
         self.gate: Gate | None = None
         self.id = ""
         self.phase = Phase.NEW
-        self.spot = ""
+        self.position = ""
         # `begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first, at once in the
         # thread that calls `begin`, so that `_lose` never drops the permit of a running body.
         self.begun = self.is_begun = False
@@ -247,22 +247,22 @@ class Share:
     def check(self, limit: Limit) -> None:
         """Raise ValueError for a limit that is too small to give each process a share."""
         counts = {"concurrency": limit.concurrency, "rate": None if limit.rate is None else limit.rate.calls}
-        for name, most in counts.items():
-            if most is not None and most < self._processes:
+        for name, maximum in counts.items():
+            if maximum is not None and maximum < self._processes:
                 raise ValueError(
-                    f"{limit!r} cannot be shared out among processes={self._processes}: its {name} has {most}; "
+                    f"{limit!r} cannot be shared out among processes={self._processes}: its {name} has {maximum}; "
                     "give it more, or choose away='wait' or away='refuse'"
                 )
 
-    def allows(self, gate: str, numbers: Numbers, held: int, now: float) -> bool:
-        """Return whether one more call may start with `held` permits in use; if so, count it for the rate limit."""
-        if numbers.concurrency is not None and held >= numbers.concurrency // self._processes:
+    def allows(self, gate: str, numbers: Numbers, held_count: int, now: float) -> bool:
+        """Return whether one more call may start, with `held_count` permits in use; if so, count its start."""
+        if numbers.concurrency is not None and held_count >= numbers.concurrency // self._processes:
             return False
         if numbers.calls is None:
             return True
-        most = numbers.calls // self._processes
-        starts = self._starts.setdefault(gate, deque(maxlen=most))
-        if len(starts) == most and starts[0] + numbers.per / 1e6 > now:
+        maximum = numbers.calls // self._processes
+        starts = self._starts.setdefault(gate, deque(maxlen=maximum))
+        if len(starts) == maximum and starts[0] + numbers.per / 1e6 > now:
             return False
         starts.append(now)
         return True
@@ -271,16 +271,16 @@ class Share:
 class Gate:
     """State of one limit (or of one key of a limit) in this process: permits, and changes to report to the server."""
 
-    def __init__(self, name: str, numbers: Numbers, where: str, clock: Callable[[], float] = now) -> None:
+    def __init__(self, name: str, numbers: Numbers, server_address: str, clock: Callable[[], float] = now) -> None:
         self.name = name
         self.numbers = numbers
         # All permits here that are not gone, in the order of their requests: a resend keeps that order.
-        self.stays: dict[str, LocalPermit] = {}
-        self._where = where
+        self.permits: dict[str, LocalPermit] = {}
+        self._server_address = server_address
         self._clock = clock
         # Clock times: when the last step was sent, and when the lease ends that the last answer renewed. The lease
         # counts from the sending, so it ends here first. `is_safe` reads the second one in other threads.
-        self._said_at = self._safe_until = -math.inf
+        self._sent_at = self._safe_until = -math.inf
         # Version of the server's memory that the changes here build on; "" means that everything is to be sent again.
         self._epoch = ""
         # Changes that are still to be sent.
@@ -288,36 +288,36 @@ class Gate:
         # Loop times. `_beat_at`: next heartbeat. `_ask_at`: next question for all permits of this process.
         self._beat_at = self._ask_at = -math.inf
         # Loop time at which the passing of time alone may free a permit, as in a rate.
-        self._look_at = math.inf
-        # Loop time from which on the server has forgotten this process; see `is_over`.
-        self._over_at = -math.inf
+        self._opens_at = math.inf
+        # Loop time from which on the server has forgotten this process; see `can_drop`.
+        self._forgotten_at = -math.inf
         # Loop time of the next full report to a server that has other numbers for this limit.
-        self._again_at = -math.inf
+        self._full_report_at = -math.inf
         # Changes that were sent and not answered.
-        self._unheard: list[Op] = []
+        self._unanswered_ops: list[Op] = []
         # Starts that may be unknown to the server, because a connection broke before they were answered. They are kept:
         # a start that a rate forgets would allow one call too many.
         self._begins: list[Op] = []
         # True if any other change may not have arrived, such as the release of a permit.
-        self._owes_word = False
+        self._owes_report = False
 
-    def is_over(self, now: float) -> bool:
+    def can_drop(self, now: float) -> bool:
         """Return whether this `Gate` can be dropped: it has no calls, and nothing is left to send to the server."""
-        has_more = self.stays or self._ops or self._owes_word or self._look_at < math.inf
-        return not has_more and now > self._over_at
+        has_more = self.permits or self._ops or self._owes_report or self._opens_at < math.inf
+        return not has_more and now > self._forgotten_at
 
-    def enter(self, stay: LocalPermit) -> None:
-        self.stays[stay.id] = stay
-        self._ops.append(Op("enter", stay.id, tenant=stay.wanted.tenant))
+    def enter(self, permit: LocalPermit) -> None:
+        self.permits[permit.id] = permit
+        self._ops.append(Op("enter", permit.id, tenant=permit.request.tenant))
 
-    def note_begin(self, stay: LocalPermit) -> None:
+    def note_begin(self, permit: LocalPermit) -> None:
         if self.numbers.calls is not None:
-            self._ops.append(Op("begin", stay.id))
+            self._ops.append(Op("begin", permit.id))
 
-    def note_leave(self, stay: LocalPermit) -> None:
-        stay.phase = Phase.GONE
-        del self.stays[stay.id]  # at once: the release is queued, and a late grant is answered with another one
-        self._ops.append(Op("leave", stay.id, spot=stay.spot))
+    def note_leave(self, permit: LocalPermit) -> None:
+        permit.phase = Phase.GONE
+        del self.permits[permit.id]  # at once: the release is queued, and a late grant is answered with another one
+        self._ops.append(Op("leave", permit.id, position=permit.position))
 
     def is_safe(self) -> bool:
         """Return whether the server still counts this process's permits as taken; may be called from any thread."""
@@ -325,176 +325,184 @@ class Gate:
 
     def _lose(self) -> None:
         """Drop permits of calls that have not started: after the lease, other processes may hold these permits."""
-        for stay in list(self.stays.values()):
+        for permit in list(self.permits.values()):
             # A body that runs cannot be undone, so its permit stays. Local shares (no token) have no lease.
-            if stay.phase is Phase.HELD and stay.token is not None and not stay.is_begun:
-                del self.stays[stay.id]
-                stay.lose()
+            if permit.phase is Phase.HELD and permit.token is not None and not permit.is_begun:
+                del self.permits[permit.id]
+                permit.lose()
         # The server has dropped this process: everything is reported again.
-        self.forget_line()
+        self.forget_connection()
 
-    def note_heard(self, id: str, token: int) -> None:
+    def note_grant(self, id: str, token: int) -> None:
         """Handle the server's grant of a permit to a waiting call; the call may have left the queue meanwhile."""
         # A process that was stopped also reads grants that the server has since given to other processes.
         if not self.is_safe():
             return self._lose()
-        stay = self.stays.get(id)
+        permit = self.permits.get(id)
         # A call that has left reported so already: its "leave" is in the queue or at the server.
-        if stay is not None and stay.is_waiting:
-            stay.grant(token)
+        if permit is not None and permit.is_waiting:
+            permit.grant(token)
         return None
 
-    def forget_line(self) -> None:
+    def forget_connection(self) -> None:
         """Prepare to report all permits of this limit again, because the connection to the server was lost."""
         self._epoch = ""
-        unheard = [*self._unheard, *self._ops]
+        unanswered_ops = [*self._unanswered_ops, *self._ops]
         # Only starts must survive. The full report replaces all other changes, releases by omission.
-        self._begins += [op for op in unheard if op.kind == "begin"]
-        self._owes_word = self._owes_word or bool(unheard)
-        self._unheard = []
+        self._begins += [op for op in unanswered_ops if op.kind == "begin"]
+        self._owes_report = self._owes_report or bool(unanswered_ops)
+        self._unanswered_ops = []
         self._ops.clear()
-        for stay in self.stays.values():
-            if stay.phase is Phase.ASKED:
+        for permit in self.permits.values():
+            if permit.phase is Phase.ASKED:
                 # Without an answer, the server may or may not know it: it is requested again.
-                stay.phase = Phase.NEW
+                permit.phase = Phase.NEW
 
-    def due(self, now: float) -> float:
+    def next_due(self, now: float) -> float:
         """Return the loop time at which the next message about this limit must be sent to the server."""
         if self._ops:
             return -math.inf
         # A full report is due at once, unless the server has other numbers: then after a pause.
-        if self._owes_word or (not self._epoch and self.stays):
-            return self._again_at
+        if self._owes_report or (not self._epoch and self.permits):
+            return self._full_report_at
         # With no permits left, the next wake-up is when the gate can be dropped.
-        return min(self._look_at, self._beat_at if self.stays else max(self._over_at, now))
+        return min(self._opens_at, self._beat_at if self.permits else max(self._forgotten_at, now))
 
-    def step(self, now: float) -> Step:
+    def next_step(self, now: float) -> Step:
         """Take the gate's next changes from the queue of unsent changes, and return them as a message to the server."""
         if not self.is_safe():
             self._lose()
         # Before sending: the lease must end here before it ends at the server.
-        self._said_at = self._clock()
+        self._sent_at = self._clock()
         # A grant on the notification channel may be lost, so all permits are asked for once per heartbeat.
         asks_all = now >= self._ask_at
         self._beat_at = now + self.numbers.lease / 1e6 / _BEATS
         if asks_all:
             self._ask_at = self._beat_at
-        self._look_at = math.inf
-        self._over_at = now + self.numbers.lease / 1e6
+        self._opens_at = math.inf
+        self._forgotten_at = now + self.numbers.lease / 1e6
         if not self._epoch:
             # The full report stands in for the changes queued so far, but not for starts: a permit that began and was
             # left since the connection broke is in no report, and its start counts for the rate.
             self._begins += [op for op in self._ops if op.kind == "begin"]
-            self._ops = deque(self._everything())
-            self._owes_word = False
+            self._ops = deque(self._full_report())
+            self._owes_report = False
         # The server gives free permits away after each step. A permit that is reported only in the next step would be
         # given a second time, so all running and started calls go into the first step of a report.
-        least = 0 if self._epoch else sum(op.kind in ("begin", "hold") for op in self._ops)
-        number = min(max(_AT_ONCE, least), len(self._ops))
-        ops = self._unheard = [self._ops.popleft() for _ in range(number)]
+        minimum = 0 if self._epoch else sum(op.kind in ("begin", "hold") for op in self._ops)
+        number = min(max(_MAX_OPS, minimum), len(self._ops))
+        ops = self._unanswered_ops = [self._ops.popleft() for _ in range(number)]
         for op in ops:
             # ASKED only when it is really sent: a later step may hold the rest.
-            if op.kind == "enter" and (stay := self.stays.get(op.id)) is not None and stay.phase is Phase.NEW:
-                stay.phase = Phase.ASKED
+            if op.kind == "enter" and (permit := self.permits.get(op.id)) is not None and permit.phase is Phase.NEW:
+                permit.phase = Phase.ASKED
         return Step(self.name, self.numbers, self._epoch, ops, asks_all=asks_all)
 
-    def _everything(self) -> list[Op]:
+    def _full_report(self) -> list[Op]:
         """Return the changes of a full report, for a server that has no data about this process."""
         # It has the starts, the held permits, the waiting calls and the new requests.
-        stays = list(self.stays.values())
-        held = [stay for stay in stays if stay.phase is Phase.HELD]
-        holds = [Op("hold", stay.id, token=stay.token or 0, begun=stay.begun) for stay in held]
-        waits = [Op("wait", stay.id, spot=stay.spot) for stay in stays if stay.is_waiting and stay.spot]
-        new = [Op("enter", stay.id, tenant=stay.wanted.tenant) for stay in stays if stay.is_waiting and not stay.spot]
+        permits = list(self.permits.values())
+        held_permits = [permit for permit in permits if permit.phase is Phase.HELD]
+        holds = [Op("hold", permit.id, token=permit.token or 0, begun=permit.begun) for permit in held_permits]
+        waits = [
+            Op("wait", permit.id, position=permit.position)
+            for permit in permits
+            if permit.is_waiting and permit.position
+        ]
+        new = [
+            Op("enter", permit.id, tenant=permit.request.tenant)
+            for permit in permits
+            if permit.is_waiting and not permit.position
+        ]
         begins, self._begins = self._begins, []
         # In this order: held permits before waiting calls before new ones, or new calls would take others' permits.
         return [*begins, *holds, *waits, *new]
 
-    def take(self, answer: Answer, now: float) -> None:
+    def apply_answer(self, answer: Answer, now: float) -> None:
         """Update the permits of this process from the server's answer to the last message."""
-        if answer.other:
+        if answer.other_numbers:
             # Other processes use this limit with other settings.
             reason = (
-                f"has other numbers for the limit {self.name!r}: {answer.other}, and here it is {self.numbers.text}. "
-                "Give it the same numbers in all processes, or another name"
+                f"has other numbers for the limit {self.name!r}: {answer.other_numbers}, and here it is "
+                f"{self.numbers.text}. Give it the same numbers in all processes, or another name"
             )
             self._epoch = ""
-            self.refuse(lambda _: StorageError(self._where, reason + "."))
+            self.refuse(lambda _: StorageError(self._server_address, reason + "."))
             # Deployments change numbers: once the old processes are gone, the server accepts the new ones.
-            self._again_at = now + self.numbers.lease / 1e6 / _BEATS
+            self._full_report_at = now + self.numbers.lease / 1e6 / _BEATS
             return
-        self._again_at = -math.inf
+        self._full_report_at = -math.inf
         self._epoch = answer.epoch
-        # Counted from the sending: see `_said_at`.
+        # Counted from the sending: see `_sent_at`.
         if answer.epoch:
-            self._safe_until = self._said_at + self.numbers.lease / 1e6
+            self._safe_until = self._sent_at + self.numbers.lease / 1e6
         # This process was stopped between question and answer: the answer is too old to be believed.
         if not self.is_safe():
             self._lose()
             return
         # The server has restarted, or has dropped this process: it needs the full report.
         if not answer.epoch:
-            self.forget_line()
+            self.forget_connection()
             return
-        self._unheard = []
+        self._unanswered_ops = []
         if answer.opens_in is not None:
-            self._look_at = now + answer.opens_in
-        for number, spot in answer.queued.items():
-            self._note_queued(number, spot)
+            self._opens_at = now + answer.opens_in
+        for number, position in answer.queued.items():
+            self._note_queued(number, position)
         for number, (running, waiting) in answer.full.items():
-            if (stay := self.stays.pop(number, None)) is not None and stay.is_waiting:
-                most = self.numbers.concurrency
-                used = "the rate is used up" if most is None else f"{running} of {most} run"
-                stay.refuse(
-                    f"{stay.wanted.title} is full in all processes together: {used}, {waiting} wait, and no more may"
+            if (permit := self.permits.pop(number, None)) is not None and permit.is_waiting:
+                maximum = self.numbers.concurrency
+                used = "the rate is used up" if maximum is None else f"{running} of {maximum} run"
+                permit.refuse(
+                    f"{permit.request.title} is full in all processes together: {used}, {waiting} wait, and no more may"
                 )
         # By token, which is the order in which the server granted them.
         for number, token in sorted(answer.granted.items(), key=itemgetter(1)):
-            stay = self.stays.get(number)
-            if stay is None:
+            permit = self.permits.get(number)
+            if permit is None:
                 # Granted to a call that has left: release it, unless the release is under way.
                 if not any(op.id == number for op in self._ops):
                     self._ops.append(Op("leave", number))
-            elif stay.is_waiting:
-                stay.grant(token)
+            elif permit.is_waiting:
+                permit.grant(token)
 
-    def _note_queued(self, id: str, spot: str) -> None:
-        stay = self.stays.get(id)
-        if stay is None:
+    def _note_queued(self, id: str, position: str) -> None:
+        permit = self.permits.get(id)
+        if permit is None:
             # The call left before its place in the queue was known; without the place, the server cannot find it. So
             # the report that it left is repeated.
             for op in self._ops:
                 if op.id == id and op.kind == "leave":
                     self._ops.remove(op)
                     break
-            self._ops.append(Op("leave", id, spot=spot))
+            self._ops.append(Op("leave", id, position=position))
         else:
-            stay.spot = spot
-            if stay.phase is Phase.ASKED:
-                stay.phase = Phase.WAITING
+            permit.position = position
+            if permit.phase is Phase.ASKED:
+                permit.phase = Phase.WAITING
 
     def refuse(self, failure: Callable[[LocalPermit], str | Exception]) -> None:
         """Fail all calls that wait for a permit of this limit; `failure` returns the error for each call."""
-        for stay in [stay for stay in self.stays.values() if stay.is_waiting]:
-            del self.stays[stay.id]
-            stay.refuse(failure(stay))
+        for permit in [permit for permit in self.permits.values() if permit.is_waiting]:
+            del self.permits[permit.id]
+            permit.refuse(failure(permit))
         # The refused calls must not enter the queue at the server later.
         self._ops = deque(op for op in self._ops if op.kind != "enter")
 
-    def share_out(self, share: Share, now: float) -> None:
+    def grant_share(self, share: Share, now: float) -> None:
         """Grant permits from this process's own share during an outage, in the order in which the calls arrived."""
-        for stay in [stay for stay in self.stays.values() if stay.is_waiting]:
-            held = sum(other.phase is Phase.HELD for other in self.stays.values())
-            if not share.allows(self.name, self.numbers, held, now):
+        for permit in [permit for permit in self.permits.values() if permit.is_waiting]:
+            held_count = sum(local_permit.phase is Phase.HELD for local_permit in self.permits.values())
+            if not share.allows(self.name, self.numbers, held_count, now):
                 return  # the first refusal ends it: a later call must not overtake
             # No token: no server has ordered this permit against those of other processes.
-            stay.grant(None)
+            permit.grant(None)
 
 
 # The client.
 
 _logger = logging.getLogger("callboard_actors.limits")
-_GOING_ON = {"wait": "calls wait", "refuse": "calls are refused", "local": "a local share is used"}
+_OUTAGE_BEHAVIOUR = {"wait": "calls wait", "refuse": "calls are refused", "local": "a local share is used"}
 
 
 class LimitsClient(BackgroundClient[LimitsTransport]):
@@ -506,91 +514,93 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
 
     def __init__(
         self,
-        line: Callable[[], LimitsTransport],
-        where: str,
+        make_connection: Callable[[], LimitsTransport],
+        server_address: str,
         away: Away,
         share: Share,
         *,
         patience: float,
         lease: float,
     ) -> None:
-        self.going_on = _GOING_ON[away]
+        self.outage_behaviour = _OUTAGE_BEHAVIOUR[away]
         self._lease, self._away, self._share = lease, away, share
         # Client's thread only; other threads post functions, so gates and permits need no lock.
         self._gates: dict[str, Gate] = {}
         self._numbers = count(1)
         # Last: the thread starts here, and uses the fields above.
-        super().__init__(line, where, patience, _logger)
+        super().__init__(make_connection, server_address, patience, _logger)
 
-    def ask(self, gate: str, wanted: PermitRequest, on_answer: Callable[[], object]) -> LocalPermit:
+    def ask(self, gate: str, request: PermitRequest, on_answer: Callable[[], object]) -> LocalPermit:
         """Request a permit, and return it at once, before the server grants it; may be called from any thread."""
-        stay = LocalPermit(wanted, on_answer, self.post)
-        if not self.post(lambda: self._enter(gate, stay)):  # closed by another thread meanwhile
-            stay.refuse(self.closed())
-        return stay
+        permit = LocalPermit(request, on_answer, self.post)
+        if not self.post(lambda: self._enter(gate, permit)):  # closed by another thread meanwhile
+            permit.refuse(self.closing_error())
+        return permit
 
-    def _enter(self, name: str, stay: LocalPermit) -> None:
-        wanted = stay.wanted
+    def _enter(self, name: str, permit: LocalPermit) -> None:
+        request = permit.request
         gate = self._gates.get(name)
-        numbers = Numbers.of(wanted.limit, self._lease)
+        numbers = Numbers.of(request.limit, self._lease)
         if gate is None:
-            gate = self._gates[name] = Gate(name, numbers, self.where)
+            gate = self._gates[name] = Gate(name, numbers, self.server_address)
         # Begins with the client's id: by this prefix, the Redis script finds all permits of a dead process.
-        stay.gate, stay.id = gate, f"{self.client}.{next(self._numbers)}"
+        permit.gate, permit.id = gate, f"{self.client}.{next(self._numbers)}"
         # Two limits of one name in one process: neither set of numbers may silently win.
         if gate.numbers != numbers:
             reason = (
                 f"is asked for the limit {name!r} with {gate.numbers.text} and with {numbers.text}. Give each a name"
             )
-            stay.refuse(StorageError(self.where, reason + " of its own."))
+            permit.refuse(StorageError(self.server_address, reason + " of its own."))
         else:
-            gate.enter(stay)
+            gate.enter(permit)
 
     def has_work(self) -> bool:
         return bool(self._gates)
 
-    async def listen(self, line: LimitsTransport) -> None:
-        async for name, number, token in line.heard():
+    async def listen(self, connection: LimitsTransport) -> None:
+        async for name, number, token in connection.grants():
             if (gate := self._gates.get(name)) is not None:  # a gate that is gone has no permits left
-                gate.note_heard(number, token)
+                gate.note_grant(number, token)
         raise AwayError("it says no more")
 
-    async def say_what_is_due(self, line: LimitsTransport) -> float:
+    async def send_due(self, connection: LimitsTransport) -> float:
         now = self.loop.time()
         # Gates are named by keys, which models may choose without end: a finished gate is dropped.
-        for gate in [gate for gate in self._gates.values() if gate.is_over(now)]:
+        for gate in [gate for gate in self._gates.values() if gate.can_drop(now)]:
             del self._gates[gate.name]
-        due = [gate for gate in self._gates.values() if gate.due(now) <= now]
-        if due:
-            steps = [gate.step(now) for gate in due]
-            for gate, answer in zip(due, await line.say(steps), strict=True):
-                # In the order of the steps. If this task is cancelled before, `forget_line` has all of it sent again.
-                gate.take(answer, self.loop.time())
-        return min((gate.due(now) for gate in self._gates.values()), default=math.inf)
+        due_gates = [gate for gate in self._gates.values() if gate.next_due(now) <= now]
+        if due_gates:
+            steps = [gate.next_step(now) for gate in due_gates]
+            for gate, answer in zip(due_gates, await connection.send_steps(steps), strict=True):
+                # In the order of the steps. If this task is cancelled before, `forget_connection` has all sent again.
+                gate.apply_answer(answer, self.loop.time())
+        return min((gate.next_due(now) for gate in self._gates.values()), default=math.inf)
 
-    def look_after_waiting(self) -> None:
+    def answer_waiting(self) -> None:
         for gate in self._gates.values():
             if self._away == "refuse":
-                gate.refuse(lambda stay: f"{self.where}, which has {stay.wanted.title}, cannot be reached")
+                gate.refuse(
+                    lambda permit: f"{self.server_address}, which has {permit.request.title}, cannot be reached"
+                )
             elif self._away == "local":
-                gate.share_out(self._share, self.loop.time())
+                gate.grant_share(self._share, self.loop.time())
 
     def refuse_all(self, error: StorageError) -> None:
         # A list, because gates without permits are deleted on the way.
         for gate in list(self._gates.values()):
             gate.refuse(lambda _: StorageError(error.where, error.reason))
-            if not gate.stays:
+            if not gate.permits:
                 del self._gates[gate.name]
 
-    def forget_line(self) -> None:
+    def forget_connection(self) -> None:
         for gate in self._gates.values():
-            gate.forget_line()
+            gate.forget_connection()
 
 
 # The store.
 
-_SHORTEST: Final = 0.001
-_MOST: Final = 1_000_000
+_SHORTEST_WINDOW: Final = 0.001
+_MAX_COUNT: Final = 1_000_000
 
 
 class LimitStore(ServerStore):
@@ -612,19 +622,19 @@ class LimitStore(ServerStore):
     ) -> None:
         super().__init__(url, prefix)
         if name is not None and not is_name(name):
-            raise ValueError(f"{self._whose}(name=...) is {NAME_RULE}, got {name!r}")
-        check_seconds(self._whose, [("lease", lease, 0.1), ("patience", patience, 0.0)])
+            raise ValueError(f"{self._store_name}(name=...) is {NAME_RULE}, got {name!r}")
+        check_seconds(self._store_name, [("lease", lease, 0.1), ("patience", patience, 0.0)])
         if away not in get_args(Away):
-            raise ValueError(f"{self._whose}(away=...) is one of {get_args(Away)}, got {away!r}")
+            raise ValueError(f"{self._store_name}(away=...) is one of {get_args(Away)}, got {away!r}")
         if (away == "local") != (processes is not None):
             raise ValueError(
-                f"{self._whose}(away='local', processes=...) go together: while the server is away, each of so many "
-                f"processes has its share; got away={away!r}, processes={processes!r}"
+                f"{self._store_name}(away='local', processes=...) go together: while the server is away, each of so "
+                f"many processes has its share; got away={away!r}, processes={processes!r}"
             )
         if processes is not None and (
             isinstance(processes, bool) or not isinstance(cast("object", processes), int) or processes < 1
         ):
-            raise ValueError(f"{self._whose}(processes=...) is a whole number from 1, got {processes!r}")
+            raise ValueError(f"{self._store_name}(processes=...) is a whole number from 1, got {processes!r}")
         self._name = name
         self._away: Away = away
         self._lease, self._patience, self._share = lease, patience, Share(processes or 1)
@@ -642,20 +652,20 @@ class LimitStore(ServerStore):
         counts = {"concurrency": limit.concurrency, "queue": limit.queue}
         if limit.rate is not None:
             counts["rate"] = limit.rate.calls
-            if not _SHORTEST <= limit.rate.per <= LONGEST:
-                raise ValueError(f"{limit.rate!r}: a shared window has {_SHORTEST:g} to {LONGEST:g} seconds")
+            if not _SHORTEST_WINDOW <= limit.rate.per <= LONGEST:
+                raise ValueError(f"{limit.rate!r}: a shared window has {_SHORTEST_WINDOW:g} to {LONGEST:g} seconds")
         for option, number in counts.items():
-            if number is not None and number > _MOST:
-                raise ValueError(f"a shared limit counts up to {_MOST:,}, got {option}={number!r}")
+            if number is not None and number > _MAX_COUNT:
+                raise ValueError(f"a shared limit counts up to {_MAX_COUNT:,}, got {option}={number!r}")
         if self._away == "local":
             self._share.check(limit)
 
-    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
+    def ask(self, request: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
         """Request a permit, and return it at once, before the server grants it; may be called from any thread."""
-        name = self._name or wanted.name
+        name = self._name or request.name
         if len(name) > 200 or not name.isprintable() or not name.isascii():  # not every server accepts it
             name = f"sha256:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()}"
-        return self._client().ask(f"{name}/{wanted.key}" if wanted.key else name, wanted, on_answer)
+        return self._client().ask(f"{name}/{request.key}" if request.key else name, request, on_answer)
 
     def close(self) -> None:
         """Send the remaining messages and close the connection, in one second at most; the next use opens a new one."""
@@ -670,7 +680,9 @@ class LimitStore(ServerStore):
             client = self._current
             if client is None or client.pid != os.getpid():  # after a fork the child has the object, but not the thread
                 seconds = {"patience": self._patience, "lease": self._lease}
-                client = LimitsClient(self._line(), self._where, self._away, self._share, **seconds)
+                client = LimitsClient(
+                    self._connection_factory(), self._server_address, self._away, self._share, **seconds
+                )
                 self._current = client
                 # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
                 weakref.finalize(self, client.dismiss).atexit = False

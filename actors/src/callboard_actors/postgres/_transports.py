@@ -12,14 +12,14 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from callboard import StorageError
-from callboard_actors._server._client import AwayError, worded
+from callboard_actors._server._client import AwayError, error_text
 from callboard_actors._server._limits import Answer, Step
-from callboard_actors._server.fleet._client import Address, Common, Owned
+from callboard_actors._server.fleet._client import Address, Common, KeyOwner
 
-_LEAST = 13
+_OLDEST_VERSION = 13
 """Oldest supported version of PostgreSQL."""
 # Errors that may pass: trying again may help. A read-only transaction means a standby that may be promoted.
-_NOT_NOW = (
+_PASSING_ERRORS = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
     errors.SerializationFailure,
@@ -28,55 +28,57 @@ _NOT_NOW = (
     OSError,
     TimeoutError,
 )
-# Some of these are subclasses of OperationalError, so they are caught before `_NOT_NOW`.
-_NEVER = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, errors.InvalidCatalogName)
+# Some of these are subclasses of OperationalError, so they are caught before `_PASSING_ERRORS`.
+_FINAL_ERRORS = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, errors.InvalidCatalogName)
 
 
-def check_url(whose: str, url: str) -> None:
+def check_url(store_name: str, url: str) -> None:
     """Raise ValueError for a URL that PostgreSQL cannot parse."""
     # Most texts of the parser are left out of the error, because they may contain a password.
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        said = str(error).strip() if "URI query parameter:" in str(error) else "is there a '%' or ':' to be quoted?"
-        raise ValueError(f"{whose}(url) cannot be read: {said}") from None
+        text = str(error).strip() if "URI query parameter:" in str(error) else "is there a '%' or ':' to be quoted?"
+        raise ValueError(f"{store_name}(url) cannot be read: {text}") from None
 
 
 class PostgresConnection:
     """Two connections of one process to PostgreSQL: for statements, and for notifications."""
 
-    what: str
+    data_noun: str
     """Noun for the stored data in error texts."""
-    whose: str
+    store_name: str
     """Name of the store class that the user has created, for error texts."""
     script: str
     """File of the script that creates the tables and functions."""
-    last: str
+    last_function: str
     """Function that the script creates last: if it exists, so does everything else."""
     channel: str
     """Name of this client's notification channel, without the client's id at its end."""
 
-    def __init__(self, url: str, where: str, prefix: str) -> None:
+    def __init__(self, url: str, server_address: str, prefix: str) -> None:
         self._url = url
-        self._where = where
+        self._server_address = server_address
         self._prefix = prefix
         self._client = ""
         # Two connections, because waiting for notifications would block the statements.
-        self._saying: Any = None
-        self._hearing: Any = None
+        self._statement_connection: Any = None
+        self._notification_connection: Any = None
 
     async def open(self, client: str) -> None:
         """Connect to the server as `client`, create missing tables and functions, and listen on its channel."""
         self._client = client
         with self._errors():
-            self._saying = await self._connect()
-            await self._make()
-            self._hearing = await self._connect()
+            self._statement_connection = await self._connect()
+            await self._create_schema()
+            self._notification_connection = await self._connect()
             # Composed as an identifier: LISTEN takes no parameters, and the name contains the client's id.
-            await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel + client)))
+            await self._notification_connection.execute(
+                sql.SQL("LISTEN {}").format(sql.Identifier(self.channel + client))
+            )
 
     async def _connect(self) -> Any:
-        name = f"callboard {self.what.rpartition(' ')[2]}"
+        name = f"callboard {self.data_noun.rpartition(' ')[2]}"
         try:
             # Autocommit: each function call is one transaction, so no lock outlives it.
             return await psycopg.AsyncConnection.connect(
@@ -85,50 +87,54 @@ class PostgresConnection:
         except psycopg.OperationalError as error:
             # Before there is a connection, a wrong password or name has no error code: only the text tells it.
             if any(text in str(error) for text in ("authentication failed", "does not exist", "no password supplied")):
-                raise StorageError(self._where, f"refuses us: {error}") from error
+                raise StorageError(self._server_address, f"refuses us: {error}") from error
             raise
 
-    async def _make(self) -> None:
+    async def _create_schema(self) -> None:
         """Create the tables and functions by the SQL script `self.script`, unless they exist."""
-        connection = self._saying
-        if connection.info.server_version < _LEAST * 10_000:
+        connection = self._statement_connection
+        if connection.info.server_version < _OLDEST_VERSION * 10_000:
             version = connection.info.server_version // 10_000
-            raise StorageError(self._where, f"is PostgreSQL {version}; {self.what} need {_LEAST} or later.")
-        if await self._is_made():
+            raise StorageError(
+                self._server_address, f"is PostgreSQL {version}; {self.data_noun} need {_OLDEST_VERSION} or later."
+            )
+        if await self._has_schema():
             return
         try:
             async with connection.transaction():
                 # CREATE ... IF NOT EXISTS is not safe against itself: two processes at once can both fail.
-                await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [self.last[:16]])
-                if not await self._is_made():  # another process may have created them meanwhile
+                await connection.execute(
+                    "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [self.last_function[:16]]
+                )
+                if not await self._has_schema():  # another process may have created them meanwhile
                     await connection.execute(files("callboard_actors.postgres").joinpath(self.script).read_text())
         except errors.InsufficientPrivilege as error:
-            remedy = f"Have somebody who may CREATE in the schema open {self.whose} once, or grant it."
+            remedy = f"Have somebody who may CREATE in the schema open {self.store_name} once, or grant it."
             raise StorageError(
-                self._where, f"has no tables for {self.what}, and we may not make them: {error} {remedy}"
+                self._server_address, f"has no tables for {self.data_noun}, and we may not make them: {error} {remedy}"
             ) from error
 
-    async def _is_made(self) -> bool:
-        cursor = await self._saying.execute("SELECT to_regproc(%s) IS NOT NULL", [self.last])
+    async def _has_schema(self) -> bool:
+        cursor = await self._statement_connection.execute("SELECT to_regproc(%s) IS NOT NULL", [self.last_function])
         return bool((await cursor.fetchone())[0])
 
-    async def _rows(self, statement: str, *arguments: object, seconds: float | None) -> list[Any]:
+    async def _execute(self, statement: str, *arguments: object, seconds: float | None) -> list[Any]:
         """Execute a statement and return its rows. After an `AwayError`, the statement may have been executed."""
         with self._errors():
             # A timeout becomes `AwayError`, and the connection is closed with whatever it was doing.
             async with asyncio.timeout(seconds):
-                cursor = await self._saying.execute(statement, arguments, prepare=True)
+                cursor = await self._statement_connection.execute(statement, arguments, prepare=True)
                 return await cursor.fetchall() if cursor.description else []
 
-    async def _told(self) -> AsyncIterator[str]:
+    async def _notifications(self) -> AsyncIterator[str]:
         """Yield the texts of the notifications."""
         with self._errors():
-            async for notice in self._hearing.notifies():
+            async for notice in self._notification_connection.notifies():
                 yield notice.payload
 
     async def close(self) -> None:
         """Close both connections in whatever state they are; never raises."""
-        for connection in (self._saying, self._hearing):
+        for connection in (self._statement_connection, self._notification_connection):
             if connection is not None:
                 with suppress(psycopg.Error, OSError):
                     await connection.close()
@@ -138,15 +144,15 @@ class PostgresConnection:
         """Translate the driver's errors in a `with` block: `AwayError` if a retry may help, else `StorageError`."""
         try:
             yield
-        except _NEVER as error:
-            raise StorageError(self._where, f"refuses us: {error}") from error
-        except _NOT_NOW as error:
-            raise AwayError(worded(error)) from error
+        except _FINAL_ERRORS as error:
+            raise StorageError(self._server_address, f"refuses us: {error}") from error
+        except _PASSING_ERRORS as error:
+            raise AwayError(error_text(error)) from error
         except psycopg.Error as error:
-            raise StorageError(self._where, f"cannot keep {self.what}: {error}") from error
+            raise StorageError(self._server_address, f"cannot keep {self.data_noun}: {error}") from error
 
 
-def _within(lease: int) -> float:
+def _answer_timeout(lease: int) -> float:
     """Return the seconds to wait for an answer of the server: half of the lease, and at least one second."""
     # `lease` is in microseconds. After this time, the lease can still be renewed.
     return max(1.0, lease / 2e6)
@@ -170,158 +176,163 @@ WITH gone AS (
 class PostgresLimitsTransport(PostgresConnection):
     """Two connections of one process to a PostgreSQL server that keeps limits."""
 
-    what = "limits"
-    whose = "PostgresLimits"
+    data_noun = "limits"
+    store_name = "PostgresLimits"
     script = "_step.sql"
-    last = "callboard_limits_step_1"
+    last_function = "callboard_limits_step_1"
     channel = "callboard_"
 
     async def open(self, client: str) -> None:
         """Open both connections, and delete the stored state of limits that no process uses."""
         await super().open(client)
         with self._errors():
-            await self._saying.execute(_FORGET)
+            await self._statement_connection.execute(_FORGET)
 
-    async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
+    async def send_steps(self, steps: Sequence[Step]) -> Sequence[Answer]:
         # One transaction each: a step holds its gate's lock, and two processes must not wait for each other.
-        return [await self._take(step) for step in steps]
+        return [await self._send_step(step) for step in steps]
 
-    async def _take(self, step: Step) -> Answer:
+    async def _send_step(self, step: Step) -> Answer:
         numbers = step.numbers
         counts = [numbers.concurrency, numbers.queue, numbers.calls]
         times = [numbers.per, numbers.lease, numbers.silence]
-        ops = json.dumps([op.written for op in step.ops])
+        ops = json.dumps([op.fields for op in step.ops])
         gate = f"{self._prefix}:{step.gate}"
         arguments = [gate, self._client, step.epoch, numbers.text, *counts, *times, step.asks_all, ops]
-        [[answer]] = await self._rows(_STEP, *arguments, seconds=_within(numbers.lease))
+        [[answer]] = await self._execute(_STEP, *arguments, seconds=_answer_timeout(numbers.lease))
         if "epoch" not in answer:
-            return Answer(other=answer.get("other", ""))
+            return Answer(other_numbers=answer.get("other", ""))
         opens_in = answer["opens_in"]
         return Answer(
             epoch=answer["epoch"],
             opens_in=None if opens_in is None or opens_in < 0 else opens_in / 1e6,
             granted=answer["granted"],
             queued=answer["queued"],
-            full={stay: (running, waiting) for stay, (running, waiting) in answer["full"].items()},
+            full={permit_id: (running, waiting) for permit_id, (running, waiting) in answer["full"].items()},
         )
 
-    async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        async for said in self._told():
-            gate, stay, token = said.rsplit(" ", 2)  # from the right: a gate's name may have spaces
-            yield gate.removeprefix(f"{self._prefix}:"), stay, int(token)
+    async def grants(self) -> AsyncIterator[tuple[str, str, int]]:
+        async for text in self._notifications():
+            gate, permit_id, token = text.rsplit(" ", 2)  # from the right: a gate's name may have spaces
+            yield gate.removeprefix(f"{self._prefix}:"), permit_id, int(token)
 
 
 # Fleets.
 
-_LISTENS = 1.0
+_READ_INTERVAL = 1.0
 """Seconds after which the mail to this member is read even without a notification."""
-_AT_ONCE = 500
+_MAIL_BATCH = 500
 """Largest number of messages in one batch of mail to this member."""
 
 
 class PostgresFleetTransport(PostgresConnection):
     """Connections of one fleet member to PostgreSQL; see `FleetTransport` for the operations."""
 
-    what = "the keys of a fleet"
-    whose = "PostgresFleet"
+    data_noun = "the keys of a fleet"
+    store_name = "PostgresFleet"
     script = "_fleet.sql"
-    last = "callboard_fleet_leave_1"
+    last_function = "callboard_fleet_leave_1"
     channel = "callboard_fleet_"
 
-    def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
-        super().__init__(url, where, prefix)
+    def __init__(self, url: str, server_address: str, prefix: str, common: Common) -> None:
+        super().__init__(url, server_address, prefix)
         self._common = common
-        self._listening: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
 
     async def open(self, client: str) -> None:
         """Open both connections of this process (for requests and notifications), and turn synchronous commits on."""
         await super().open(client)
         with self._errors():
             # The database may default to `off`, which can lose the last commits in a crash: a key could get two owners.
-            await self._saying.execute("SET synchronous_commit TO on")
+            await self._statement_connection.execute("SET synchronous_commit TO on")
 
-    async def _do(self, function: str, *arguments: object) -> Any:
-        marks = ", ".join(["%s"] * (len(arguments) + 1))
+    async def _call_function(self, function: str, *arguments: object) -> Any:
+        placeholders = ", ".join(["%s"] * (len(arguments) + 1))
         # Not an injection: `function` is a literal of this file, and all text from outside is a parameter.
-        statement = f"SELECT * FROM callboard_fleet_{function}_1({marks})"  # noqa: S608
-        [row] = await self._ask(statement, self._prefix, *arguments)
+        statement = f"SELECT * FROM callboard_fleet_{function}_1({placeholders})"  # noqa: S608
+        [row] = await self._fetch(statement, self._prefix, *arguments)
         return row
 
-    async def _ask(self, statement: str, *arguments: object) -> list[Any]:
-        return await self._rows(statement, *arguments, seconds=_within(self._common.lease))
+    async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
+        return await self._execute(statement, *arguments, seconds=_answer_timeout(self._common.lease))
 
     async def beat(self) -> bool:
-        was, other = await self._do("beat", self._client, self._common.lease, self._common.written)
-        if other is not None:  # other members have other settings
-            raise self._common.refusal(self._where, other)
-        return bool(was)
+        was_member, other_settings = await self._call_function(
+            "beat", self._client, self._common.lease, self._common.text
+        )
+        if other_settings is not None:  # other members have other settings
+            raise self._common.refusal(self._server_address, other_settings)
+        return bool(was_member)
 
-    async def own(self, gate: str) -> Owned:
-        owner, token = await self._do("own", gate, self._client)
-        return Owned(owner=owner, token=token)
+    async def own(self, gate: str) -> KeyOwner:
+        owner, token = await self._call_function("own", gate, self._client)
+        return KeyOwner(owner=owner, token=token)
 
-    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
-        return [bool((await self._do("owns", address.gate, address.owner, address.token))[0]) for address in addresses]
+    async def are_owners(self, addresses: Sequence[Address]) -> Sequence[bool]:
+        return [
+            bool((await self._call_function("owns", address.gate, address.owner, address.token))[0])
+            for address in addresses
+        ]
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
-        said = (to.gate, to.owner, to.token, self._client, number, ask, frame)
-        return bool((await self._do("send", *said))[0])
+        arguments = (to.gate, to.owner, to.token, self._client, number, ask, frame)
+        return bool((await self._call_function("send", *arguments))[0])
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
-        return bool((await self._do("begin", gate, self._client, token, ask))[0])
+        return bool((await self._call_function("begin", gate, self._client, token, ask))[0])
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
-        return bool((await self._do("recall", owner, ask, self._client, marker))[0])
+        return bool((await self._call_function("recall", owner, ask, self._client, marker))[0])
 
     async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
         # Autocommit makes each message a transaction of its own; if the connection breaks, all of them are sent again.
         for to, frame, ask in messages:
-            await self._do("tell", self._client, to, frame, ask)
+            await self._call_function("tell", self._client, to, frame, ask)
 
     async def give_back(self, gate: str, token: int) -> None:
-        await self._do("free", gate, self._client, token)
+        await self._call_function("free", gate, self._client, token)
 
     async def save(self, gate: str, token: int, state: bytes) -> bool:
-        return bool((await self._do("save", gate, token, state))[0])
+        return bool((await self._call_function("save", gate, token, state))[0])
 
     async def load(self, gate: str) -> bytes | None:
         statement = "SELECT state FROM callboard_fleet_keys WHERE fleet = %s AND gate = %s"
-        rows = await self._ask(statement, self._prefix, gate)
+        rows = await self._fetch(statement, self._prefix, gate)
         return bytes(rows[0][0]) if rows and rows[0][0] is not None else None
 
     async def mail(self) -> AsyncIterator[Sequence[bytes]]:
-        news = asyncio.Event()
-        self._listening = asyncio.ensure_future(self._listen(news))
+        notification = asyncio.Event()
+        self._listener = asyncio.ensure_future(self._listen(notification))
         # Reads everything that is there, and not from the last id on: ids are assigned before the commit, so a message
         # may become visible after one with a higher id.
-        read = "SELECT id, frame FROM callboard_fleet_mail WHERE fleet = %s AND member = %s ORDER BY id LIMIT %s"
+        query = "SELECT id, frame FROM callboard_fleet_mail WHERE fleet = %s AND member = %s ORDER BY id LIMIT %s"
         while True:
             # Before the read: a message that comes during the read sets it again.
-            news.clear()
+            notification.clear()
             # No timeout: the heartbeats use the same connection, so they notice if it hangs.
-            if rows := await self._rows(read, self._prefix, self._client, _AT_ONCE, seconds=None):
+            if rows := await self._execute(query, self._prefix, self._client, _MAIL_BATCH, seconds=None):
                 yield [bytes(frame) for _, frame in rows]
                 # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
                 # before that, the batch is delivered again; receivers ignore repetitions.
                 ids = [number for number, _ in rows]
-                await self._rows("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", ids, seconds=None)
+                await self._execute("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", ids, seconds=None)
                 continue
-            if self._listening.done():
-                self._listening.result()  # raises the error that broke the second connection
+            if self._listener.done():
+                self._listener.result()  # raises the error that broke the second connection
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), _LISTENS)
+                await asyncio.wait_for(notification.wait(), _READ_INTERVAL)
 
-    async def _listen(self, news: asyncio.Event) -> None:
-        async for _ in self._told():
-            news.set()
+    async def _listen(self, notification: asyncio.Event) -> None:
+        async for _ in self._notifications():
+            notification.set()
 
     async def leave(self) -> None:
-        await self._do("leave", self._client)
+        await self._call_function("leave", self._client)
 
     async def close(self) -> None:
         """Close both connections in whatever state they are; never raises."""
-        if self._listening is not None:
-            self._listening.cancel()
+        if self._listener is not None:
+            self._listener.cancel()
             # Bounded, and never raises: psycopg sometimes swallows a cancellation.
-            await asyncio.wait([self._listening], timeout=1.0)
+            await asyncio.wait([self._listener], timeout=1.0)
         await super().close()

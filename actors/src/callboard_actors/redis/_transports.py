@@ -13,16 +13,23 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from callboard import StorageError
-from callboard_actors._server._client import AwayError, worded
+from callboard_actors._server._client import AwayError, error_text
 from callboard_actors._server._limits import Answer, Step
 
-_LEAST = (6, 2)
+_OLDEST_VERSION = (6, 2)
 """Oldest supported version of Redis."""
 _PATIENCE = 2.0
 """Seconds to wait for a connection to the server, or for its answer."""
-_OURS = {"protocol", "decode_responses", "encoding_errors", "max_connections", "retry_on_error", "retry_on_timeout"}
+_FIXED_OPTIONS = {
+    "protocol",
+    "decode_responses",
+    "encoding_errors",
+    "max_connections",
+    "retry_on_error",
+    "retry_on_timeout",
+}
 """Options of the URL that users may not set, because the code here depends on its own values."""
-_NOT_NOW = (
+_PASSING_ERRORS = (
     errors.ConnectionError,
     errors.TimeoutError,
     errors.BusyLoadingError,
@@ -35,32 +42,32 @@ _NOT_NOW = (
 """Errors that pass with time, or when an operator repairs the server: the client tries again."""
 
 
-def check_url(whose: str, url: str) -> None:
+def check_url(store_name: str, url: str) -> None:
     """Raise ValueError for a URL with a database that is no number, or with an unknown or forbidden option."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():
         raise ValueError(
-            f"{whose}(url): databases of Redis are numbers, got {database!r}; leave it out, or give it one"
+            f"{store_name}(url): databases of Redis are numbers, got {database!r}; leave it out, or give it one"
         )
-    if ours := sorted(_OURS & parse_url(url).keys()):
-        raise ValueError(f"{whose}(url): {ours[0]!r} is not to be had; leave it out of the URL")
+    if fixed_options := sorted(_FIXED_OPTIONS & parse_url(url).keys()):
+        raise ValueError(f"{store_name}(url): {fixed_options[0]!r} is not to be had; leave it out of the URL")
     # Makes an unconnected connection, because only its constructor checks the options.
     pool: Any = redis.asyncio.Redis.from_url(url).connection_pool
     try:
         pool.connection_class(**pool.connection_kwargs)
     except TypeError as error:
-        raise ValueError(f"{whose}(url) has an option that Redis does not know: {error}") from error
+        raise ValueError(f"{store_name}(url) has an option that Redis does not know: {error}") from error
 
 
 # The order of KEYS in `_step.lua`.
-_PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
+_KEY_PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
 
 
 class RedisLimitsTransport:
     """Connection of one process to a Redis server that keeps limits."""
 
-    def __init__(self, url: str, where: str, prefix: str) -> None:
+    def __init__(self, url: str, server_address: str, prefix: str) -> None:
         # The Redis client must not retry by itself: a step that arrived twice would count twice.
         self._redis: Any = redis.asyncio.Redis.from_url(
             url,
@@ -73,7 +80,7 @@ class RedisLimitsTransport:
             retry_on_error=[],
             health_check_interval=0,
         )
-        self._where = where
+        self._server_address = server_address
         self._prefix = prefix
         self._channel = f"{prefix}:to:"
         # `_sha` is asked for anew on each connection: a restarted server has forgotten its scripts.
@@ -88,7 +95,7 @@ class RedisLimitsTransport:
         """Connect as `client`, check the server's version, subscribe to its channel, and load the Lua script."""
         self._client = client
         with self._errors():
-            await self._meet()
+            await self._check_server()
             self._pubsub = self._redis.pubsub()
             await self._pubsub.subscribe(self._channel + client)
             # Wait for the confirmation: a notification sent before the subscription would be lost without a trace.
@@ -98,19 +105,19 @@ class RedisLimitsTransport:
             script = files("callboard_actors.redis").joinpath("_step.lua")
             self._sha = await self._redis.script_load(script.read_text())
 
-    async def _meet(self) -> None:
+    async def _check_server(self) -> None:
         server = await self._redis.info("server")
         version = str(server["redis_version"])
-        if tuple(int(part) for part in version.split(".")[:2]) < _LEAST:
-            least = ".".join(map(str, _LEAST))
-            raise StorageError(self._where, f"is Redis {version}; limits need {least} or later.")
+        if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_VERSION:
+            oldest_version = ".".join(map(str, _OLDEST_VERSION))
+            raise StorageError(self._server_address, f"is Redis {version}; limits need {oldest_version} or later.")
         now, _ = await self._redis.time()
         # The uptime is rounded down to whole seconds. Plus one second, the result is never earlier than the real start,
         # so the time in which a restarted server gives nothing away is never too short.
         self._began = (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
         self._run_id = server["run_id"]
 
-    async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
+    async def send_steps(self, steps: Sequence[Step]) -> Sequence[Answer]:
         # Each run of the script is atomic by itself.
         with self._errors():
             if len(steps) == 1:
@@ -124,23 +131,23 @@ class RedisLimitsTransport:
     def _arguments(self, step: Step) -> list[object]:
         numbers = step.numbers
         # The braces put all keys of a gate into one hash slot, as a script in a Redis cluster needs.
-        keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _PARTS]
+        keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _KEY_PARTS]
         # Lua has no `None` among its arguments: -1 stands for "no limit".
         counts = [-1 if number is None else number for number in (numbers.concurrency, numbers.queue, numbers.calls)]
         times = [numbers.per, numbers.lease, numbers.silence]
         server = [self._run_id, self._began, int(step.asks_all), self._channel, step.gate]
-        ops = [part for op in step.ops for part in op.written]
+        ops = [part for op in step.ops for part in op.fields]
         # In the order in which `_step.lua` reads ARGV.
         return [len(keys), *keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
 
-    async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
+    async def grants(self) -> AsyncIterator[tuple[str, str, int]]:
         while True:
             with self._errors():
                 message = await self._pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
             if message is not None:
                 # From the right: the name of a gate may have spaces.
-                gate, stay, token = message["data"].rsplit(" ", 2)
-                yield gate, stay, int(token)
+                gate, permit_id, token = message["data"].rsplit(" ", 2)
+                yield gate, permit_id, int(token)
 
     async def close(self) -> None:
         """Close the connection in whatever state it is; never raises."""
@@ -154,13 +161,15 @@ class RedisLimitsTransport:
         """Translate Redis errors in a `with` block: `AwayError` if a retry may help, otherwise `StorageError`."""
         try:
             yield
-        # Before `_NOT_NOW`: AuthenticationError is a ConnectionError, but trying again would not help.
+        # Before `_PASSING_ERRORS`: AuthenticationError is a ConnectionError, but trying again would not help.
         except (errors.AuthenticationError, errors.AuthorizationError) as error:
-            raise StorageError(self._where, f"refuses us: {error}. Give the URL a user and a password.") from error
-        except _NOT_NOW as error:
-            raise AwayError(worded(error)) from error
+            raise StorageError(
+                self._server_address, f"refuses us: {error}. Give the URL a user and a password."
+            ) from error
+        except _PASSING_ERRORS as error:
+            raise AwayError(error_text(error)) from error
         except errors.RedisError as error:
-            raise StorageError(self._where, f"cannot keep limits: {error}") from error
+            raise StorageError(self._server_address, f"cannot keep limits: {error}") from error
 
 
 def _answer_of(answer: list[Any]) -> Answer:
@@ -170,14 +179,14 @@ def _answer_of(answer: list[Any]) -> Answer:
             return Answer(
                 epoch=epoch,
                 opens_in=None if opens_in < 0 else opens_in / 1e6,
-                granted={stay: int(token) for stay, token in zip(granted[::2], granted[1::2], strict=True)},
+                granted={permit_id: int(token) for permit_id, token in zip(granted[::2], granted[1::2], strict=True)},
                 queued=dict(zip(queued[::2], queued[1::2], strict=True)),
                 full={
-                    stay: (running, waiting)
-                    for stay, running, waiting in zip(full[::3], full[1::3], full[2::3], strict=True)
+                    permit_id: (running, waiting)
+                    for permit_id, running, waiting in zip(full[::3], full[1::3], full[2::3], strict=True)
                 },
             )
         case "other":
-            return Answer(other=answer[1])
+            return Answer(other_numbers=answer[1])
         case _:
             return Answer()

@@ -21,7 +21,7 @@ from callboard_actors._util._boot_clock import now
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class KeyOwner:
     """Present owner of a key, as the server reports it."""
 
     owner: str = ""
@@ -49,20 +49,22 @@ class Common:
 
     # Checked by the server at each heartbeat: a member with a shorter lease would break the argument in `_lease`.
     lease: int
-    seal: str
+    fingerprint: str
 
     @property
-    def written(self) -> str:
+    def text(self) -> str:
         """Text of these settings, which the server stores to compare the settings of members."""
-        return f"{self.lease}:{self.seal}"
+        return f"{self.lease}:{self.fingerprint}"
 
-    def refusal(self, where: str, written: str) -> StorageError:
-        """Return the error for a member whose settings differ from `written`, the text that the server has stored."""
-        lease = int(written.partition(":")[0])
+    def refusal(self, server_address: str, text: str) -> StorageError:
+        """Return the error for a member whose settings differ from `text`, the text that the server has stored."""
+        lease = int(text.partition(":")[0])
         if lease == self.lease:
-            return StorageError(where, "has other processes of this fleet with another secret. Give all the same one.")
+            return StorageError(
+                server_address, "has other processes of this fleet with another secret. Give all the same one."
+            )
         return StorageError(
-            where,
+            server_address,
             f"has other processes of this fleet with lease={lease / 1e6:g}, and this one has {self.lease / 1e6:g}. "
             "Give all of them the same, or another prefix.",
         )
@@ -79,11 +81,11 @@ class FleetTransport(Connection, Protocol):
         """Send a heartbeat, which renews the membership of this process; return False if it was no member before."""
         ...
 
-    async def own(self, gate: str) -> Owned:
+    async def own(self, gate: str) -> KeyOwner:
         """Acquire an actor key if it has no owner; return the owner of the key, which may be another member."""
         ...
 
-    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
+    async def are_owners(self, addresses: Sequence[Address]) -> Sequence[bool]:
         """Return for each address (key, member, fencing token) whether the member still owns the key with the token."""
         ...
 
@@ -139,7 +141,7 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("callboard_actors.fleet")
 
-_AT_ONCE = 16
+_MAX_REQUESTS = 16
 """Largest number of concurrent requests to the server, without heartbeats; each may need its own connection."""
 
 
@@ -148,8 +150,8 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     Args:
         member: the member's id.
-        line: makes a connection that is not open yet.
-        where: the server's address for errors and logs.
+        make_connection: makes a connection that is not open yet.
+        server_address: the server's address for errors and logs.
         lease: seconds without a heartbeat after which the server considers this member dead.
         patience: seconds of outage after which asks fail.
         on_mail: called with each message to this member.
@@ -158,14 +160,14 @@ class FleetClient(BackgroundClient[FleetTransport]):
         on_failure: called with the error when the server cannot be used.
     """
 
-    going_on = "asks of other processes wait"
-    to_leave = 2.0
+    outage_behaviour = "asks of other processes wait"
+    leave_timeout = 2.0
 
     def __init__(
         self,
         member: str,
-        line: Callable[[], FleetTransport],
-        where: str,
+        make_connection: Callable[[], FleetTransport],
+        server_address: str,
         *,
         lease: float,
         patience: float,
@@ -176,76 +178,76 @@ class FleetClient(BackgroundClient[FleetTransport]):
     ) -> None:
         self._on_mail, self._on_lost, self._on_beat, self._on_failure = on_mail, on_lost, on_beat, on_failure
         # Written in the client's thread only; `is_up` may read it in another one.
-        self._line: FleetTransport | None = None
-        # Set while `_line` may be used. `_broken`: error of a request, which ends the connection.
-        self._up = asyncio.Event()
-        self._broken: AwayError | None = None
+        self._connection: FleetTransport | None = None
+        # Set while `_connection` may be used. `_request_error`: error of a request, which ends the connection.
+        self._is_usable = asyncio.Event()
+        self._request_error: AwayError | None = None
         self.lease = Lease(lease)  # changed in the client's thread; `is_safe` may read it in any thread
         self._beat_at = 0.0  # loop time of the next heartbeat
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
         # Strong references: the loop itself keeps only weak ones to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
         # Last: the thread starts here, and uses the fields above.
-        super().__init__(line, where, patience, _logger, client=member)
+        super().__init__(make_connection, server_address, patience, _logger, client=member)
 
     @property
     def is_up(self) -> bool:
         """Return whether the client is connected, and no request has failed on this connection."""
-        return self._line is not None and self._up.is_set()
+        return self._connection is not None and self._is_usable.is_set()
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task in the client's event loop; called in the client's thread."""
-        self._start(work).add_done_callback(self._log_bug)
+        self._start(function).add_done_callback(self._log_bug)
 
-    def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
-        task = asyncio.get_running_loop().create_task(work())
+    def _start(self, function: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
+        task = asyncio.get_running_loop().create_task(function())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def _log_bug(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("%s: a bug of callboard", self.where, exc_info=error)
+            _logger.error("%s: a bug of callboard", self.server_address, exc_info=error)
 
-    async def in_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def run_in_thread(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run an async function in the client's thread, from any event loop; raise StorageError if the client ends."""
-        done = wakeup()
-        ended: list[asyncio.Task[T]] = []
+        end_event = wakeup()
+        ended_tasks: list[asyncio.Task[T]] = []
 
         # Not in the work itself: a task that is cancelled before its first step runs no line of it.
         def note_end(task: "asyncio.Task[T]") -> None:
-            ended.append(task)
-            done.set()
+            ended_tasks.append(task)
+            end_event.set()
 
-        if not self.post(lambda: self._start(work).add_done_callback(note_end)):
-            raise self.closed()
-        await done.wait()
-        [task] = ended
+        if not self.post(lambda: self._start(function).add_done_callback(note_end)):
+            raise self.closing_error()
+        await end_event.wait()
+        [task] = ended_tasks
         if task.cancelled():
-            raise self.closed()
+            raise self.closing_error()
         return task.result()
 
-    async def on_transport(self, work: Callable[[FleetTransport], Awaitable[T]]) -> T:
+    async def request(self, function: Callable[[FleetTransport], Awaitable[T]]) -> T:
         """Send a request, repeat it until the server answers, and return the answer; called in the client's thread."""
         while True:
             # A repeated request may arrive more than once: each operation of `FleetTransport` tolerates that.
-            await self._up.wait()
-            line = None
+            await self._is_usable.wait()
+            connection = None
             try:
-                async with self._room:
+                async with self._request_slots:
                     # Waiting for the semaphore may take long: by now the connection may be closed, or another one.
-                    if (line := self._line) is not None:
-                        return await work(line)
+                    if (connection := self._connection) is not None:
+                        return await function(connection)
             except AwayError as error:
                 # A late error of an earlier connection must not end the current one.
-                if line is self._line:
-                    self._up.clear()
-                    self._broken = error
+                if connection is self._connection:
+                    self._is_usable.clear()
+                    self._request_error = error
                     self.note_away(error)
-                    self.called.set()  # wakes `talk`
+                    self.wake_up.set()  # wakes `exchange_messages`
 
-    def closed(self) -> StorageError:
-        return StorageError(self.where, "is asked no more: this process has left the fleet.")
+    def closing_error(self) -> StorageError:
+        return StorageError(self.server_address, "is asked no more: this process has left the fleet.")
 
     async def _serve(self) -> None:
         # A task of its own: keys are given up in time also while a connection attempt hangs.
@@ -261,77 +263,77 @@ class FleetClient(BackgroundClient[FleetTransport]):
         # Last: no reply will be received any more.
         super().end()
 
-    async def connect(self, line: FleetTransport) -> None:
-        await line.open(self.client)
-        await self._beat(line)  # registers the member: before that, the server would give it no key
+    async def connect(self, connection: FleetTransport) -> None:
+        await connection.open(self.client)
+        await self._beat(connection)  # registers the member: before that, the server would give it no key
 
-    async def talk(self, line: FleetTransport) -> None:
-        self._line = line
-        self._up.set()  # only now may `on_transport` use the connection
-        await super().talk(line)
+    async def exchange_messages(self, connection: FleetTransport) -> None:
+        self._connection = connection
+        self._is_usable.set()  # only now may `request` use the connection
+        await super().exchange_messages(connection)
         # This process leaves. That frees all keys at once; without it they stay owned until the lease ends. So they are
         # given up here before the server hears of it.
         self._lose("it has left its fleet")
         with suppress(TimeoutError):
-            await asyncio.wait_for(line.leave(), self.to_leave)
+            await asyncio.wait_for(connection.leave(), self.leave_timeout)
 
-    async def listen(self, line: FleetTransport) -> None:
-        async for messages in line.mail():
+    async def listen(self, connection: FleetTransport) -> None:
+        async for messages in connection.mail():
             for message in messages:
                 self._on_mail(message)
         raise AwayError("it says no more")
 
-    async def say_what_is_due(self, line: FleetTransport) -> float:
-        if self._broken is not None:
-            raise self._broken
+    async def send_due(self, connection: FleetTransport) -> float:
+        if self._request_error is not None:
+            raise self._request_error
         if self.loop.time() >= self._beat_at:
-            await self._beat(line)
+            await self._beat(connection)
             self._on_beat()
         return self._beat_at
 
-    async def _beat(self, line: FleetTransport) -> None:
+    async def _beat(self, connection: FleetTransport) -> None:
         self._beat_at = self.loop.time() + self.lease.seconds / BEATS
         # Read before sending: the server counts the lease from a later moment, so this side ends earlier.
-        said_at = now()
+        sent_at = now()
         # A heartbeat that hangs is given up with its connection, so that another attempt can still save the lease.
         try:
-            was_member = await asyncio.wait_for(line.beat(), self.lease.seconds / BEATS)
+            was_member = await asyncio.wait_for(connection.beat(), self.lease.seconds / BEATS)
         except TimeoutError as error:
             raise AwayError("it does not answer") from error
-        if not self.lease.renew(said_at, was_member=was_member):
+        if not self.lease.renew(sent_at, was_member=was_member):
             self._on_lost("the server has not heard of this process for too long")
 
-    def forget_line(self) -> None:
-        self._up.clear()  # before `hang_up` waits, so that no new request begins on this connection
-        self._line = self._broken = None
+    def forget_connection(self) -> None:
+        self._is_usable.clear()  # before `disconnect` waits, so that no new request begins on this connection
+        self._connection = self._request_error = None
 
-    async def hang_up(self, line: FleetTransport) -> None:
+    async def disconnect(self, connection: FleetTransport) -> None:
         """Wait until no request is running, then close the connection."""
         # All slots acquired means that no request is running, which would get an error of a closed connection.
-        for _ in range(_AT_ONCE):
-            await self._room.acquire()
-        for _ in range(_AT_ONCE):
-            self._room.release()
-        await line.close()
+        for _ in range(_MAX_REQUESTS):
+            await self._request_slots.acquire()
+        for _ in range(_MAX_REQUESTS):
+            self._request_slots.release()
+        await connection.close()
 
     async def _watch_lease(self) -> None:
         """Watch the lease while the client runs; give up all keys before the lease ends if no heartbeat renews it."""
         while True:
             if self.lease.is_lost():
-                self._lose(f"{self.where} could not be reached for too long")
+                self._lose(f"{self.server_address} could not be reached for too long")
             # Wakes when the safe time ends. L / 20 bounds the delay of the patience check, 10 ms the rate of checks.
             await asyncio.sleep(max(0.01, min(self.lease.safe_for(), self.lease.seconds / 20)))
-            if self.is_away_for_long:
-                self.look_after_waiting()
+            if self.is_out_of_patience:
+                self.answer_waiting()
 
     def _lose(self, reason: str) -> None:
         # First: from here on `is_safe` denies every write, whatever the callback below takes.
         self.lease.lose()
         self._on_lost(reason)
 
-    def look_after_waiting(self) -> None:
+    def answer_waiting(self) -> None:
         # Asks that were already sent keep waiting: their outcome is decided when the server is back.
-        self.refuse_all(StorageError(self.where, f"could not be reached for {self.patience:g} s."))
+        self.refuse_all(StorageError(self.server_address, f"could not be reached for {self.patience:g} s."))
 
     def refuse_all(self, error: StorageError) -> None:
         self._on_failure(error)

@@ -48,7 +48,7 @@ refused when a node is built, and cut otherwise. Heartbeats are sent each L / 4,
 a heartbeat that hangs is given up at L / 2, which leaves L / 10 to try again on a new connection before S.
 
 Where each step is: 1 `own` and `beat` in `postgres/_fleet.sql`. 2 `_util/_boot_clock`. 3
-`LeasedRunner` in callboard's `actors/_runner`, through `HeldKey.is_current`; `KeptStates.save` in `_member`. 4
+`LeasedRunner` in callboard's `actors/_runner`, through `KeyOwnership.is_current`; `FleetSnapshots.save` in `_member`. 4
 `_watch_lease` in `_client`, `Router.lose`, `FleetActors._lose`, `Incarnation.kill`. 5 `renew`, and the era in
 `Router._find_owner`. 6 `KeyedActors._end`, `Router.free`.
 """
@@ -103,12 +103,12 @@ class Lease:
         self._is_member = False
         self.era += 1
 
-    def renew(self, said_at: float, *, was_member: bool) -> bool:
-        """Renew the lease from `said_at`, when its heartbeat was sent; return whether this member has kept its keys."""
+    def renew(self, sent_at: float, *, was_member: bool) -> bool:
+        """Renew the lease from `sent_at`, when its heartbeat was sent; return whether this member has kept its keys."""
         # A first heartbeat has no keys to lose. Later, both sides must agree that the lease never ended.
         keeps = not self._is_member or (was_member and self.safe_for() > 0)
         if not keeps:
             self.lose()
         # From the time of sending, not of the answer: the server counts its lease from a moment between the two.
-        self._renewed_at, self._is_member = said_at, True
+        self._renewed_at, self._is_member = sent_at, True
         return keeps

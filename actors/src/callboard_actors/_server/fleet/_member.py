@@ -1,6 +1,6 @@
 """Base class of `PostgresFleet`, and the membership of one process in a fleet.
 
-`Answers` runs asks of other members in the actors of this process. `KeptStates` saves states of actors at the server.
+`Answers` runs asks of other members in the actors of this process. `FleetSnapshots` saves states of actors.
 """
 
 import logging
@@ -25,8 +25,8 @@ from callboard_actors._server.fleet._messages import (
     AskContents,
     ForgedError,
     Message,
+    MessageKind,
     Signer,
-    What,
     fingerprint,
     gate_of,
 )
@@ -36,7 +36,7 @@ from callboard_actors._util._secret import checked
 
 # Asks of other members.
 
-_WHAT: dict[Kind, What] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST: "lost"}
+_KINDS: dict[Kind, MessageKind] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST: "lost"}
 
 
 class Answers:
@@ -48,24 +48,24 @@ class Answers:
         # By id of each ask that runs here. The entry is removed when the reply is made.
         self._cancels: dict[str, Callable[[], object]] = {}
         # Number of the last ask, by sender. A message with this or a lower number is a replay, and is ignored.
-        self._heard: dict[str, int] = {}
+        self._last_numbers: dict[str, int] = {}
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Handle a message of another member, which is an ask or the cancellation of an ask."""
-        if message.what == "cancel":
+        if message.kind == "cancel":
             if (cancel := self._cancels.get(message.ask)) is not None:
                 cancel()
             return
-        contents: AskContents = message.said
+        contents: AskContents = message.payload
         # The sender counts up, and the server delivers in order.
-        if contents.number <= self._heard.get(message.sender, 0):
+        if contents.number <= self._last_numbers.get(message.sender, 0):
             return
-        self._heard[message.sender] = contents.number
+        self._last_numbers[message.sender] = contents.number
         key = loads(contents.key)
-        held = self._router.held(key)
+        ownership = self._router.ownership(key)
         cancel = None
         # The ask names the token that its sender knows: an ask for an earlier ownership of the key must not run.
-        if held is not None and held.token == contents.token:
+        if ownership is not None and ownership.token == contents.token:
             cancel = self._host.serve(key, partial(self._answer, message, contents, key))
             if cancel is None:
                 # `serve` found the event loop of the actors closed without `leave()`: this member can answer nothing.
@@ -80,23 +80,23 @@ class Answers:
         """Tell the sender of an ask to find the key's owner again, because the ask did not begin in this process."""
         # "moved" is sent before the key is freed. An asker that finds the key without this owner treats an ask that may
         # have begun as unknown. An asker that repeats too early still finds this owner, and gets "moved" again.
-        self._router.tell(message.sender, "moved", message.ask, ends=True)
-        held = self._router.held(loads(contents.key))
-        if held is None or held.token != contents.token:
+        self._router.tell(message.sender, "moved", message.ask, is_last=True)
+        ownership = self._router.ownership(loads(contents.key))
+        if ownership is None or ownership.token != contents.token:
             # The server may still name this process as the owner under that token.
             await self._router.free(contents.gate, contents.token)
 
     async def _answer(self, message: Message, contents: AskContents, key: Hashable) -> None:
         """Run an ask in the event loop of the actors, and post its reply to the client's thread."""
-        # The outcome if `_done` is cancelled: every ask gets exactly one reply, in the `finally` below.
-        kind, said = "cancelled", b""
+        # The outcome if `_run_ask` is cancelled: every ask gets exactly one reply, in the `finally` below.
+        kind, reply = "cancelled", b""
         try:
-            kind, said = await self._done(message, contents, key)
+            kind, reply = await self._run_ask(message, contents, key)
         finally:
-            self._router.client.post(partial(self._reply, message, contents, kind, said))
+            self._router.client.post(partial(self._reply, message, contents, kind, reply))
 
-    async def _done(self, message: Message, contents: AskContents, key: Hashable) -> tuple[str, bytes]:
-        tell = partial(self._tell, message, "told")
+    async def _run_ask(self, message: Message, contents: AskContents, key: Hashable) -> tuple[str, bytes]:
+        send_event = partial(self._send_event, message)
         try:
             # Within the `try`: an argument that cannot be unpickled here becomes the reply to this ask.
             args, kwargs = loads(contents.arguments)
@@ -109,48 +109,48 @@ class Answers:
                 call_id=None,
                 grace=contents.grace,
             )
-            with attach_context(contents.carried, tell, logs=False):
-                value = await self._host.answer(ask, partial(self._begin, message, contents))
+            with attach_context(contents.context, send_event, logs=False):
+                value = await self._host.answer(ask, partial(self._may_begin, message, contents))
         except KeyMovedError:  # the handler did not begin, so the asker may send the ask to the next owner
             return "moved", b""
         except Exception as error:
-            kind, said = _replies.raised(error, "process")
+            kind, reply = _replies.raised(error, "process")
         else:
-            kind, said = _replies.returned(value)
-        return _WHAT[kind], said
+            kind, reply = _replies.returned(value)
+        return _KINDS[kind], reply
 
-    async def _begin(self, message: Message, contents: AskContents) -> bool:
+    async def _may_begin(self, message: Message, contents: AskContents) -> bool:
         """Request the server's permission to begin an ask in this process; return whether the server has given it."""
         # The server allows this to one process only, and to no process after the sender has recalled the ask.
         try:
-            return await self._router.client.in_thread(partial(self._ask_to_begin, message, contents))
+            return await self._router.client.run_in_thread(partial(self._request_begin, message, contents))
         except StorageError:
             if self._router.client.is_closing:
                 raise KeyMovedError("this process has left the fleet") from None
             raise
 
-    async def _ask_to_begin(self, message: Message, contents: AskContents) -> bool:
+    async def _request_begin(self, message: Message, contents: AskContents) -> bool:
         # Noted before the server is asked: from then on it may count the ask as begun, and `free` must wait for it.
         if message.ask in self._cancels:  # otherwise it was cancelled meanwhile, and has its reply
             self._router.note_begun(contents.gate, contents.token, message.ask)
         # Repeated until answered; the server answers a repeated "begin" like the first one.
-        may_begin = await self._router.client.on_transport(
-            lambda line: line.begin(contents.gate, contents.token, message.ask)
+        may_begin = await self._router.client.request(
+            lambda connection: connection.begin(contents.gate, contents.token, message.ask)
         )
         if may_begin:
             self._router.tell(message.sender, "begun", message.ask)
         return may_begin
 
-    def _tell(self, message: Message, kind: What, said: object = None) -> None:
-        self._router.client.post(lambda: self._router.tell(message.sender, kind, message.ask, said))
+    def _send_event(self, message: Message, event: object) -> None:
+        self._router.client.post(lambda: self._router.tell(message.sender, "told", message.ask, event))
 
-    def _reply(self, message: Message, contents: AskContents, kind: Any, said: bytes) -> None:
+    def _reply(self, message: Message, contents: AskContents, kind: Any, reply: bytes) -> None:
         # Runs in the client's thread, after every "told" that the handler posted.
         self._cancels.pop(message.ask, None)
         if kind == "moved":
             self._router.client.start(partial(self._send_back, message, contents))
         else:
-            self._router.tell(message.sender, kind, message.ask, said, ends=True)
+            self._router.tell(message.sender, kind, message.ask, reply, is_last=True)
         # Last: a key is freed only after the reply to each begun ask is in the outbox.
         self._router.note_answered(contents.gate, contents.token, message.ask)
 
@@ -166,7 +166,7 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("callboard_actors.fleet")
 
-_TO_LEAVE = 5.0
+_LEAVE_TIMEOUT = 5.0
 """Seconds to wait for the last replies to be sent, and then again for the client to end."""
 
 
@@ -174,7 +174,12 @@ class Member:
     """Membership of this process in a fleet, for the actors of one kind."""
 
     def __init__(
-        self, host: FleetHost, line: Callable[[], FleetTransport], where: str, signer: Signer, **seconds: float
+        self,
+        host: FleetHost,
+        make_connection: Callable[[], FleetTransport],
+        server_address: str,
+        signer: Signer,
+        **seconds: float,
     ) -> None:
         self._signer = signer
         member = uuid4().hex[:16]  # new for each membership, so that no message for an earlier one is taken for it
@@ -182,15 +187,15 @@ class Member:
         self._router = Router(host.name, member, signer, host.lost)
         self._answers = Answers(host, self._router)
         # The asking side of `callboard.extend.Membership`.
-        self.owned, self.post, self.give_back = self._router.held, self._router.post, self._router.give_back
-        self.snapshots = KeptStates(self._router, signer)
+        self.owned, self.post, self.give_back = self._router.ownership, self._router.post, self._router.give_back
+        self.snapshots = FleetSnapshots(self._router, signer)
         # Last: the client's thread starts here, and its callbacks use the fields above.
         self._client = self._router.client = FleetClient(
             member,
-            line,
-            where,
+            make_connection,
+            server_address,
             **seconds,
-            on_mail=self._hear,
+            on_mail=self._receive,
             on_lost=self._router.lose_all,
             on_beat=self._router.note_beat,
             on_failure=self._router.fail_all,
@@ -198,30 +203,30 @@ class Member:
 
     async def leave(self) -> None:
         """Leave the fleet: refuse new asks, send the last replies, and give up all keys."""
-        self._router.is_left = True  # new asks fail from here on, while those that run may still be answered
-        with anyio.move_on_after(_TO_LEAVE):
+        self._router.has_left = True  # new asks fail from here on, while those that run may still be answered
+        with anyio.move_on_after(_LEAVE_TIMEOUT):
             # Replies that are still to be sent need the server; without it, waiting is of no use.
             while self._client.is_up and not (self._answers.is_quiet and self._router.is_quiet):
                 await anyio.sleep(0.005)
         self._client.dismiss()
-        with anyio.move_on_after(_TO_LEAVE):
+        with anyio.move_on_after(_LEAVE_TIMEOUT):
             while not self._client.has_ended:
                 await anyio.sleep(0.005)
 
-    def _hear(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         # Anyone with access to the server may have written this frame: it is unpickled only if its signature is valid.
         try:
-            message: Message = self._signer.opened(self._member, frame)
+            message: Message = self._signer.unseal(self._member, frame)
         except ForgedError as error:
-            _logger.warning("%s: %s; is its secret another one?", self._client.where, error)
+            _logger.warning("%s: %s; is its secret another one?", self._client.server_address, error)
             return
-        if message.what in ("ask", "cancel"):
-            self._answers.hear(message)
+        if message.kind in ("ask", "cancel"):
+            self._answers.receive(message)
         else:
-            self._router.hear(message)
+            self._router.receive(message)
 
 
-class KeptStates:
+class FleetSnapshots:
     """Saved states of actors at the server; only the last owner of a key may write the key's state."""
 
     def __init__(self, router: Router, signer: Signer) -> None:
@@ -231,26 +236,26 @@ class KeptStates:
     async def load(self, actor: str, key: Hashable) -> object:
         """Return the last saved state of an actor; `None` if no state was saved."""
         gate = gate_of(actor, key)
-        sealed = await self._on_transport(lambda line: line.load(gate))
-        return None if sealed is None else self._signer.opened(gate, sealed)
+        frame = await self._request(lambda connection: connection.load(gate))
+        return None if frame is None else self._signer.unseal(gate, frame)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
         """Save the state of an actor in place of the former state."""
-        gate, held = gate_of(actor, key), self._router.held(key)
-        if held is None:
-            raise self._not_kept(actor, key, "this process owns its key no more")
+        gate, ownership = gate_of(actor, key), self._router.ownership(key)
+        if ownership is None:
+            raise self._save_error(actor, key, "this process owns its key no more")
         # The server compares tokens: a write that was under way while the lease ended is refused there.
-        sealed = self._signer.sealed(gate, snapshot)
-        if not await self._on_transport(lambda line: line.save(gate, held.token, sealed)):
-            self._router.lose(key, held, "another process owns its key now")
-            raise self._not_kept(actor, key, "another process owns its key now")
+        frame = self._signer.seal(gate, snapshot)
+        if not await self._request(lambda connection: connection.save(gate, ownership.token, frame)):
+            self._router.lose(key, ownership, "another process owns its key now")
+            raise self._save_error(actor, key, "another process owns its key now")
 
-    def _not_kept(self, actor: str, key: Hashable, reason: str) -> StorageError:
-        return StorageError(self._router.client.where, f"keeps no state of {actor}[{key!r}]: {reason}.")
+    def _save_error(self, actor: str, key: Hashable, reason: str) -> StorageError:
+        return StorageError(self._router.client.server_address, f"keeps no state of {actor}[{key!r}]: {reason}.")
 
-    def _on_transport(self, work: Callable[[FleetTransport], Awaitable[T]]) -> Awaitable[T]:
+    def _request(self, operation: Callable[[FleetTransport], Awaitable[T]]) -> Awaitable[T]:
         # In the client's thread, because only that thread may use the connection.
-        return self._router.client.in_thread(partial(self._router.client.on_transport, work))
+        return self._router.client.run_in_thread(partial(self._router.client.request, operation))
 
 
 # The store.
@@ -273,12 +278,12 @@ class FleetStore(ServerStore):
         patience: float | None = 30.0,
     ) -> None:
         super().__init__(url, prefix)
-        check_seconds(self._whose, [("lease", lease, SHORTEST)], _LONGEST)
+        check_seconds(self._store_name, [("lease", lease, SHORTEST)], _LONGEST)
         if patience is not None:
-            check_seconds(self._whose, [("patience", patience, 0.0)], _LONGEST)
-        self._secret = _secret(self._whose, secret)
+            check_seconds(self._store_name, [("patience", patience, 0.0)], _LONGEST)
+        self._secret = _secret(self._store_name, secret)
         # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
-        self._common = Common(lease=round(lease * 1e6), seal=fingerprint(self._secret))
+        self._common = Common(lease=round(lease * 1e6), fingerprint=fingerprint(self._secret))
         self._settings = (self._common,)
         self._lease, self._patience = lease, math.inf if patience is None else patience
 
@@ -296,17 +301,19 @@ class FleetStore(ServerStore):
         """Make this process a member of the fleet, for the actors of one kind; return at once."""
         # The actor's name is part of what is signed: a message for one kind of actors is invalid for another.
         signer = Signer(self._secret, f"{self._prefix}/{host.name}")
-        return Member(host, self._line(), self._where, signer, lease=self._lease, patience=self._patience)
+        return Member(
+            host, self._connection_factory(), self._server_address, signer, lease=self._lease, patience=self._patience
+        )
 
 
-def _secret(whose: str, secret: object) -> bytes:
+def _secret(store_name: str, secret: object) -> bytes:
     if secret is None:
         secret = os.environ.get(VARIABLE, "")
         if not secret:
             raise ValueError(
-                f"{whose} has no secret: give it secret=..., or set {VARIABLE}, to the same in all processes: "
+                f"{store_name} has no secret: give it secret=..., or set {VARIABLE}, to the same in all processes: "
                 "what they send each other is signed with it"
             )
     if not isinstance(secret, (str, bytes)):
-        raise TypeError(f"{whose}(secret=...) is a text or bytes, got one of type {type(secret).__qualname__}")
-    return checked(secret.encode() if isinstance(secret, str) else secret, f"{whose}(secret=...)")
+        raise TypeError(f"{store_name}(secret=...) is a text or bytes, got one of type {type(secret).__qualname__}")
+    return checked(secret.encode() if isinstance(secret, str) else secret, f"{store_name}(secret=...)")

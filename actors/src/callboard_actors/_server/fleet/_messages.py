@@ -11,16 +11,16 @@ from callboard_actors._util._secret import mac
 _SEAL = 32
 """Bytes of an HMAC-SHA256 signature."""
 
-What = Literal["ask", "begun", "told", "cancel", "value", "raised", "lost", "moved", "cancelled", "unknown"]
+MessageKind = Literal["ask", "begun", "told", "cancel", "value", "raised", "lost", "moved", "cancelled", "unknown"]
 
 
 class Message(NamedTuple):
     """Message from one fleet member to another about one ask, which is a call of a keyed actor."""
 
-    what: What
+    kind: MessageKind
     sender: str
     ask: str
-    said: Any = None
+    payload: Any = None
 
 
 class AskContents(NamedTuple):
@@ -34,7 +34,7 @@ class AskContents(NamedTuple):
     handler: str
     title: str
     grace: float
-    carried: dict[str, Any]
+    context: dict[str, Any]
     arguments: bytes
 
 
@@ -48,13 +48,13 @@ class Signer:
     def __init__(self, secret: bytes, fleet: str) -> None:
         self._key = mac(secret, f"callboard fleet {fleet}".encode())
 
-    def sealed(self, address: str, value: object) -> bytes:
+    def seal(self, address: str, value: object) -> bytes:
         """Pickle and sign a value; `address` is the id of the receiving member, or the key's name for a saved state."""
         body = dumps(value)
         return self._mac(address, body) + body
 
-    def opened(self, address: str, frame: bytes) -> Any:
-        """Unpickle a value that `sealed()` signed for `address`; raise ForgedError if the signature is invalid."""
+    def unseal(self, address: str, frame: bytes) -> Any:
+        """Unpickle a value that `seal()` signed for `address`; raise ForgedError if the signature is invalid."""
         # Verified before `loads`: unpickling bytes of an attacker would run their code.
         seal, body = frame[:_SEAL], frame[_SEAL:]
         if not hmac.compare_digest(seal, self._mac(address, body)):  # in constant time
@@ -90,8 +90,8 @@ def arguments_of(ask: FleetAsk) -> bytes:
         return dumps((ask.args, dict(ask.kwargs)))
     except Exception as error:
         # The pickler does not say which argument failed, so each is tried alone.
-        named = [(f"argument {position}", value) for position, value in enumerate(ask.args, 1)]
-        for name, value in [*named, *((f"argument {name}", value) for name, value in ask.kwargs.items())]:
+        positional = [(f"argument {position}", value) for position, value in enumerate(ask.args, 1)]
+        for name, value in [*positional, *((f"argument {name}", value) for name, value in ask.kwargs.items())]:
             try:
                 dumps(value)
             except Exception as cause:

@@ -1,6 +1,6 @@
 """Router of a fleet member: sends each ask (call of a keyed actor) to the process that owns the key.
 
-Other threads may call `post`, `give_back`, `held`, `route` and `lose`. Everything else runs in the client's thread.
+Other threads may call `post`, `give_back`, `ownership`, `route` and `lose`. All else runs in the client's thread.
 """
 
 import asyncio
@@ -18,12 +18,20 @@ from callboard.extend import Body, FleetAsk, dispatch_event, inject_context, wak
 from callboard_actors._engine._codec import opened
 from callboard_actors._engine._frames import Kind
 from callboard_actors._server.fleet._client import Address, FleetClient, FleetTransport
-from callboard_actors._server.fleet._messages import AskContents, Message, Signer, What, arguments_of, gate_of, key_of
+from callboard_actors._server.fleet._messages import (
+    AskContents,
+    Message,
+    MessageKind,
+    Signer,
+    arguments_of,
+    gate_of,
+    key_of,
+)
 
 # Asks and routes.
 
 _KINDS = {"value": Kind.VALUE, "raised": Kind.RAISED, "lost": Kind.LOST}
-_TO_HEAR = 1.0
+_CANCEL_TIMEOUT = 1.0
 """Seconds, in addition to its grace, that a cancelled ask waits for the message that its handler has ended."""
 
 # queued -> sent -> done: at another process. queued -> here -> taken: in this one. sent -> queued: after a recall.
@@ -37,10 +45,10 @@ class RoutedAsk:
     """
 
     def __init__(
-        self, ask: FleetAsk, withdraw: "Callable[[RoutedAsk], object]", on_taken: "Callable[[RoutedAsk], object]"
+        self, ask: FleetAsk, withdraw: "Callable[[RoutedAsk], object]", on_release: "Callable[[RoutedAsk], object]"
     ) -> None:
         self.ask = ask
-        self.carried = inject_context()  # the context of the asking task, so read in that task
+        self.context = inject_context()  # the context of the asking task, so read in that task
         self.state: State = "queued"
         self.id = ""
         """Id of the last attempt to send the ask."""
@@ -50,33 +58,33 @@ class RoutedAsk:
         self.order = 0
         """Number of the ask in the order of all asks of this process."""
         self._withdraw = withdraw  # any thread may call it
-        self._on_taken = on_taken
-        # From here on: written in the client's thread, read in the asking task after a wake-up by `_news`.
-        self._words = deque[Any]()
+        self._on_release = on_release
+        # From here on: written in the client's thread, read in the asking task after a wake-up by `_change`.
+        self._events = deque[Any]()
         self._reply: tuple[str, bytes] | None = None
-        self._failed: Exception | None = None
-        self._news = wakeup()
+        self._error: Exception | None = None
+        self._change = wakeup()
 
     def grant(self) -> None:
         """Let the ask run in this process, which owns the key."""
         self.state = "here"
-        self._news.set()
+        self._change.set()
 
-    def say(self, word: object) -> None:
+    def add_event(self, event: object) -> None:
         """Pass an event of the running handler to the waiting task; `None` means that the handler has begun."""
-        self._words.append(word)
-        self._news.set()
+        self._events.append(event)
+        self._change.set()
 
     def settle(self, kind: str, reply: bytes) -> None:
         """Finish the ask with the reply of the key's owner."""
         # The reply is set before `set`, which wakes the task that reads it.
         self._reply, self.state = (kind, reply), "done"
-        self._news.set()
+        self._change.set()
 
     def fail(self, error: Exception) -> None:
         """Finish the ask with an error that arose in this process."""
-        self._failed, self.state = error, "done"
-        self._news.set()
+        self._error, self.state = error, "done"
+        self._change.set()
 
     async def is_here(self) -> bool:
         """Wait until the ask may run in this process, or has an outcome; return whether it may run in this process."""
@@ -86,35 +94,35 @@ class RoutedAsk:
             # Also if the ask has begun: its handler must have ended before the cancelled caller goes on.
             self._withdraw(self)
             # The outcome is dropped: the caller gets the error that ended the wait.
-            with anyio.move_on_after(self.ask.grace + _TO_HEAR, shield=True), suppress(Exception):
+            with anyio.move_on_after(self.ask.grace + _CANCEL_TIMEOUT, shield=True), suppress(Exception):
                 await self._until_settled()
             # If the grant came meanwhile: the router waits for this call before it goes on with the key's queue.
-            self.taken()
+            self.release_turn()
             raise
-        if self._failed is not None:
-            raise self._failed
+        if self._error is not None:
+            raise self._error
         return self.state != "done"
 
     async def _until_settled(self) -> None:
         while True:
             # Before state and words are read: the client's thread changes them, and then sets the wake-up.
-            news = self._news = wakeup()
+            change = self._change = wakeup()
             # Events first: the owner sent them before the outcome.
-            while self._words:
-                word = self._words.popleft()
-                if word is not None:
-                    dispatch_event(word)
+            while self._events:
+                event = self._events.popleft()
+                if event is not None:
+                    dispatch_event(event)
                 elif self.ask.on_begin is not None:
                     self.ask.on_begin()
             if self.state not in ("queued", "sent"):
                 return
-            await news.wait()
+            await change.wait()
 
-    def taken(self) -> None:
+    def release_turn(self) -> None:
         """Let the router handle the key's next ask: this ask is in the actor's mailbox now, or never will be."""
         if self.state == "here":
             self.state = "taken"
-            self._on_taken(self)
+            self._on_release(self)
 
     def outcome(self) -> Any:
         """Return the result, or raise the exception, that another process has sent for the ask; see `Delivery`."""
@@ -124,7 +132,7 @@ class RoutedAsk:
         return opened(_KINDS[kind], reply, body, output="")
 
 
-class HeldKey:
+class KeyOwnership:
     """Ownership of a key by this process, an implementation of `callboard.extend.Ownership`."""
 
     __slots__ = ("_is_over", "_is_safe", "token")
@@ -146,13 +154,13 @@ class HeldKey:
 class Route:
     """Route of this process's asks to the owner of one key: the owner (if known), the queued and the sent asks.
 
-    `held`, `queue`, `is_unwanted` and `is_busy` change under the router's lock; the rest in the client's thread.
+    `ownership`, `queue`, `is_unwanted` and `is_busy` change under the router's lock; the rest in the client's thread.
     """
 
     def __init__(self, key: Hashable, gate: str) -> None:
         self.key = key
         self.gate = gate
-        self.held: HeldKey | None = None
+        self.ownership: KeyOwnership | None = None
         """This process's ownership of the key; `None` if it does not own the key."""
         # May be out of date: the server checks it when an ask is sent.
         self.owner: Address | None = None
@@ -160,7 +168,7 @@ class Route:
         self.queue = deque[RoutedAsk]()
         """Asks that wait to be sent to the owner, or to run in this process."""
         # A dict keeps insertion order, in which recalled asks are looked at.
-        self.sent: dict[str, RoutedAsk] = {}
+        self.sent_asks: dict[str, RoutedAsk] = {}
         """Asks that were sent and have no reply yet, by id, in the order of sending."""
         self.is_suspect = False
         """True if the owner may be gone, so that sent asks must be recalled."""
@@ -174,18 +182,18 @@ class Route:
     @property
     def is_idle(self) -> bool:
         """Return whether the route can be dropped, because it has no asks and no ownership."""
-        return not (self.held or self.queue or self.sent or self.is_busy)
+        return not (self.ownership or self.queue or self.sent_asks or self.is_busy)
 
 
 # The router.
 
-_MOST_IDLE = 1_000
+_MAX_ROUTES = 1_000
 """Number of keys without asks for which the known owner is remembered."""
 _PAUSE = 0.02
 """Seconds to wait after an owner has sent an ask back, before the ask is sent again."""
-_LOOK = 0.005
+_CHECK_INTERVAL = 0.005
 """Seconds between two checks for replies that are still to be sent."""
-_DEAD = "the process that owned its key died, or stood still for too long"
+_OWNER_DIED = "the process that owned its key died, or stood still for too long"
 
 
 class Router:
@@ -195,53 +203,53 @@ class Router:
         self.client: FleetClient
         self._name, self._member, self._signer = name, member, signer
         self._on_lost = on_lost
-        # Guards `_routes` and, of each route, `held`, `queue`, `is_unwanted` and `is_busy`. Never held across an await.
+        # Guards `_routes` and, of each route, `ownership`, `queue`, `is_unwanted`, `is_busy`. Not held over an await.
         self._lock = threading.Lock()
         self._routes: dict[Hashable, Route] = {}
-        self._orders, self._ids = count(1), count(1)
+        self._ask_numbers, self._ids = count(1), count(1)
         # Number of asks sent to each member. The server ignores an ask with a number that it has had, so repeating a
         # send is harmless.
         self._numbers: dict[str, int] = {}
         # By receiver. Sends to one owner must not overtake each other; see `_send`.
         self._turns: dict[str, asyncio.Lock] = {}
         # Sent asks without an outcome, by id. A message about any other id is late, and is ignored.
-        self._sent: dict[str, tuple[Route, RoutedAsk]] = {}
+        self._sent_asks: dict[str, tuple[Route, RoutedAsk]] = {}
         # Messages that the server does not have yet, in the order of `tell`.
         self._outbox: list[tuple[str, bytes, str]] = []
         # Number of messages put into the outbox so far, and number of those that the server has.
-        self._written = self._told = 0
+        self._outbox_count = self._sent_count = 0
         # By key and token: asks of other processes that have begun here and have no reply in the outbox.
         self._unanswered: dict[tuple[str, int], set[str]] = {}
         self._is_posting = False  # at most one task sends from the outbox, which keeps the order
-        self._is_looking = False  # at most one task checks the owners of sent asks
+        self._is_checking_owners = False  # at most one task checks the owners of sent asks
         # Asks that were granted here, until they are in the actor's mailbox.
         self._grants: dict[RoutedAsk, asyncio.Event] = {}
         # Set by `Member.leave`: new asks fail.
-        self.is_left = False
+        self.has_left = False
 
     def post(self, ask: FleetAsk) -> RoutedAsk:
         """Queue an ask for the owner of its key, and return the ask as a `RoutedAsk`."""
-        posted = RoutedAsk(ask, self._withdraw, self._note_taken)
+        posted = RoutedAsk(ask, self._withdraw, self._release_turn)
         with self._lock:
-            if self.is_left:
+            if self.has_left:
                 raise ActorGoneError(ask.title, ask.call_id, "its process is leaving the fleet, or has left it")
             route = self._route(ask.key)
-            posted.order = next(self._orders)
-            held = route.held
+            posted.order = next(self._ask_numbers)
+            ownership = route.ownership
             # Fast path without the client's thread. Not while the route is busy: an earlier ask may be on its way here.
-            if held is not None and held.is_current and not route.is_busy:
+            if ownership is not None and ownership.is_current and not route.is_busy:
                 posted.state = "taken"
                 return posted
             route.queue.append(posted)
-        self.client.post(lambda: self.see_to(route))
+        self.client.post(lambda: self.process_queue(route))
         return posted
 
     def _route(self, key: Hashable) -> Route:
         route = self._routes.get(key)
         if route is None:
             # Only idle routes are dropped: they know an owner at most, and the server knows it, too.
-            if len(self._routes) > _MOST_IDLE:
-                self._routes = {other_key: other for other_key, other in self._routes.items() if not other.is_idle}
+            if len(self._routes) > _MAX_ROUTES:
+                self._routes = {busy_key: busy for busy_key, busy in self._routes.items() if not busy.is_idle}
             route = self._routes[key] = Route(key, gate_of(self._name, key))
         return route
 
@@ -250,26 +258,26 @@ class Router:
         with self._lock:
             return self._route(key)
 
-    def held(self, key: Hashable) -> HeldKey | None:
+    def ownership(self, key: Hashable) -> KeyOwnership | None:
         """Return this process's ownership of a key, or `None` without ownership; may be called from any thread."""
         route = self._routes.get(key)
-        held = None if route is None else route.held
-        return held if held is not None and held.is_current else None
+        ownership = None if route is None else route.ownership
+        return ownership if ownership is not None and ownership.is_current else None
 
     def give_back(self, key: Hashable) -> None:
         """Give up a key, so that another process may own it; may be called from any thread."""
         with self._lock:
             route = self._routes.get(key)
-            if route is None or route.held is None:
+            if route is None or route.ownership is None:
                 return
-            # An ask may be about to be granted here under this ownership; `_see_to` gives the key up if none is.
+            # An ask may be about to be granted here under this ownership; `_process_queue` gives the key up if none is.
             if route.is_busy:
                 route.is_unwanted = True
                 return
-            held, route.held = route.held, None
+            ownership, route.ownership = route.ownership, None
             # Before the server hears of it: from here on, no handler or save under this token is allowed.
-            held.end()
-        self.client.post(lambda: self.client.start(lambda: self.free(route.gate, held.token)))
+            ownership.end()
+        self.client.post(lambda: self.client.start(lambda: self.free(route.gate, ownership.token)))
 
     def note_begun(self, gate: str, token: int, ask: str) -> None:
         """Record that this process begins to run an ask of another process; runs in the client's thread."""
@@ -286,28 +294,28 @@ class Router:
         """Wait until the server has the replies to all asks of a key that have begun here, then give up the key."""
         # An asker that finds its key without this owner counts an ask without a reply as unknown.
         while (gate, token) in self._unanswered:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
         # Now every reply is in the outbox; wait until the server has all that was written up to here.
-        written = self._written
-        while self._told < written:
-            await asyncio.sleep(_LOOK)
-        await self.client.on_transport(lambda line: line.give_back(gate, token))
+        outbox_count = self._outbox_count
+        while self._sent_count < outbox_count:
+            await asyncio.sleep(_CHECK_INTERVAL)
+        await self.client.request(lambda connection: connection.give_back(gate, token))
 
     def lose_all(self, reason: str) -> None:
         """Give up all keys that this process owns, because another process may own them."""
         for route in list(self._routes.values()):
-            if route.held is not None:
-                self.lose(route.key, route.held, reason)
+            if route.ownership is not None:
+                self.lose(route.key, route.ownership, reason)
 
-    def lose(self, key: Hashable, held: HeldKey, reason: str) -> None:
+    def lose(self, key: Hashable, ownership: KeyOwnership, reason: str) -> None:
         """Give up a key because another process may own it; may be called from any thread."""
         # First, and without the lock: `is_current` is False before the actor hears of the loss.
-        held.end()
+        ownership.end()
         with self._lock:
             route = self._route(key)
             # The key may have been acquired again meanwhile, under a new token.
-            if route.held is held:
-                route.held = None
+            if route.ownership is ownership:
+                route.ownership = None
         self._on_lost(key, reason)
 
     def fail_all(self, error: StorageError) -> None:
@@ -317,34 +325,34 @@ class Router:
             for route in self._routes.values():
                 route.queue.clear()
             # Otherwise a sent ask keeps waiting: it may have begun, and its reply may still come.
-            if self.is_left:
-                waiting += [routed for _, routed in self._sent.values()]
+            if self.has_left:
+                waiting += [routed for _, routed in self._sent_asks.values()]
         for routed in waiting:
             # An exception of its own for each ask: tracebacks of several tasks must not mix in one object.
             routed.fail(StorageError(error.where, error.reason))
 
-    def see_to(self, route: Route) -> None:
+    def process_queue(self, route: Route) -> None:
         """Start the task that processes the queued asks (actor calls) of one key, unless it runs already."""
         with self._lock:
             if route.is_busy or not (route.queue or route.is_suspect):
                 return
             # At most one task processes a route, so the asks of one key are sent or granted in their order.
             route.is_busy = True
-        self.client.start(lambda: self._see_to(route))
+        self.client.start(lambda: self._process_queue(route))
 
-    async def _see_to(self, route: Route) -> None:
+    async def _process_queue(self, route: Route) -> None:
         try:
-            while (ask := self._next(route)) is not None or route.is_suspect:
+            while (ask := self._first_queued(route)) is not None or route.is_suspect:
                 # The owner draining or losing the key needs a moment; without a pause, asker and owner would spin.
                 if route.is_sent_back:
                     route.is_sent_back = False
                     await asyncio.sleep(_PAUSE)
                 # Before any ask is sent to the next owner: asks that did not begin go first, in their original order.
                 elif route.is_suspect:
-                    await self._take_back(route)
+                    await self._recall_asks(route)
                 elif ask is None:
                     pass
-                elif route.held is not None and route.held.is_current:
+                elif route.ownership is not None and route.ownership.is_current:
                     await self._grant(route, ask)
                 elif route.owner is not None:
                     await self._send(route, route.owner, ask)
@@ -359,15 +367,15 @@ class Router:
                 is_unwanted, route.is_unwanted = route.is_unwanted and not route.queue, False
             if is_unwanted:
                 self.give_back(route.key)
-            self.see_to(route)  # an ask may have been queued after the last look and before `is_busy` was reset
+            self.process_queue(route)  # an ask may have been queued after the last check and before `is_busy` was reset
 
-    def _next(self, route: Route) -> RoutedAsk | None:
+    def _first_queued(self, route: Route) -> RoutedAsk | None:
         with self._lock:
             return route.queue[0] if route.queue else None
 
     async def _grant(self, route: Route, ask: RoutedAsk) -> None:
         # Registered before the grant: the waiting task may answer in its thread at once.
-        taken = self._grants[ask] = asyncio.Event()
+        handover = self._grants[ask] = asyncio.Event()
         with self._lock:
             if ask not in route.queue:
                 return  # cancelled meanwhile
@@ -375,25 +383,25 @@ class Router:
             route.is_unwanted = False
         ask.grant()
         # The next ask follows only when this one is in the actor's mailbox, which keeps the order of asks.
-        await taken.wait()
+        await handover.wait()
 
-    def _note_taken(self, ask: RoutedAsk) -> None:
+    def _release_turn(self, ask: RoutedAsk) -> None:
         self.client.post(lambda: self._free_turn(ask))
 
     def _free_turn(self, ask: RoutedAsk) -> None:
-        if (taken := self._grants.pop(ask, None)) is not None:
-            taken.set()
+        if (handover := self._grants.pop(ask, None)) is not None:
+            handover.set()
 
     async def _find_owner(self, route: Route) -> None:
         # Read before the request: if all keys are lost while it is under way, the answer belongs to the old era.
         era = self.client.lease.era
-        answer = await self.client.on_transport(lambda line: line.own(route.gate))
+        answer = await self.client.request(lambda connection: connection.own(route.gate))
         if answer.owner == self._member:
-            held = HeldKey(answer.token, lambda: self.client.lease.is_safe(era))
+            ownership = KeyOwnership(answer.token, lambda: self.client.lease.is_safe(era))
             with self._lock:
-                route.held = held if held.is_current else None
+                route.ownership = ownership if ownership.is_current else None
             # The lease was lost meanwhile; try again as soon as this process may be a member again.
-            if route.held is None:
+            if route.ownership is None:
                 await asyncio.sleep(_PAUSE)
         elif answer.owner:
             route.owner = Address(gate=route.gate, owner=answer.owner, token=answer.token)
@@ -408,12 +416,12 @@ class Router:
             try:
                 key, arguments = key_of(ask), arguments_of(ask)
             except TypeError as error:
-                self._drop(route, routed)
+                self._remove_queued(route, routed)
                 routed.fail(error)
                 return
             number = self._numbers[to.owner] = self._numbers.get(to.owner, 0) + 1
             contents = AskContents(
-                to.gate, to.token, number, key, ask.handler, ask.title, ask.grace, routed.carried, arguments
+                to.gate, to.token, number, key, ask.handler, ask.title, ask.grace, routed.context, arguments
             )
             frame = self.frame(to.owner, "ask", routed.id, contents)
             with self._lock:
@@ -421,46 +429,48 @@ class Router:
                     return  # cancelled meanwhile
                 route.queue.remove(routed)
                 routed.state, routed.sent_to, routed.is_delivered = "sent", to, False
-                route.sent[routed.id] = routed
+                route.sent_asks[routed.id] = routed
                 # Noted before it is sent: the reply may arrive before `send` returns.
-                self._sent[routed.id] = route, routed
-            tries = list[FleetTransport]()
+                self._sent_asks[routed.id] = route, routed
+            connections = list[FleetTransport]()
 
-            def send(line: FleetTransport) -> Awaitable[bool]:
-                tries.append(line)  # `on_transport` repeats the request on another connection if its answer was lost
-                return line.send(to, number, routed.id, frame)
+            def send(connection: FleetTransport) -> Awaitable[bool]:
+                connections.append(
+                    connection
+                )  # `request` repeats the request on another connection if its answer was lost
+                return connection.send(to, number, routed.id, frame)
 
-            if await self.client.on_transport(send):
+            if await self.client.request(send):
                 routed.is_delivered = True
                 # Withdrawn while the send was under way: a "cancel" before the ask would have been ignored.
                 if routed.is_withdrawn:
                     self.tell(to.owner, "cancel", routed.id)
             else:
                 # Refused at the first try: the owner never had the ask. After a repetition, only a recall can tell.
-                if len(tries) == 1:
-                    self._queue_again(route, [routed.id])
+                if len(connections) == 1:
+                    self._requeue(route, [routed.id])
                 self._suspect(route)
 
     def _suspect(self, route: Route) -> None:
         route.is_suspect, route.owner = True, None
 
-    async def _take_back(self, route: Route) -> None:
+    async def _recall_asks(self, route: Route) -> None:
         """Recall the sent asks that have not begun, and queue them for the next owner of the key."""
         # Before the awaits: a new suspicion while asks are recalled must not be lost.
         route.is_suspect = False
-        again = [routed.id for routed in list(route.sent.values()) if await self._is_recalled(routed)]
-        self._queue_again(route, again)
+        recalled_ids = [routed.id for routed in list(route.sent_asks.values()) if await self._recall(routed)]
+        self._requeue(route, recalled_ids)
 
-    async def _is_recalled(self, routed: RoutedAsk) -> bool:
+    async def _recall(self, routed: RoutedAsk) -> bool:
         ask, to = routed.id, routed.sent_to
         assert to is not None
         # If the ask may have begun, the server puts this into the own mail, behind any reply: it becomes "unknown".
         marker = self.frame(self._member, "unknown", ask)
-        return await self.client.on_transport(lambda line: line.recall(to.owner, ask, marker))
+        return await self.client.request(lambda connection: connection.recall(to.owner, ask, marker))
 
-    def _queue_again(self, route: Route, sent: Sequence[str]) -> None:
+    def _requeue(self, route: Route, ask_ids: Sequence[str]) -> None:
         # Forgotten first: a late "moved" or reply under the old id finds nothing.
-        asks = [entry[1] for ask in sent if (entry := self._forget(ask)) is not None]
+        asks = [entry[1] for ask in ask_ids if (entry := self._remove_sent(ask)) is not None]
         with self._lock:
             for routed in asks:
                 if not routed.is_withdrawn:
@@ -470,81 +480,81 @@ class Router:
             route.queue = deque(sorted(route.queue, key=lambda routed: routed.order))
         for routed in asks:
             if routed.is_withdrawn:
-                routed.fail(_ended(routed))
+                routed.fail(_withdrawn_error(routed))
 
     def note_beat(self) -> None:
         """Start to check whether the receivers of sent asks still own the keys; called after each heartbeat."""
         # Do nothing if the last check is still running.
-        if not self._is_looking:
-            self._is_looking = True
-            self.client.start(self._look_after_sent)
+        if not self._is_checking_owners:
+            self._is_checking_owners = True
+            self.client.start(self._check_owners)
 
-    async def _look_after_sent(self) -> None:
+    async def _check_owners(self) -> None:
         try:
             with self._lock:
-                routes = [route for route in self._routes.values() if route.sent]
+                routes = [route for route in self._routes.values() if route.sent_asks]
             # One question for each route and owner, however many asks were sent.
             addresses = [
-                (route, to) for route in routes for to in {routed.sent_to for routed in route.sent.values()} if to
+                (route, to) for route in routes for to in {routed.sent_to for routed in route.sent_asks.values()} if to
             ]
             answers = (
-                await self.client.on_transport(lambda line: line.still([to for _, to in addresses]))
+                await self.client.request(lambda connection: connection.are_owners([to for _, to in addresses]))
                 if addresses
                 else []
             )
             for (route, to), is_still in zip(addresses, answers, strict=True):
                 # Asks may have moved to another member while the question was on its way.
-                if not is_still and any(routed.sent_to == to for routed in route.sent.values()):
+                if not is_still and any(routed.sent_to == to for routed in route.sent_asks.values()):
                     self._suspect(route)
-                    self.see_to(route)
+                    self.process_queue(route)
         except StorageError as error:
             self.fail_all(error)
         finally:
-            self._is_looking = False
+            self._is_checking_owners = False
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Handle a message of another member about an ask (actor call) that this process has sent."""
-        entry = self._sent.get(message.ask)
+        entry = self._sent_asks.get(message.ask)
         if entry is None:
             return  # late: the ask has had its outcome
         route, routed = entry
-        if message.what == "begun":
-            routed.say(None)
-        elif message.what == "told":
-            routed.say(message.said)
-        elif message.what == "moved":
-            self._queue_again(route, [message.ask])
+        if message.kind == "begun":
+            routed.add_event(None)
+        elif message.kind == "told":
+            routed.add_event(message.payload)
+        elif message.kind == "moved":
+            self._requeue(route, [message.ask])
             route.is_sent_back = True
             self._suspect(route)
-            self.see_to(route)
+            self.process_queue(route)
         else:
             # Before the outcome is given, so that nothing can give a second one.
-            self._forget(message.ask)
+            self._remove_sent(message.ask)
             # "cancelled" without a request from here: the owner's side ended the handler, such as when it lost the key.
-            if message.what == "cancelled" and routed.is_withdrawn:
-                routed.fail(_ended(routed))
-            elif message.what in ("unknown", "cancelled"):
-                routed.fail(ActorDiedError(routed.ask.title, routed.ask.call_id, _DEAD))
+            if message.kind == "cancelled" and routed.is_withdrawn:
+                routed.fail(_withdrawn_error(routed))
+            elif message.kind in ("unknown", "cancelled"):
+                routed.fail(ActorDiedError(routed.ask.title, routed.ask.call_id, _OWNER_DIED))
             else:
-                routed.settle(message.what, message.said)
+                routed.settle(message.kind, message.payload)
 
     def _withdraw(self, ask: RoutedAsk) -> None:
-        if not self.client.post(lambda: self._end_withdrawn(ask)):
-            ask.fail(_ended(ask))
+        if not self.client.post(lambda: self._cancel_withdrawn(ask)):
+            ask.fail(_withdrawn_error(ask))
 
-    def _end_withdrawn(self, ask: RoutedAsk) -> None:
+    def _cancel_withdrawn(self, ask: RoutedAsk) -> None:
         ask.is_withdrawn = True
         route = self.route(ask.ask.key)
-        if self._drop(route, ask):
-            ask.fail(_ended(ask))
+        if self._remove_queued(route, ask):
+            ask.fail(_withdrawn_error(ask))
         # An ask that is not delivered yet is cancelled by `_send` when it is.
-        elif ask.id in self._sent and ask.sent_to is not None and ask.is_delivered:
+        elif ask.id in self._sent_asks and ask.sent_to is not None and ask.is_delivered:
             self.tell(ask.sent_to.owner, "cancel", ask.id)
 
-    def tell(self, to: str, kind: What, ask: str, said: object = None, *, ends: bool = False) -> None:
+    def tell(self, to: str, kind: MessageKind, ask: str, payload: object = None, *, is_last: bool = False) -> None:
         """Queue a message to another member; queued messages are sent in FIFO order. Called in the client's thread."""
-        self._outbox.append((to, self.frame(to, kind, ask, said), ask if ends else ""))
-        self._written += 1
+        self._outbox.append((to, self.frame(to, kind, ask, payload), ask if is_last else ""))
+        self._outbox_count += 1
         if not self._is_posting:
             self._is_posting = True
             self.client.start(self._empty_outbox)
@@ -554,10 +564,10 @@ class Router:
             while self._outbox:
                 messages = list(self._outbox)
                 # A broken connection repeats the batch. A receiver ignores a repeated reply: the ask has its outcome.
-                await self.client.on_transport(lambda line: line.tell(messages))  # noqa: B023 (awaited at once)
+                await self.client.request(lambda connection: connection.tell(messages))  # noqa: B023 (awaited at once)
                 # Not all of it: `tell` may have added messages during the await.
                 del self._outbox[: len(messages)]
-                self._told += len(messages)
+                self._sent_count += len(messages)
         finally:
             self._is_posting = False
 
@@ -566,23 +576,23 @@ class Router:
         """Return whether the server has received all messages of this member."""
         return not self._outbox
 
-    def frame(self, to: str, kind: What, ask: str, said: object = None) -> bytes:
+    def frame(self, to: str, kind: MessageKind, ask: str, payload: object = None) -> bytes:
         """Return the signed bytes of a message to another member."""
-        return self._signer.sealed(to, Message(kind, self._member, ask, said))
+        return self._signer.seal(to, Message(kind, self._member, ask, payload))
 
-    def _drop(self, route: Route, ask: RoutedAsk) -> bool:
+    def _remove_queued(self, route: Route, ask: RoutedAsk) -> bool:
         with self._lock:
             if ask not in route.queue:
                 return False
             route.queue.remove(ask)
             return True
 
-    def _forget(self, ask: str) -> tuple[Route, RoutedAsk] | None:
-        entry = self._sent.pop(ask, None)
+    def _remove_sent(self, ask: str) -> tuple[Route, RoutedAsk] | None:
+        entry = self._sent_asks.pop(ask, None)
         if entry is not None:
-            entry[0].sent.pop(ask, None)
+            entry[0].sent_asks.pop(ask, None)
         return entry
 
 
-def _ended(ask: RoutedAsk) -> ActorGoneError:
+def _withdrawn_error(ask: RoutedAsk) -> ActorGoneError:
     return ActorGoneError(ask.ask.title, ask.ask.call_id, "nobody waits for it")
