@@ -20,7 +20,7 @@ from pydantic.v1 import BaseModel as BaseModelV1
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.guards import RepairArguments
-from callboard.guards._repair._repair_arguments import UNREADABLE, Repair, Repaired, read, repair, the_one
+from callboard.guards._repair._repair_arguments import UNREADABLE, Repair, Repaired, find_only_match, read, repair
 from callboard.guards._repair._schema import Contract, contract_of
 from callboard.testing import tool_call
 from tests.helpers import examples, make
@@ -757,7 +757,7 @@ def test_no_schema_breaks_the_search(schema: dict[str, Any], args: dict[str, Any
     ],
 )
 def test_a_word_stands_for_one_choice_or_for_none(word: str, choices: list[str], expected: str | None) -> None:
-    assert the_one(word, choices) == expected
+    assert find_only_match(word, choices) == expected
 
 
 def test_names_may_follow_a_pattern() -> None:

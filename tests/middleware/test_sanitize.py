@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from callboard import CallEvent, CallsInterrupted, ToolNode, observe
 from callboard.guards import PathIn, Results, Sanitize, Text, Url
 from callboard.guards._sanitize._paths import is_below
-from callboard.guards._sanitize._text import RefusedError, shortened, strip_invisible
+from callboard.guards._sanitize._text import RefusedError, shorten, strip_invisible
 from callboard.testing import Recorder, tool_call
 from tests.helpers import examples, make
 
@@ -465,7 +465,7 @@ def test_a_joiner_that_normalising_leaves_alone_goes_too() -> None:
 
 @given(text=st.text(max_size=300), most=st.integers(0, 300), more=st.integers(0, 10**6))
 def test_a_shortened_text_says_how_much_is_missing(text: str, most: int, more: int) -> None:
-    short = shortened(text, most, more)
+    short = shorten(text, most, more)
     assert len(short) <= max(most, 0)
     if most >= 60 and (len(text) > most or more):
         kept, number = re.fullmatch(r"(.*)\n\[\.\.\. ([\d,]+) more characters left out\]", short, re.DOTALL).groups()

@@ -34,10 +34,10 @@ def kill_actor(reference: object, reason: str = "it was killed by a test") -> No
     Raises:
         RuntimeError: if the actor is not alive now.
     """
-    life = cell_of(reference).life
-    if not isinstance(life, Incarnation):
+    incarnation = cell_of(reference).life
+    if not isinstance(incarnation, Incarnation):
         raise RuntimeError(f"{reference!r} leads to an actor that does not live now")
-    life.kill(reason)
+    incarnation.kill(reason)
 
 
 @contextmanager
@@ -60,13 +60,13 @@ def killing(reference: object, handler: str, point: Point = "done", *, times: in
         raise ValueError(f"{cell.name} has no handler {handler!r}, only {sorted(cell.kind._handlers)}")
     died: list[str] = []
 
-    def at(message: Message, here: str) -> bool:
-        if here != point or message.handler.name != handler or len(died) >= times:
+    def must_die(message: Message, current_point: str) -> bool:
+        if current_point != point or message.handler.name != handler or len(died) >= times:
             return False
         died.append(handler)
         return True
 
-    cell.fault = at
+    cell.fault = must_die
     try:
         yield died
     finally:
@@ -144,13 +144,13 @@ class ActorContract:
             async with Supervisor([self._spec()], intensity=10) as tree:
                 reference = tree[self._spec().name]
                 for point in ("begun", "done"):
-                    with killing(reference, await self._asked(reference), point):
+                    with killing(reference, await self._find_handler_name(reference), point):
                         try:
                             await self.ask(reference)
                         except ActorDiedError:
                             pass
                         else:
-                            _check(holds=False, says="a call whose actor was killed had an answer")
+                            _check(holds=False, text="a call whose actor was killed had an answer")
                     await self.ask(reference)
 
     async def test_it_can_be_left_in_the_middle_of_a_call(self) -> None:
@@ -187,21 +187,21 @@ class ActorContract:
         with suppress(Exception):  # the actor is stopping: any error of its own is allowed here
             await self.ask(reference)
 
-    async def _asked(self, reference: Any) -> str:
+    async def _find_handler_name(self, reference: Any) -> str:
         """Call `ask` once, and return the name of the handler that it called."""
-        cell, seen = cell_of(reference), list[str]()
+        cell, handler_names = cell_of(reference), list[str]()
 
         def note(message: Message, _: str) -> bool:
-            seen.append(message.handler.name)
+            handler_names.append(message.handler.name)
             return False
 
         cell.fault = note
         await self.ask(reference)
         cell.fault = None
-        _check(bool(seen), "ask() asked nothing of the reference that it was given")
-        return seen[0]
+        _check(bool(handler_names), "ask() asked nothing of the reference that it was given")
+        return handler_names[0]
 
 
-def _check(holds: bool, says: str) -> None:
+def _check(holds: bool, text: str) -> None:
     if not holds:
-        raise AssertionError(says)
+        raise AssertionError(text)

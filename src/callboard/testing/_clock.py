@@ -39,9 +39,9 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Real events come first. One of them is the loop's self-pipe, by which threads wake the loop.
-        ready = super().select(self.patience if timeout is None or timeout > 0 else 0)
-        if ready:
-            return ready
+        events = super().select(self.patience if timeout is None or timeout > 0 else 0)
+        if events:
+            return events
         if timeout is None:
             # Without a timer only a thread, a socket or a signal can wake the loop: wait, and do not spin.
             return super().select(None)
@@ -53,14 +53,14 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     """Asyncio loop, usable as `loop_factory`, with a virtual clock that starts at 0 and jumps from timer to timer."""
 
     def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
+        self._selector = _JumpingSelector()
+        super().__init__(self._selector)
         # asyncio's default is 1 ns. After some virtual months, rounding loses it, and a due timer would never be ready.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
         """Return the virtual time, in seconds since the loop was made."""
-        return self._jumping.now
+        return self._selector.now
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Wait, without a timeout, for the end of the default executor's threads."""
@@ -77,7 +77,7 @@ def set_patience(seconds: float) -> None:
         clock.autojump_threshold = seconds
     else:
         loop: Any = asyncio.get_running_loop()
-        loop._jumping.patience = seconds
+        loop._selector.patience = seconds
 
 
 class _Schedule(Random):
@@ -88,14 +88,16 @@ class _Schedule(Random):
         # One for the whole run: some races need tasks that are much slower than others, and some need none.
         self._delay = self.choice((0.0, 0.25, 0.75))
 
-    def of(self, ready: list[T]) -> tuple[list[T], list[T]]:
+    def split(self, tasks: list[T]) -> tuple[list[T], list[T]]:
         """Return two lists of ready tasks: tasks that run in this round, in order, and tasks that run later."""
-        drawn = self.sample(ready, len(ready))
-        late = [self.random() < self._delay for _ in drawn]
+        shuffled = self.sample(tasks, len(tasks))
+        late = [self.random() < self._delay for _ in shuffled]
         if late and all(late):
             late[:1] = [False]  # at least one task runs now
-        chosen = list(zip(drawn, late, strict=True))
-        return [task for task, is_late in chosen if not is_late], [task for task, is_late in chosen if is_late]
+        marked_tasks = list(zip(shuffled, late, strict=True))
+        return [task for task, is_late in marked_tasks if not is_late], [
+            task for task, is_late in marked_tasks if is_late
+        ]
 
 
 class _SeededLoop(VirtualClockLoop):
@@ -109,10 +111,12 @@ class _SeededLoop(VirtualClockLoop):
         """Run one round of the loop, without the tasks that the schedule delays; other callbacks are not reordered."""
         # The attributes are private, but asyncio's own subclasses outside of CPython rely on them.
         loop: Any = self
-        ready = [(step, isinstance(getattr(step._callback, "__self__", None), asyncio.Task)) for step in loop._ready]
-        now, later = self._schedule.of([step for step, is_task in ready if is_task])
+        callbacks = [
+            (step, isinstance(getattr(step._callback, "__self__", None), asyncio.Task)) for step in loop._ready
+        ]
+        now, later = self._schedule.split([step for step, is_task in callbacks if is_task])
         turns = iter(now)
-        steps = [next(turns, None) if is_task else step for step, is_task in ready]
+        steps = [next(turns, None) if is_task else step for step, is_task in callbacks]
         loop._ready.clear()
         # At least one callback is left, so the clock does not jump.
         loop._ready.extend(step for step in steps if step is not None)
@@ -120,7 +124,7 @@ class _SeededLoop(VirtualClockLoop):
         loop._ready.extend(later)
 
 
-def _seeded_trio(seed: int) -> Backend:
+def _make_seeded_trio(seed: int) -> Backend:
     import trio._core._run
     from trio.abc import Instrument
 
@@ -130,7 +134,7 @@ def _seeded_trio(seed: int) -> Backend:
         """Random number generator by which trio shuffles the tasks of each round, instead of trio's own generator."""
 
         def shuffle(self, x: Any) -> None:
-            x[:], later = self.of(x)
+            x[:], later = self.split(x)
             _run.GLOBAL_RUN_CONTEXT.runner.runq.extend(later)
 
     class Seeding(Instrument):
@@ -143,13 +147,13 @@ def _seeded_trio(seed: int) -> Backend:
         def after_run(self) -> None:
             _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = self._before
 
-    name, options = _virtual_trio()
+    name, options = _make_virtual_trio()
     return name, {**options, "instruments": [Seeding()]}
 
 
 _SEEDED: dict[str, Callable[[int], Backend]] = {
     "asyncio": lambda seed: ("asyncio", {"loop_factory": lambda: _SeededLoop(_Schedule(seed))}),
-    "trio": _seeded_trio,
+    "trio": _make_seeded_trio,
 }
 
 
@@ -183,16 +187,16 @@ def backend(name: str, *, real_clock: bool = False, seed: int | None = None) -> 
     return (_REAL if real_clock else _VIRTUAL)[name]()
 
 
-def _eager(make: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:
-    def made() -> asyncio.AbstractEventLoop:
+def _with_eager_tasks(make: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:
+    def make_loop() -> asyncio.AbstractEventLoop:
         loop = make()
         loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
         return loop
 
-    return made
+    return make_loop
 
 
-def _virtual_trio() -> Backend:
+def _make_virtual_trio() -> Backend:
     from trio.testing import MockClock
 
     return "trio", {"clock": MockClock(autojump_threshold=0)}
@@ -207,12 +211,12 @@ _HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
 
 _VIRTUAL = _table(
     ("asyncio", True, lambda: ("asyncio", {"loop_factory": VirtualClockLoop})),
-    ("asyncio-eager", _HAS_EAGER, lambda: ("asyncio", {"loop_factory": _eager(VirtualClockLoop)})),
-    ("trio", True, _virtual_trio),
+    ("asyncio-eager", _HAS_EAGER, lambda: ("asyncio", {"loop_factory": _with_eager_tasks(VirtualClockLoop)})),
+    ("trio", True, _make_virtual_trio),
 )
 _REAL = _table(
     ("asyncio", True, lambda: ("asyncio", {})),
-    ("asyncio-eager", _HAS_EAGER, lambda: ("asyncio", {"loop_factory": _eager(asyncio.new_event_loop)})),
+    ("asyncio-eager", _HAS_EAGER, lambda: ("asyncio", {"loop_factory": _with_eager_tasks(asyncio.new_event_loop)})),
     ("asyncio-uvloop", _HAS_UVLOOP, lambda: ("asyncio", {"use_uvloop": True})),
     ("trio", True, lambda: ("trio", {})),
 )

@@ -11,9 +11,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from callboard.telemetry._recording._timeline import ModelRequest, RecordedCall, RecordedRun
 
-_SHOWN = 5
+_MAX_DIFFERENCES = 5
 """Number of differences that a report shows."""
-_LONGEST = 200
+_MAX_VALUE_CHARS = 200
 """Longest value in a report, in characters."""
 _QUICK = 0.01
 """Seconds below which the duration of a body says nothing about queues."""
@@ -25,8 +25,8 @@ class Story:
 
     run: RecordedRun
     calls: Sequence[RecordedCall]
-    _asked: int = 0
-    _taken: set[int] = field(default_factory=set[int])
+    _next_index: int = 0
+    _taken_numbers: set[int] = field(default_factory=set[int])
 
     @property
     def is_nested(self) -> bool:
@@ -36,23 +36,23 @@ class Story:
     def take(self, call_id: str | None) -> RecordedCall:
         """Return the next recorded call with this id; raise LookupError if the recorded run has no such call."""
         for call in self.calls:
-            if call.id == call_id and call.number not in self._taken:
-                self._taken.add(call.number)
+            if call.id == call_id and call.number not in self._taken_numbers:
+                self._taken_numbers.add(call.number)
                 return call
         # Again, after a kill; otherwise the comparison tells of the call.
-        if (again := next((call for call in self.calls if call.id == call_id), None)) is None:
+        if (repeated_call := next((call for call in self.calls if call.id == call_id), None)) is None:
             raise LookupError(f"the recording has no call {call_id!r}")
-        return again
+        return repeated_call
 
     def next_request(self, history: Sequence[BaseMessage]) -> tuple[int, ModelRequest]:
         """Return the next recorded model request and its index in the run; raise LookupError after the last one."""
         # Replies in the history count: after a kill, another run goes on.
         reply_ids = {message.id for message in history if isinstance(message, AIMessage)}
         stored = (index + 1 for index in range(len(self.run.requests)) if self.reply_id(index) in reply_ids)
-        index = max(self._asked, *stored, 0)
+        index = max(self._next_index, *stored, 0)
         if index >= len(self.run.requests):
             raise LookupError(f"the recorded run has {index} model requests, and the replay made one more")
-        self._asked = index + 1
+        self._next_index = index + 1
         return index, self.run.requests[index]
 
     def reply_id(self, index: int) -> str:
@@ -61,8 +61,8 @@ class Story:
 
     def start_again(self) -> None:
         """Forget which calls and requests the replay has made."""
-        self._asked = 0
-        self._taken.clear()
+        self._next_index = 0
+        self._taken_numbers.clear()
 
     def turns(self) -> list[list[RecordedCall]]:
         """Return the recorded calls in groups: calls before any model reply, calls of the first reply, and so on."""
@@ -81,16 +81,18 @@ class Story:
 
 def report(path: Path, texts: Sequence[str], errors: Sequence[Exception]) -> str:
     """Return a text with the number of differences, the first differences in full, and the errors of replayed runs."""
-    many = "in 1 place" if len(texts) == 1 else f"in {len(texts)} places, of which the first may cause the others"
-    lines = [f"the replay of {path} differs {many}:", *texts[:_SHOWN]]
-    if len(texts) > _SHOWN:
-        lines.append(f"... and {len(texts) - _SHOWN} more")
-    lines += [f"A run of the replay raised {type(error).__name__}: {_short(str(error))}" for error in errors]
+    number_text = (
+        "in 1 place" if len(texts) == 1 else f"in {len(texts)} places, of which the first may cause the others"
+    )
+    lines = [f"the replay of {path} differs {number_text}:", *texts[:_MAX_DIFFERENCES]]
+    if len(texts) > _MAX_DIFFERENCES:
+        lines.append(f"... and {len(texts) - _MAX_DIFFERENCES} more")
+    lines += [f"A run of the replay raised {type(error).__name__}: {_shorten(str(error))}" for error in errors]
     return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparisonOptions:
     """Options of a comparison. Model requests, tool calls and the ends of runs are always compared."""
 
     order: bool
@@ -99,131 +101,139 @@ class Compared:
     """`True` to compare the results of calls that succeeded in both runs."""
 
 
-def differences(expected: Sequence[Story], got: Sequence[Story], compared: Compared) -> list[str]:
+def differences(expected: Sequence[Story], got: Sequence[Story], options: ComparisonOptions) -> list[str]:
     """Return the differences between recorded and replayed runs, in the order of events; nested runs do not count."""
     recorded = [story for story in expected if not story.is_nested]
     replayed = [story for story in got if not story.is_nested]
     texts: list[str] = []
-    for number, (story, other) in enumerate(zip_longest(recorded, replayed), 1):
-        if story is None or other is None:
+    for number, (story, replayed_story) in enumerate(zip_longest(recorded, replayed), 1):
+        if story is None or replayed_story is None:
             texts.append(f"run {number}: {'the recording has no further run' if story is None else 'it did not begin'}")
         else:
-            texts += _of_run(f"run {number} of {story.run.agent!r}", story, other, compared)
+            texts += _compare_runs(f"run {number} of {story.run.agent!r}", story, replayed_story, options)
     return texts
 
 
-def _of_run(title: str, expected: Story, got: Story, compared: Compared) -> Iterator[str]:
+def _compare_runs(title: str, expected: Story, got: Story, options: ComparisonOptions) -> Iterator[str]:
     requests = list(zip_longest(expected.run.requests, got.run.requests))
-    for number, (before, now) in enumerate(zip_longest(expected.turns(), got.turns(), fillvalue=())):
+    for number, (recorded_calls, replayed_calls) in enumerate(zip_longest(expected.turns(), got.turns(), fillvalue=())):
         if number:
-            yield from _pair(f"{title}, model request {number}", *map(_request, requests[number - 1]))
+            yield from _compare_texts(f"{title}, model request {number}", *map(_describe_request, requests[number - 1]))
         turn = f"{title}, after model request {number}" if number else f"{title}, at its start"
-        yield from _of_turn(turn, before, now, compared)
-    yield from _pair(f"{title}, its end", _end(expected.run), _end(got.run))
+        yield from _compare_turns(turn, recorded_calls, replayed_calls, options)
+    yield from _compare_texts(f"{title}, its end", _describe_end(expected.run), _describe_end(got.run))
 
 
-def _of_turn(
-    title: str, expected: Sequence[RecordedCall], got: Sequence[RecordedCall], compared: Compared
+def _compare_turns(
+    title: str, expected: Sequence[RecordedCall], got: Sequence[RecordedCall], options: ComparisonOptions
 ) -> Iterator[str]:
-    left = list(got)
+    unmatched_calls = list(got)
     for call in expected:
-        other = next((candidate for candidate in left if candidate.id == call.id), None)
-        if other is not None:
-            left.remove(other)
-        yield from _pair(title, _call(call), _call(other), *_details(call, other))
-        if compared.results and other is not None and call.outcome == other.outcome == "ok":
-            yield from _of_result(f"{title}, result of {call.id} {call.tool}", _text(call.result), _text(other.result))
-    for call in left:
-        yield from _pair(title, _call(None), _call(call))
-    yield from _pair(title, _order(expected, got), _order(got, expected))
-    if compared.order:
-        before, now = _has_queue(expected), _has_queue(got)
-        if before is not None and now is not None:
-            yield from _pair(title, _queue(before), _queue(now))
+        replayed_call = next((candidate for candidate in unmatched_calls if candidate.id == call.id), None)
+        if replayed_call is not None:
+            unmatched_calls.remove(replayed_call)
+        yield from _compare_texts(
+            title, _describe_call(call), _describe_call(replayed_call), *_describe_changes(call, replayed_call)
+        )
+        if options.results and replayed_call is not None and call.outcome == replayed_call.outcome == "ok":
+            yield from _compare_results(
+                f"{title}, result of {call.id} {call.tool}", _text(call.result), _text(replayed_call.result)
+            )
+    for call in unmatched_calls:
+        yield from _compare_texts(title, _describe_call(None), _describe_call(call))
+    yield from _compare_texts(title, _ids_in_order(expected, got), _ids_in_order(got, expected))
+    if options.order:
+        has_recorded_queue, has_replayed_queue = _has_queue(expected), _has_queue(got)
+        if has_recorded_queue is not None and has_replayed_queue is not None:
+            yield from _compare_texts(title, _describe_queue(has_recorded_queue), _describe_queue(has_replayed_queue))
 
 
-def _order(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> str:
+def _ids_in_order(calls: Sequence[RecordedCall], compared_calls: Sequence[RecordedCall]) -> str:
     """Return the ids of the calls that are in both lists, as one text, sorted by the call numbers in `calls`."""
-    common = {call.id for call in others}
+    common = {call.id for call in compared_calls}
     # By number: on trio, the calls of a batch begin in any order.
     return ", ".join(f"{call.id}" for call in sorted(calls, key=lambda call: call.number) if call.id in common)
 
 
 def _has_queue(calls: Sequence[RecordedCall]) -> bool | None:
     """Return whether one of the calls waited for the end of another call; `None` if the times do not show this."""
-    ended = [call for call in calls if call.end is not None and call.attempts]
-    took = [attempt.end - attempt.start for call in ended for attempt in call.attempts if attempt.end is not None]
+    ended_calls = [call for call in calls if call.end is not None and call.attempts]
+    durations = [
+        attempt.end - attempt.start for call in ended_calls for attempt in call.attempts if attempt.end is not None
+    ]
     # A real queue takes as long as the shortest body. Shorter waits, and all waits for quick bodies, are chance.
-    if len(ended) < 2 or not took or min(took) < _QUICK:
+    if len(ended_calls) < 2 or not durations or min(durations) < _QUICK:
         return None
-    if max(call.waited for call in ended) > min(took) / 2:
+    if max(call.waited for call in ended_calls) > min(durations) / 2:
         return True
     # If something held the event loop, a call may have begun when those before it had already ended.
     starts = [call.start for call in calls]
-    return None if max(starts) - min(starts) > min(took) / 2 else False
+    return None if max(starts) - min(starts) > min(durations) / 2 else False
 
 
-def _queue(has_queue: bool) -> str:
+def _describe_queue(has_queue: bool) -> str:
     return "a call waits for the end of another" if has_queue else "no call waits for the end of another"
 
 
-def _pair(title: str, expected: str, got: str, *further: str) -> Iterator[str]:
+def _compare_texts(title: str, expected: str, got: str, *further: str) -> Iterator[str]:
     if expected != got:
         yield "\n".join([f"{title}:", f"  expected  {expected}", f"  got       {got}", *further])
 
 
-def _of_result(title: str, expected: str, got: str) -> Iterator[str]:
+def _compare_results(title: str, expected: str, got: str) -> Iterator[str]:
     """Yield the difference of two results. Long results are shown from shortly before the first different character."""
-    shorter = min(len(expected), len(got))
-    same = next((index for index in range(shorter) if expected[index] != got[index]), shorter)
-    start = max(0, same - _LONGEST // 4) if max(len(expected), len(got)) > _LONGEST else 0
-    skipped = "..." if start else ""
-    yield from _pair(title, *(f"{skipped}{_short(text[start:])}" for text in (expected, got)))
+    shorter_length = min(len(expected), len(got))
+    common_length = next((index for index in range(shorter_length) if expected[index] != got[index]), shorter_length)
+    start = max(0, common_length - _MAX_VALUE_CHARS // 4) if max(len(expected), len(got)) > _MAX_VALUE_CHARS else 0
+    prefix = "..." if start else ""
+    yield from _compare_texts(title, *(f"{prefix}{_shorten(text[start:])}" for text in (expected, got)))
 
 
-def _details(call: RecordedCall, other: RecordedCall | None) -> Iterator[str]:
+def _describe_changes(call: RecordedCall, replayed_call: RecordedCall | None) -> Iterator[str]:
     """Yield a line for each argument that has changed, and one with the error if only the replayed call failed."""
-    if other is None:
+    if replayed_call is None:
         return
-    if isinstance(call.args, dict) and isinstance(other.args, dict):
-        for name in dict.fromkeys((*call.args, *other.args)):
-            before, now = (_short(args[name]) if name in args else "none" for args in (call.args, other.args))
-            if before != now:
-                yield f"  argument  {name}: {before} -> {now}"
-    if other.failed and not call.failed and other.result:
-        yield f"  message   {_short(other.result)}"
+    if isinstance(call.args, dict) and isinstance(replayed_call.args, dict):
+        for name in dict.fromkeys((*call.args, *replayed_call.args)):
+            recorded_value, replayed_value = (
+                _shorten(args[name]) if name in args else "none" for args in (call.args, replayed_call.args)
+            )
+            if recorded_value != replayed_value:
+                yield f"  argument  {name}: {recorded_value} -> {replayed_value}"
+    if replayed_call.failed and not call.failed and replayed_call.result:
+        yield f"  message   {_shorten(replayed_call.result)}"
 
 
-def _request(request: ModelRequest | None) -> str:
+def _describe_request(request: ModelRequest | None) -> str:
     if request is None:
         return "no further request to the model"
     return f"a request to the model ({request.error or 'ok'})"
 
 
-def _call(call: RecordedCall | None) -> str:
+def _describe_call(call: RecordedCall | None) -> str:
     if call is None:
         return "no such call"
-    failed = [attempt.error for attempt in call.attempts if attempt.error is not None]
-    if failed and failed[-1] == call.error:  # the last attempt is the outcome
-        failed.pop()
-    tried = f", after {', '.join(failed)}" if failed else ""
+    errors = [attempt.error for attempt in call.attempts if attempt.error is not None]
+    if errors and errors[-1] == call.error:  # the last attempt is the outcome
+        errors.pop()
+    earlier_errors = f", after {', '.join(errors)}" if errors else ""
     args = call.args if isinstance(call.args, dict) else {}
-    shown = ", ".join(f"{name}={_short(value)}" for name, value in args.items())
-    return f"{call.id} {call.tool}({shown}): {_ending(call.outcome, call.error)}{tried}"
+    arguments = ", ".join(f"{name}={_shorten(value)}" for name, value in args.items())
+    return f"{call.id} {call.tool}({arguments}): {_describe_outcome(call.outcome, call.error)}{earlier_errors}"
 
 
-def _end(run: RecordedRun) -> str:
+def _describe_end(run: RecordedRun) -> str:
     questions = f", {run.questions} open questions" if run.questions else ""
-    return f"{_ending(run.outcome, run.error)}{questions}"
+    return f"{_describe_outcome(run.outcome, run.error)}{questions}"
 
 
-def _ending(outcome: str | None, error: str | None) -> str:
+def _describe_outcome(outcome: str | None, error: str | None) -> str:
     return f"{outcome} ({error})" if error not in (None, outcome) else f"{outcome}"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."
 
 
 def _text(value: Any) -> str:

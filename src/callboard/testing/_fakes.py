@@ -100,7 +100,7 @@ def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Gene
 def _use_fakes() -> None:
     """Patch callboard's nodes and the middleware `Supervise`: they then run fakes instead of the tools' functions."""
     # The classes have no hook for tests, so that a call in production pays nothing.
-    _replace(Setup, "plan", lambda setup, tool: _fake_of(tool) or _plan(setup, tool))
+    _replace(Setup, "plan", lambda setup, tool: _find_fake_plan(tool) or _plan(setup, tool))
     if find_spec("langchain") is None:
         return
     from callboard.middleware._supervise import Supervise, _Way
@@ -109,7 +109,7 @@ def _use_fakes() -> None:
 
     async def with_fakes(middleware: Supervise, request: Any, way: _Way) -> Any:
         async def body(attempt: Attempt, request: Any) -> Any:
-            return await way.body(attempt, request.override(tool=request.tool and _faked_tool(request.tool)))
+            return await way.body(attempt, request.override(tool=request.tool and _copy_with_fake(request.tool)))
 
         return await supervise(middleware, request, replace(way, body=body))
 
@@ -126,13 +126,13 @@ def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
     setattr(owner, name, function)
 
 
-def _fake_of(tool: BaseTool) -> Plan | None:
+def _find_fake_plan(tool: BaseTool) -> Plan | None:
     """Return a tool's `Plan` (how to call the tool) with its fake; `None` if the tool must run its own function."""
     for used in reversed(_in_use):
         if used.is_real(tool.name):
             return None
         if (pattern := used.pattern(tool.name)) is not None:
-            return _with_body(tool, used, used.fakes[pattern])
+            return _plan_with_fake(tool, used, used.fakes[pattern])
     used = _in_use[-1]
     error = UnfakedToolError(tool.name, [name for block in _in_use for name in block.fakes])
 
@@ -140,16 +140,16 @@ def _fake_of(tool: BaseTool) -> Plan | None:
         used.unfaked.append(error)
         raise error
 
-    return _with_body(tool, used, refuse)
+    return _plan_with_fake(tool, used, refuse)
 
 
 _FAKE = "_callboard_fake"
 """Attribute of the copy of a tool that runs a fake. The copy needs no thread in an event loop."""
 
 
-def _faked_tool(tool: BaseTool) -> BaseTool:
+def _copy_with_fake(tool: BaseTool) -> BaseTool:
     """Return a copy of a tool that runs the tool's fake; return the tool itself if it must run its own function."""
-    plan = _fake_of(tool)
+    plan = _find_fake_plan(tool)
     if plan is None:
         return tool
 
@@ -168,32 +168,38 @@ def _faked_tool(tool: BaseTool) -> BaseTool:
     return copy
 
 
-def _with_body(tool: BaseTool, used: FakedTools, fake: object) -> Plan:
-    own = plan_for(tool)
+def _plan_with_fake(tool: BaseTool, used: FakedTools, fake: object) -> Plan:
+    plan = plan_for(tool)
     is_pair = getattr(tool, "response_format", "content") == "content_and_artifact"
 
     async def body(*args: Any, **kwargs: Any) -> Any:
         call = current_call()
-        shown = {name: value for name, value in kwargs.items() if name not in own.injected.names}
-        shown |= dict(zip(tool.args, args, strict=False))
-        used.calls.append(FakedCall(tool=tool.name, args=shown, id=None if call is None else call.call.get("id")))
-        output = await _result(fake, args, kwargs, own.injected.names)
+        arguments = {name: value for name, value in kwargs.items() if name not in plan.injected.names}
+        arguments |= dict(zip(tool.args, args, strict=False))
+        used.calls.append(FakedCall(tool=tool.name, args=arguments, id=None if call is None else call.call.get("id")))
+        output = await _run_fake(fake, args, kwargs, plan.injected.names)
         return (output, None) if is_pair and not (isinstance(output, tuple) and len(output) == 2) else output
 
     # The fake gets neither config nor callbacks, and always runs in the event loop.
-    made = replace(own, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, from_sync=None)
-    object.__setattr__(made, "takes_thread", own.takes_thread)  # a sync tool waits as before if all threads are busy
-    return made
+    fake_plan = replace(
+        plan, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, from_sync=None
+    )
+    object.__setattr__(
+        fake_plan, "takes_thread", plan.takes_thread
+    )  # a sync tool waits as before if all threads are busy
+    return fake_plan
 
 
-async def _result(fake: Any, args: Sequence[Any], kwargs: Mapping[str, Any], injected: Iterable[str]) -> Any:
+async def _run_fake(fake: Any, args: Sequence[Any], kwargs: Mapping[str, Any], injected: Iterable[str]) -> Any:
     if isinstance(fake, BaseException) or (isinstance(fake, type) and issubclass(fake, BaseException)):
         raise fake
     if not callable(fake):
         return fake
-    named = _parameters(fake)
-    hidden = {*kwargs} if named == () else set(injected) - set(named or kwargs)
-    output = fake(*(args if named != () else ()), **{key: value for key, value in kwargs.items() if key not in hidden})
+    parameters = _parameters(fake)
+    hidden_names = {*kwargs} if parameters == () else set(injected) - set(parameters or kwargs)
+    output = fake(
+        *(args if parameters != () else ()), **{key: value for key, value in kwargs.items() if key not in hidden_names}
+    )
     return await output if inspect.isawaitable(output) else output
 
 

@@ -39,8 +39,8 @@ async def check_tasks(ids: set[int]) -> None:
         if not _new_tasks(ids):
             return
         await anyio.lowlevel.checkpoint()
-    if left := _new_tasks(ids):
-        raise OrphansError(_text("tasks", left))
+    if orphans := _new_tasks(ids):
+        raise OrphansError(_text("tasks", orphans))
 
 
 def task_ids() -> set[int]:
@@ -63,13 +63,13 @@ def no_orphans() -> Generator[None]:
     before = {**_threads(), **_processes()}
     yield
     end = time.monotonic() + _PATIENCE
-    while left := {kind: names for kind, find in _KINDS.items() if (names := _left(find, before))}:
+    while orphans := {kind: names for kind, find in _KINDS.items() if (names := _new_names(find, before))}:
         if time.monotonic() > end:
-            raise OrphansError("; ".join(_text(kind, names) for kind, names in left.items()))
+            raise OrphansError("; ".join(_text(kind, names) for kind, names in orphans.items()))
         time.sleep(0.01)
 
 
-def _left(find: Callable[[], Mapping[object, str]], before: Mapping[object, str]) -> list[str]:
+def _new_names(find: Callable[[], Mapping[object, str]], before: Mapping[object, str]) -> list[str]:
     return [name for key, name in find().items() if key not in before]
 
 

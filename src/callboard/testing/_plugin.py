@@ -172,15 +172,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     __tracebackhide__ = True
     # Before `pytest_pyfunc_call`: another plugin, whose hook may come first, ends the search there with its own run.
     if isinstance(item, pytest.Function) and iscoroutinefunction(item.obj):
-        clock, other = _clock_of(item), item.funcargs.get("anyio_backend")
-        if clock is not None and other is not None and other is not item.funcargs[clock]:
+        clock, anyio_backend = _clock_of(item), item.funcargs.get("anyio_backend")
+        if clock is not None and anyio_backend is not None and anyio_backend is not item.funcargs[clock]:
             pytest.fail(
-                f"anyio's plugin runs this test on {other!r}, without the fixture {clock!r}: remove the mark 'anyio', "
-                f"or override its fixture: def anyio_backend({clock}): return {clock}",
+                f"anyio's plugin runs this test on {anyio_backend!r}, without the fixture {clock!r}: remove the mark "
+                f"'anyio', or override its fixture: def anyio_backend({clock}): return {clock}",
                 pytrace=False,
             )
         if "no_orphans" in item.funcargs:
-            item.obj = _watched(item.obj)
+            item.obj = _with_task_check(item.obj)
     yield
 
 
@@ -198,13 +198,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     import anyio
 
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    chosen: Any = pyfuncitem.funcargs[clock]
-    name, options = chosen
+    backend: Any = pyfuncitem.funcargs[clock]
+    name, options = backend
     anyio.run(partial(pyfuncitem.obj, **arguments), backend=name, backend_options=options)
     return True
 
 
-def _watched(test: Callable[..., Any]) -> Callable[..., Any]:
+def _with_task_check(test: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(test)
     async def run(*args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True

@@ -29,11 +29,11 @@ from callboard.telemetry._recording._recordings import read_recording
 from callboard.telemetry._recording._timeline import Part, RecordedAttempt, RecordedCall, RecordedRun
 from callboard.testing._clock import backend as backend_of
 from callboard.testing._clock import set_patience
-from callboard.testing._differences import Compared, Story, differences, report
+from callboard.testing._differences import ComparisonOptions, Story, differences, report
 from callboard.testing._fakes import fake_tools
 from callboard.testing._kills import Kill
 
-_TOO_LONG = 1e7
+_TIME_LIMIT = 1e7
 """Virtual seconds after which a replay hangs."""
 _PATIENCE = 0.25
 """Real seconds for which the clock does not jump although every task waits: sync hooks work in threads.
@@ -91,28 +91,30 @@ def replay(
     if not isinstance(agent, Agent):
         raise TypeError(f"replay(agent=...) takes an agent of callboard, got {agent!r}")
     path = Path(path)
-    recorded = _stories(path)
-    player = _Player(recorded, keeps_times=not real)
+    recorded_stories = _read_stories(path)
+    player = _Player(recorded_stories, keeps_times=not real)
     name, options = backend_of(backend, real_clock=bool(real))
     with TemporaryDirectory() as folder:
         record = Path(folder) / "replay.jsonl"
-        run = _Runs(agent, player, record, real, kill_at)
-        anyio.run(run.all, backend=name, backend_options=options)
-        replayed = [story for part in read_recording(record).parts for story in _of_part(part)]
-    if kill_at is not None and not run.kill.is_done:
-        raise ValueError(f"replay(kill_at=...) is the number of an event, from 1 to {run.kill.events}; got {kill_at!r}")
-    compared = Compared(order=not real, results=results)
-    wrong = run.kill.broken if kill_at is not None else differences(recorded, replayed, compared)
-    if wrong:
+        runs = _Runs(agent, player, record, real, kill_at)
+        anyio.run(runs.all, backend=name, backend_options=options)
+        replayed_stories = [story for part in read_recording(record).parts for story in _stories_of(part)]
+    if kill_at is not None and not runs.kill.is_done:
+        raise ValueError(
+            f"replay(kill_at=...) is the number of an event, from 1 to {runs.kill.events}; got {kill_at!r}"
+        )
+    comparison = ComparisonOptions(order=not real, results=results)
+    texts = runs.kill.violations if kill_at is not None else differences(recorded_stories, replayed_stories, comparison)
+    if texts:
         # The errors of the runs are in the text: their frames are those of the replay, and would hide the difference.
-        raise ReplayDifferenceError(report(path, wrong, run.errors)) from None
-    return Replay(state=run.state, events=run.kill.events)
+        raise ReplayDifferenceError(report(path, texts, runs.errors)) from None
+    return Replay(state=runs.state, events=runs.kill.events)
 
 
 # The recording
 
 
-def _stories(path: Path) -> list[Story]:
+def _read_stories(path: Path) -> list[Story]:
     recording = read_recording(path)
     stories: list[Story] = []
     for part in recording.parts:
@@ -121,7 +123,7 @@ def _stories(path: Path) -> list[Story]:
                 f"{path} has no arguments, results and replies, which a replay needs: record with "
                 "`callboard run --capture`, or RecordingWriter(path, capture=True)"
             )
-        stories += _of_part(part)
+        stories += _stories_of(part)
     if not any(not story.is_nested for story in stories):
         raise ValueError(f"{path} has no run of an agent")
     for story in stories:
@@ -138,7 +140,7 @@ def _stories(path: Path) -> list[Story]:
     return stories
 
 
-def _of_part(part: Part) -> list[Story]:
+def _stories_of(part: Part) -> list[Story]:
     return [Story(run, [call for call in part.calls if call.run == run.number]) for run in part.runs]
 
 
@@ -151,36 +153,36 @@ class _Player:
 
     stories: Sequence[Story]
     keeps_times: bool
-    left: list[Story] = field(init=False)
+    remaining_stories: list[Story] = field(init=False)
     """Recorded runs that no run of the replay has taken yet."""
-    of_run: dict[int, Story] = field(default_factory=dict[int, Story])
-    of_call: dict[int, tuple[RecordedCall, list[RecordedAttempt]]] = field(default_factory=dict[int, Any])
+    story_by_run: dict[int, Story] = field(default_factory=dict[int, Story])
+    recording_by_call: dict[int, tuple[RecordedCall, list[RecordedAttempt]]] = field(default_factory=dict[int, Any])
     """Recorded calls with the attempts that have not been replayed, by the number of the replayed call."""
     waiting: int = 0
     """Number of bodies and requests that wait for the end of their recorded duration."""
     was_killed: bool = False
 
     def __post_init__(self) -> None:
-        self.left = list(self.stories)
+        self.remaining_stories = list(self.stories)
 
     def story(self, info: RunInfo | None) -> Story:
         """Return the recorded run that a replayed run repeats: the next one of the same agent, or else of any agent."""
         if info is None:
             raise LookupError("the replay called a tool outside of an agent's run")
-        if (story := self.of_run.get(info.number)) is not None:
+        if (story := self.story_by_run.get(info.number)) is not None:
             return story
-        alike = [candidate for candidate in self.left if candidate.is_nested == bool(info.namespace)]
-        if not alike:
+        candidates = [candidate for candidate in self.remaining_stories if candidate.is_nested == bool(info.namespace)]
+        if not candidates:
             raise LookupError(f"the recording has no further run, and the agent {info.agent!r} began one")
-        chosen = next((candidate for candidate in alike if candidate.run.agent == info.agent), alike[0])
-        self.left.remove(chosen)
-        self.of_run[info.number] = chosen
+        chosen = next((candidate for candidate in candidates if candidate.run.agent == info.agent), candidates[0])
+        self.remaining_stories.remove(chosen)
+        self.story_by_run[info.number] = chosen
         return chosen
 
-    def leave(self, story: Story) -> None:
-        """Remove a recorded run from `left`, so that no later run of the replay repeats it."""
+    def discard(self, story: Story) -> None:
+        """Remove a recorded run from `remaining_stories`, so that no later run of the replay repeats it."""
         # After a kill at a question, a run may end without a request, and so without a call of `story`.
-        self.left = [other for other in self.left if other is not story]
+        self.remaining_stories = [candidate for candidate in self.remaining_stories if candidate is not story]
 
     async def result(self, **_: object) -> Any:
         """Return or raise the recorded result of a tool call, after its recorded duration."""
@@ -188,30 +190,34 @@ class _Player:
         call = current_call()
         assert call is not None
         story = self.story(current_run.get())
-        if call.number not in self.of_call:
+        if call.number not in self.recording_by_call:
             # After a kill, a question may be answered in an earlier run than in the recording; the last run has its
             # result.
             call_id = call.call.get("id")
-            later = [other for other in reversed(self.stories) if any(own.id == call_id for own in other.calls)]
-            is_early = self.was_killed and all(own.id != call_id for own in story.calls)
+            later = [
+                candidate
+                for candidate in reversed(self.stories)
+                if any(recorded_call.id == call_id for recorded_call in candidate.calls)
+            ]
+            is_early = self.was_killed and all(recorded_call.id != call_id for recorded_call in story.calls)
             recorded = (later[0] if is_early and later else story).take(call_id)
-            self.of_call[call.number] = (recorded, list(recorded.attempts))
-        recorded, attempts = self.of_call[call.number]
+            self.recording_by_call[call.number] = (recorded, list(recorded.attempts))
+        recorded, attempts = self.recording_by_call[call.number]
         attempt = attempts.pop(0) if attempts else None
         if attempt is not None and attempt.end is not None and self.keeps_times:
             # Its own duration, and not its recorded end: it may get the permit of a limit earlier than in the
             # recording. An attempt that was ended from outside waits longer, and not forever: the timeout may be gone.
             seconds = attempt.end - attempt.start
-            await self._pass(2 * seconds + 1 if attempt.error in _HANGS else seconds)
+            await self._sleep(2 * seconds + 1 if attempt.error in _HANGS else seconds)
         if attempt is None or attempt.error is None:
-            return _result(recorded)
+            return _read_result(recorded)
         if recorded.outcome == "interrupted" and attempt.error.endswith("GraphInterrupt"):
             # The recording has no questions. The answers are in the result of the recorded call that was resumed last.
             while True:
                 interrupt(f"question of {recorded.tool} in the recording")  # raises behind the last answer
-        raise _error(attempt.error)
+        raise _make_error(attempt.error)
 
-    async def _pass(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         """Sleep for a recorded duration; on the virtual clock, this takes no real time."""
         self.waiting += 1
         set_patience(0.0)
@@ -232,9 +238,9 @@ class _Player:
                 raise
             return AIMessage("")  # to a message about a call whose outcome the kill has made unknown
         if self.keeps_times and request.end is not None:
-            await self._pass(request.end - request.start)
+            await self._sleep(request.end - request.start)
         if request.error is not None:
-            raise _error(request.error)
+            raise _make_error(request.error)
         if request.response is not None:
             # As LangChain makes it: an instance of a pydantic class, or a dict.
             schema = response_format[1] if isinstance(response_format, tuple) else response_format
@@ -243,8 +249,12 @@ class _Player:
         (message,) = convert_to_messages([{**request.reply, "id": story.reply_id(index)}])
         reply = cast("AIMessage", message)
         if request.input_tokens is not None or request.output_tokens is not None:
-            used, made = request.input_tokens or 0, request.output_tokens or 0
-            reply.usage_metadata = {"input_tokens": used, "output_tokens": made, "total_tokens": used + made}
+            input_count, output_count = request.input_tokens or 0, request.output_tokens or 0
+            reply.usage_metadata = {
+                "input_tokens": input_count,
+                "output_tokens": output_count,
+                "total_tokens": input_count + output_count,
+            }
         return reply
 
     async def output(self, prompt: object, real: Callable[[], Awaitable[Any]], is_node: bool, form: Any) -> Any:
@@ -261,42 +271,42 @@ class _Player:
         finally:
             _reply.reset(token)
 
-    def start_again(self, left: Sequence[Story]) -> None:
-        """After a kill, replay the recorded runs `left` from their beginnings."""
+    def start_again(self, stories: Sequence[Story]) -> None:
+        """After a kill, replay the recorded runs `stories` from their beginnings."""
         self.was_killed = True
-        self.left = list(left)
-        for story in left:
+        self.remaining_stories = list(stories)
+        for story in stories:
             story.start_again()
 
     @contextmanager
     def replies(self) -> Generator[None]:
         """Replace the requests of all agents to their models by recorded replies, inside the `with` block."""
-        before, before_model = RunReporter.ask, BaseChatModel.ainvoke
+        original_ask, original_ainvoke = RunReporter.ask, BaseChatModel.ainvoke
 
         async def ask(
             reporter: Any, model: Any, prompt: Any, real: Any, reply_in: Any = None, *, response_format: Any = None
         ) -> Any:
             recorded = partial(self.output, prompt, real, reply_in is not None, response_format)
-            return await before(reporter, model, prompt, recorded, reply_in)
+            return await original_ask(reporter, model, prompt, recorded, reply_in)
 
         async def ainvoke(model: BaseChatModel, *args: Any, **kwargs: Any) -> AIMessage:
             reply = _reply.get()
-            return await before_model(model, *args, **kwargs) if reply is None else reply
+            return await original_ainvoke(model, *args, **kwargs) if reply is None else reply
 
         setattr(RunReporter, "ask", ask)  # noqa: B010
         setattr(BaseChatModel, "ainvoke", ainvoke)  # noqa: B010
         try:
             yield
         finally:
-            setattr(RunReporter, "ask", before)  # noqa: B010
-            setattr(BaseChatModel, "ainvoke", before_model)  # noqa: B010
+            setattr(RunReporter, "ask", original_ask)  # noqa: B010
+            setattr(BaseChatModel, "ainvoke", original_ainvoke)  # noqa: B010
 
 
 _reply: ContextVar[AIMessage | None] = ContextVar("callboard_recorded_reply", default=None)
 """Recorded reply that chat models return inside of LangChain's node; `None` outside of it."""
 
 
-def _result(call: RecordedCall) -> Any:
+def _read_result(call: RecordedCall) -> Any:
     result = call.result
     if isinstance(result, dict) or (
         isinstance(result, list) and any(isinstance(part, dict) and "goto" in part for part in result)
@@ -308,7 +318,7 @@ def _result(call: RecordedCall) -> Any:
     return "" if result is None else result
 
 
-def _error(name: str) -> Exception:
+def _make_error(name: str) -> Exception:
     """Return an error of the class `name`; if no imported module has it, of a new class with the same name."""
     module, _, kind = name.rpartition(".")
     try:
@@ -347,48 +357,48 @@ class _Runs:
                 set_patience(_PATIENCE)
             clock = anyio.current_time
             stack.enter_context(RecordingWriter(self._record, capture=True, redact=False, clock=clock))
-            stack.enter_context(observe(self.kill.seen, runs=self.kill.seen))
-            if self._real and self.kill.at is None:
+            stack.enter_context(observe(self.kill.on_event, runs=self.kill.on_event))
+            if self._real and self.kill.event_number is None:
                 # Real actors keep their state between runs, unless they are killed.
                 await stack.enter_async_context(self._agent)
             for number, story in enumerate(self._player.stories):
-                if not story.is_nested and not self._lost_question(story.run):
+                if not story.is_nested and not self._has_lost_question(story.run):
                     await self._run(story.run, f"replay {number}")
-                    self._player.leave(story)
+                    self._player.discard(story)
 
-    def _lost_question(self, run: RecordedRun) -> bool:
+    def _has_lost_question(self, run: RecordedRun) -> bool:
         """Return whether a recorded run answers a question that the replay never asked, because of a kill."""
         answers = run.command is not None and run.command.get("resume") is not None
         return self._player.was_killed and answers and "__interrupt__" not in (self.state or {})
 
-    async def _run(self, run: RecordedRun, otherwise: str) -> None:
-        config: RunnableConfig = {"configurable": {"thread_id": run.thread or otherwise}}
+    async def _run(self, run: RecordedRun, default_thread: str) -> None:
+        config: RunnableConfig = {"configurable": {"thread_id": run.thread or default_thread}}
         run_input = run.input if run.command is None else self._command(run.command)
         self.state = None
-        left = list(self._player.left)
+        remaining_stories = list(self._player.remaining_stories)
         state: Any = None
 
-        def again(stored: StateSnapshot) -> Any:
-            self._player.start_again(left)
+        def choose_input(stored: StateSnapshot) -> Any:
+            self._player.start_again(remaining_stories)
             if run.command is not None and stored.interrupts:  # the person is asked again
                 self.state = {"__interrupt__": stored.interrupts}
                 return self._command(run.command)
             return None if stored.next else run_input
 
         try:
-            with anyio.fail_after(None if self._real else _TOO_LONG):
-                state = await self.kill.run(self._agent, run_input, config, again)
+            with anyio.fail_after(None if self._real else _TIME_LIMIT):
+                state = await self.kill.run(self._agent, run_input, config, choose_input)
         except Exception as error:
             self.errors.append(error)
         self.state = state
         if len(run.question_ids) == len(open_questions := self._open_questions()):
             self._questions |= zip(run.question_ids, open_questions, strict=True)
-        if self.kill.at is None:
+        if self.kill.event_number is None:
             return
         if self.state is not None:
             self.kill.check(self.state)
         elif run.outcome in ("ok", "interrupted"):
-            self.kill.broken.append("the run failed")
+            self.kill.violations.append("the run failed")
 
     def _open_questions(self) -> list[str]:
         return [question.id for question in (self.state or {}).get("__interrupt__", ())]

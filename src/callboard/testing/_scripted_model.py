@@ -45,10 +45,10 @@ def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content:
         requests: names of tools, pairs of a name and its arguments, or results of `tool_call`.
         content: text of the message.
     """
-    made = [_as_call(request) for request in requests]
-    for number, call in enumerate(made, start=1):
+    tool_calls = [_as_call(request) for request in requests]
+    for number, call in enumerate(tool_calls, start=1):
         call["id"] = call["id"] or f"call_{number}"
-    return AIMessage(content=content, tool_calls=made)
+    return AIMessage(content=content, tool_calls=tool_calls)
 
 
 def _as_call(request: str | tuple[str, Mapping[str, object]] | ToolCall) -> ToolCall:
@@ -71,27 +71,27 @@ class Numbering:
     def number(self, reply: AIMessage, history: Iterable[BaseMessage]) -> AIMessage:
         """Return a copy of a reply in which the message and each of its calls has an id."""
         # The history counts too: another model, or an earlier process, may have replied in the same thread.
-        taken: set[str | None] = set(self._issued)
+        used_ids: set[str | None] = set(self._issued)
         for message in history:
-            taken.add(message.id)
+            used_ids.add(message.id)
             if isinstance(message, ToolMessage):
-                taken.update([message.tool_call_id])
+                used_ids.update([message.tool_call_id])
             elif isinstance(message, AIMessage):
-                taken.update(call["id"] for call in message.tool_calls)
-        made: list[ToolCall] = []
+                used_ids.update(call["id"] for call in message.tool_calls)
+        tool_calls: list[ToolCall] = []
         for call in reply.tool_calls:
             call_id = call["id"]
-            if call_id is None or (call_id in taken and _AUTOMATIC.fullmatch(call_id)):
-                call_id = _first_free("call", self._calls, taken)
-            taken.add(call_id)
+            if call_id is None or (call_id in used_ids and _AUTOMATIC.fullmatch(call_id)):
+                call_id = _next_free_id("call", self._calls, used_ids)
+            used_ids.add(call_id)
             self._issued.add(call_id)
-            made.append(ToolCall(name=call["name"], args=call["args"], id=call_id, type="tool_call"))
-        reply_id = reply.id or _first_free("reply", self._replies, taken)
-        return reply.model_copy(update={"id": reply_id, "tool_calls": made})
+            tool_calls.append(ToolCall(name=call["name"], args=call["args"], id=call_id, type="tool_call"))
+        reply_id = reply.id or _next_free_id("reply", self._replies, used_ids)
+        return reply.model_copy(update={"id": reply_id, "tool_calls": tool_calls})
 
 
-def _first_free(word: str, numbers: Iterator[int], taken: Container[str | None]) -> str:
-    while (name := f"{word}_{next(numbers)}") in taken:
+def _next_free_id(word: str, numbers: Iterator[int], used_ids: Container[str | None]) -> str:
+    while (name := f"{word}_{next(numbers)}") in used_ids:
         pass
     return name
 
@@ -161,9 +161,9 @@ class _Playback:
         """Return the message that an entry of the script stands for, or raise the entry's error."""
         if isinstance(reply, Exception):
             raise reply
-        line = reply(list(messages)) if callable(reply) else reply
+        answer = reply(list(messages)) if callable(reply) else reply
         with self._lock:
-            return self._numbering.number(_as_message(line), messages)
+            return self._numbering.number(_as_message(answer), messages)
 
 
 class ScriptedModel(BaseChatModel):
@@ -258,12 +258,12 @@ class ScriptedModel(BaseChatModel):
         return self._playback.speak(reply, messages)
 
 
-def _as_message(line: Line) -> AIMessage:
-    if isinstance(line, AIMessage):
-        return line
-    if isinstance(line, str):
-        return AIMessage(content=line)
-    return AIMessage(content="", tool_calls=list(line))
+def _as_message(reply: Line) -> AIMessage:
+    if isinstance(reply, AIMessage):
+        return reply
+    if isinstance(reply, str):
+        return AIMessage(content=reply)
+    return AIMessage(content="", tool_calls=list(reply))
 
 
 def _result(message: AIMessage) -> ChatResult:

@@ -112,7 +112,7 @@ class Recorder:
         )
 
         async def body(query: str = "") -> object:
-            return await self._perform(part, query)
+            return await self._run_async(part, query)
 
         return StructuredTool.from_function(coroutine=body, name=name, description=f"Scripted tool {name}.")
 
@@ -140,7 +140,7 @@ class Recorder:
         part = _Part(name=name, seconds=seconds, release=release, raises=raises, times=times, returns=returns)
 
         def body(query: str = "") -> object:
-            return self._perform_sync(part, query)
+            return self._run_sync(part, query)
 
         return StructuredTool.from_function(func=body, name=name, description=f"Scripted tool {name}.")
 
@@ -177,7 +177,11 @@ class Recorder:
     def _levels(self, tool: str | None, query: str | None) -> list[int]:
         """Return the numbers of running tool functions: 0, then one number after each begin or end of a function."""
         with self._lock:
-            steps = [step for of, at, step in self._moves if tool in (None, of) and query in (None, at)]
+            steps = [
+                step
+                for moved_tool, moved_query, step in self._moves
+                if tool in (None, moved_tool) and query in (None, moved_query)
+            ]
         return list(accumulate(steps, initial=0))
 
     def count(self, kind: Kind, tool: str | None = None, query: str | None = None) -> int:
@@ -215,9 +219,9 @@ class Recorder:
 
     def _add(self, kind: Kind, tool: str, query: str) -> None:
         with self._lock:
-            self._events.append(Event(kind=kind, tool=tool, query=query, time=self._elapsed()))
+            self._events.append(Event(kind=kind, tool=tool, query=query, time=self._measure_time()))
 
-    def _elapsed(self) -> float:
+    def _measure_time(self) -> float:
         """Return the seconds since the first event, by the event loop's clock or, in threads, the machine's clock."""
         # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
         machine = time.monotonic()
@@ -232,7 +236,7 @@ class Recorder:
             self._loop_origin = now - elapsed
         return now - self._loop_origin
 
-    async def _perform(self, part: _Part, query: str) -> object:
+    async def _run_async(self, part: _Part, query: str) -> object:
         with self._body(part.name, query):
             try:
                 return await self._act(part, query)
@@ -253,7 +257,7 @@ class Recorder:
                     raise
         return self._end(part, query)
 
-    def _perform_sync(self, part: _Part, query: str) -> object:
+    def _run_sync(self, part: _Part, query: str) -> object:
         with self._body(part.name, query):
             if part.release is None:
                 time.sleep(part.duration(query))

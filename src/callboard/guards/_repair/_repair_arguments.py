@@ -23,7 +23,7 @@ from callboard.guards._repair._schema import (
     Shape,
     choices_of,
     contract_of,
-    copied,
+    copy_json,
     is_small,
     is_type,
     types_of,
@@ -42,9 +42,9 @@ Kind = Literal["json", "text", "list", "item", "choice", "name", "wrapper"]
 MAX_TEXT = 65_536
 """Maximum characters of a text that is parsed as JSON."""
 
-_MAX_WORD = 100
+_MAX_WORD_CHARS = 100
 # Short words differ by one letter without being misspellings, such as "get" and "set".
-_LEAST_WORD = 5
+_MIN_WORD_CHARS = 5
 
 _WRAPPERS = frozenset(
     {"args", "arguments", "data", "input", "inputs", "kwargs", "parameters", "params", "payload", "toolinput"}
@@ -55,69 +55,71 @@ def corrections(value: Any, alternatives: Iterable[Schema]) -> list[tuple[Kind, 
     """Return the possible corrections of a value that matches none of the given alternative schemas."""
     # Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
     # text, texts with separators for lists. Neither is text that looks like JSON but is invalid.
-    due = set[str]().union(*map(types_of, alternatives))
+    types = set[str]().union(*map(types_of, alternatives))
     if isinstance(value, str):
         return [
             *_of_text(
                 value,
-                due,
+                types,
                 [choice for schema in alternatives for choice in choices_of(schema) or () if isinstance(choice, str)],
             )
         ]
     if isinstance(value, list):
-        return [("item", value[0])] if len(value) == 1 and due and "array" not in due else []
+        return [("item", value[0])] if len(value) == 1 and types and "array" not in types else []
     possible: list[tuple[Kind, Any]] = []
-    if "array" in due and value is not None and not (isinstance(value, dict) and "object" in due):
+    if "array" in types and value is not None and not (isinstance(value, dict) and "object" in types):
         possible.append(("list", [value]))
-    if "string" in due and isinstance(value, int) and not isinstance(value, bool):
+    if "string" in types and isinstance(value, int) and not isinstance(value, bool):
         possible.append(("text", str(value)))
     return possible
 
 
-def _of_text(text: str, due: set[str], choices: list[str]) -> Iterator[tuple[Kind, Any]]:
+def _of_text(text: str, types: set[str], choices: list[str]) -> Iterator[tuple[Kind, Any]]:
     value = read(text)
-    if unfenced(text)[:1] in ("[", "{"):
+    if strip_fence(text)[:1] in ("[", "{"):
         if isinstance(value, (list, dict)):
             yield "json", value
         return
-    if (choice := the_one(text, choices)) is not None:
+    if (choice := find_only_match(text, choices)) is not None:
         yield "choice", choice
     is_json_of_json = isinstance(value, str) and text.strip()[:1] == '"'
-    if is_json_of_json or any(is_type(value, name) for name in due & {"null", "boolean", "number", "integer"}):
+    if is_json_of_json or any(is_type(value, name) for name in types & {"null", "boolean", "number", "integer"}):
         yield "json", value
     # Text with separators may be one item or several, also if only one of both is valid.
-    if "array" in due and text.strip() and not re.search("[,;\n]", text):
+    if "array" in types and text.strip() and not re.search("[,;\n]", text):
         yield "list", [text]
 
 
-def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
+def find_correct_names(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
     """Return a dict from misspelt argument names to the correct names; empty if two of them mean the same name."""
     properties = schema.get("properties", {})
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     # Required names that are absent or, if the schema forbids others, any absent name.
     targets = [name for name in (properties if is_closed else schema.get("required", ())) if name not in value]
     unknown = [name for name in value if name not in properties]
-    names = {name: target for name in unknown if (target := the_one(name, targets)) is not None}
+    names = {name: target for name in unknown if (target := find_only_match(name, targets)) is not None}
     return names if len(set(names.values())) == len(names) else {}
 
 
 def is_wrapper(name: str, tool: str) -> bool:
     """Return whether models often wrap all arguments under this name: a word such as "input", or the tool's name."""
-    return len(name) <= _MAX_WORD and fold(name) in {*_WRAPPERS, fold(tool)}
+    return len(name) <= _MAX_WORD_CHARS and fold(name) in {*_WRAPPERS, fold(tool)}
 
 
-def the_one(word: str, choices: Iterable[str]) -> str | None:
+def find_only_match(word: str, choices: Iterable[str]) -> str | None:
     """Return the only choice that a misspelt word can mean; `None` if it can mean no choice, or several choices."""
     # A choice that differs only in case and separators wins. Otherwise words of at least five letters may have one
     # letter wrong, missing, added or swapped with its neighbour. The first letter must be right, because "unlock" is
     # not a misspelt "lock". Words with digits must match: a wrong digit is another name.
-    if len(word) > _MAX_WORD:
+    if len(word) > _MAX_WORD_CHARS:
         return None
-    folded = {choice: fold(choice) for choice in choices if len(choice) <= _MAX_WORD}
+    folded_choices = {choice: fold(choice) for choice in choices if len(choice) <= _MAX_WORD_CHARS}
     key = fold(word)
-    near = [choice for choice, other in folded.items() if other == key]
-    near = near or [choice for choice, other in folded.items() if _differ_by_one_slip(key, other)]
-    return near[0] if len(near) == 1 and near[0] != word else None
+    matches = [choice for choice, folded_choice in folded_choices.items() if folded_choice == key]
+    matches = matches or [
+        choice for choice, folded_choice in folded_choices.items() if _differ_by_one_slip(key, folded_choice)
+    ]
+    return matches[0] if len(matches) == 1 and matches[0] != word else None
 
 
 def fold(word: str) -> str:
@@ -125,21 +127,21 @@ def fold(word: str) -> str:
     return re.sub(r"(?<=[^\W\d_])[\s_-]+(?=\w)|(?<=\w)[\s_-]+(?=[^\W\d_])", "", word.strip()).casefold()
 
 
-def _differ_by_one_slip(word: str, other: str) -> bool:
-    if min(len(word), len(other)) < _LEAST_WORD or not (word.isalpha() and other.isalpha()):
+def _differ_by_one_slip(a: str, b: str) -> bool:
+    if min(len(a), len(b)) < _MIN_WORD_CHARS or not (a.isalpha() and b.isalpha()):
         return False
-    start = _common_length(word, other)
-    word, other = word[start:], other[start:]
-    end = _common_length(word[::-1], other[::-1])
-    word, other = word[: len(word) - end], other[: len(other) - end]
-    is_swapped = len(word) == 2 and word == other[::-1]
-    return start > 0 and (max(len(word), len(other)) <= 1 or is_swapped)
+    start = _common_length(a, b)
+    a, b = a[start:], b[start:]
+    end = _common_length(a[::-1], b[::-1])
+    a, b = a[: len(a) - end], b[: len(b) - end]
+    is_swapped = len(a) == 2 and a == b[::-1]
+    return start > 0 and (max(len(a), len(b)) <= 1 or is_swapped)
 
 
-def _common_length(word: str, other: str) -> int:
+def _common_length(a: str, b: str) -> int:
     """Return the length of the longest common beginning of two words."""
-    pairs = enumerate(zip(word, other, strict=False))
-    return next((length for length, (a, b) in pairs if a != b), min(len(word), len(other)))
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((length for length, (char_a, char_b) in pairs if char_a != char_b), min(len(a), len(b)))
 
 
 UNREADABLE = object()
@@ -152,14 +154,14 @@ def read(text: str) -> Any:
     # keys, Infinity) is not accepted, nor is long or deeply nested JSON.
     if len(text) > MAX_TEXT:
         return UNREADABLE
-    text = unfenced(text)
+    text = strip_fence(text)
     for form in (str, _as_json):
         try:
             value = json.loads(
                 form(text),
                 strict=False,
-                object_pairs_hook=_object,
-                parse_float=_finite,
+                object_pairs_hook=_make_object,
+                parse_float=_parse_finite,
                 parse_constant=_refuse_constant,
             )
         except (ValueError, RecursionError):
@@ -168,7 +170,7 @@ def read(text: str) -> Any:
     return UNREADABLE
 
 
-def unfenced(text: str) -> str:
+def strip_fence(text: str) -> str:
     """Return the content of a Markdown code fence, or a text without a fence, stripped of surrounding white space."""
     text = text.strip()
     if not (text.startswith("```") and text.endswith("```")):
@@ -177,13 +179,13 @@ def unfenced(text: str) -> str:
     return body.strip() if language.strip().lower() in ("", "json", "python") else text
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(made := dict(pairs)) < len(pairs):
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(result := dict(pairs)) < len(pairs):
         raise ValueError("a key twice")
-    return made
+    return result
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(text)
     return number
@@ -209,20 +211,20 @@ def _as_json(text: str) -> str:
     """Convert Python literals, or JSON with trailing commas, to valid JSON text. No code is evaluated."""
     # Raise `ValueError` for any other text.
     pieces: list[str] = []
-    at = 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None or (match["last"] and (not pieces or pieces[-1] in ("[", "{", ":", ","))):
             raise ValueError("neither JSON nor Python")
         if match["quoted"] is not None:
-            pieces.append('"' + re.sub(r'\\(.)|"', _requoted, match["quoted"], flags=re.DOTALL) + '"')
+            pieces.append('"' + re.sub(r'\\(.)|"', _requote, match["quoted"], flags=re.DOTALL) + '"')
         else:
             pieces.append(match["plain"] or _CONSTANTS.get(match["word"] or "", ""))
-        at = match.end()
+        position = match.end()
     return " ".join(pieces)
 
 
-def _requoted(match: re.Match[str]) -> str:
+def _requote(match: re.Match[str]) -> str:
     if match[1] is None:
         return '\\"'
     return "'" if match[1] == "'" else match[0]
@@ -242,7 +244,7 @@ class Repair:
     """Record of one change to the arguments: the kind of the change, and the path of the changed value."""
 
     kind: Kind
-    place: str
+    location: str
     """Place of the change, as dotted names of the schema; `*` stands for a list item, or a name not in the schema."""
     written: str = ""
     """Name that the model wrote, if the name was wrong."""
@@ -271,21 +273,21 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
             if not faults:
                 return Repaired(args, tuple(dict.fromkeys(repairs))) if repairs else None
             choices = [[*_corrections_of(contract.shape, args, group)] for group in _groups(contract.shape, faults)]
-            if (inner := _unwrapped(contract, args)) is not None:
+            if (inner := _unwrap(contract, args)) is not None:
                 if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(choices):
                     return None  # an argument with the name of a wrapper: either may be meant
                 repairs.append(Repair("wrapper", "*", *args))
                 args = inner
                 continue
-            args = copied(args)
+            args = copy_json(args)
             for corrections_of_group in choices:
                 # The value of a fault may have been valid in another alternative: a second correction is another
                 # meaning, so nothing is repaired.
                 if len(corrections_of_group) != 1:
                     return None
-                [(path, value, made)] = corrections_of_group
-                args = _with(args, path, value)
-                repairs += made
+                [(path, value, new_repairs)] = corrections_of_group
+                args = _set_value(args, path, value)
+                repairs += new_repairs
     except Exception as error:
         if is_control_flow(error):
             raise
@@ -299,11 +301,11 @@ def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
     for fault in faults:
         steps = shape.along(fault)
         # Cut before the first key that the schema does not allow.
-        path = fault[: next((at for at, step in enumerate(steps) if not step), len(steps)) - 1]
+        path = fault[: next((index for index, step in enumerate(steps) if not step), len(steps)) - 1]
         # A value that breaks one alternative may be valid in another: all faults within them are one group.
         unions = (
-            at
-            for at, step in enumerate(steps[: len(path) + 1])
+            index
+            for index, step in enumerate(steps[: len(path) + 1])
             if sum(schema.get("type") != "null" for schema in step) > 1
         )
         group = groups.setdefault(path[: next(unions, len(path))], [])
@@ -319,14 +321,17 @@ def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator
             value = value[key]
         alternatives = shape.along(path)[-1]
         for kind, new in corrections(value, alternatives) if path else ():
-            yield path, new, [Repair(kind, _place(shape, path))]
+            yield path, new, [Repair(kind, _location_of(shape, path))]
         for schema in alternatives if isinstance(value, dict) else ():
-            if names := renamed(value, schema):
-                made = [Repair("name", _place(shape, (*path, right)), name) for name, right in names.items()]
-                yield path, {names.get(name, name): item for name, item in value.items()}, made
+            if names := find_correct_names(value, schema):
+                repairs = [
+                    Repair("name", _location_of(shape, (*path, correct_name)), name)
+                    for name, correct_name in names.items()
+                ]
+                yield path, {names.get(name, name): item for name, item in value.items()}, repairs
 
 
-def _unwrapped(contract: Contract, args: Args) -> Args | None:
+def _unwrap(contract: Contract, args: Args) -> Args | None:
     """Return the inner arguments of a wrapper such as `{"input": {...}}`; `None` if there is no valid wrapper."""
     if len(args) != 1:
         return None
@@ -341,7 +346,7 @@ def _unwrapped(contract: Contract, args: Args) -> Args | None:
     return inner if name not in properties or inner.keys() & properties.keys() else None
 
 
-def _with(args: Args, path: Path, value: Any) -> Args:
+def _set_value(args: Args, path: Path, value: Any) -> Args:
     """Set the value at a path in the arguments, in place, and return the arguments."""
     if not path:
         return cast("Args", value)
@@ -352,7 +357,7 @@ def _with(args: Args, path: Path, value: Any) -> Args:
     return args
 
 
-def _place(shape: Shape, path: Path) -> str:
+def _location_of(shape: Shape, path: Path) -> str:
     steps = shape.along(path)
     return ".".join(
         key if isinstance(key, str) and any(key in schema.get("properties", {}) for schema in step) else "*"
@@ -362,7 +367,7 @@ def _place(shape: Shape, path: Path) -> str:
 
 # Middleware
 
-_MOST_CLAUSES = 8
+_MAX_CLAUSES = 8
 """Maximum number of repairs that the message to the model lists."""
 
 
@@ -404,48 +409,52 @@ class RepairArguments(Middleware):
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call, with repaired arguments if necessary."""
-        repaired = await run_if_long(self._threads, request.tool_call["args"], partial(self._repaired, request))
+        repaired = await run_if_long(self._threads, request.tool_call["args"], partial(self._repair_call, request))
         if repaired is None:
             return await call_next(request)
         call: ToolCall = {**request.tool_call, "args": repaired.args}
         note("repaired", **_facts(repaired.repairs))
         output = await call_next(request.override(tool_call=call))
         tells = self._tell_model and not cast("BaseTool", request.tool).return_direct
-        return _reported(output, call["id"], repaired.repairs, tells=tells)
+        return _add_report(output, call["id"], repaired.repairs, tells_model=tells)
 
-    def _repaired(self, request: ToolCallRequest) -> Repaired | None:
+    def _repair_call(self, request: ToolCallRequest) -> Repaired | None:
         args: Any = request.tool_call["args"]
         contract = None if request.tool is None else self._contracts.of(request.tool)
         if contract is None or not isinstance(args, dict):
             return None
         # Values that the model forged for injected arguments do not count here; they are removed before the tool runs.
         injected = {name: value for name, value in args.items() if name in contract.injected}
-        own = {name: value for name, value in args.items() if name not in injected} if injected else args
-        done = repair(contract, own)
-        return Repaired({**injected, **done.args}, done.repairs) if done is not None and injected else done
+        model_args = {name: value for name, value in args.items() if name not in injected} if injected else args
+        repaired = repair(contract, model_args)
+        return (
+            Repaired({**injected, **repaired.args}, repaired.repairs) if repaired is not None and injected else repaired
+        )
 
 
 def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:
-    distinct = dict.fromkeys((repair.place, repair.kind) for repair in repairs)
-    return {"arguments": [place for place, _ in distinct], "kinds": [kind for _, kind in distinct]}
+    distinct = dict.fromkeys((repair.location, repair.kind) for repair in repairs)
+    return {"arguments": [location for location, _ in distinct], "kinds": [kind for _, kind in distinct]}
 
 
-def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], *, tells: bool) -> Output:
+def _add_report(output: Output, call_id: str | None, repairs: tuple[Repair, ...], *, tells_model: bool) -> Output:
     """Return a call's output, with a record of the repairs added to its tool message. A `Command` stays unchanged."""
     if isinstance(output, list):
-        return [cast("ToolMessage", _reported(item, call_id, repairs, tells=tells)) for item in output]
+        return [cast("ToolMessage", _add_report(item, call_id, repairs, tells_model=tells_model)) for item in output]
     if not isinstance(output, ToolMessage) or output.tool_call_id != call_id:
         return output
     update: dict[str, Any] = {"additional_kwargs": with_facts(output, repaired=_facts(repairs))}
-    if tells:
+    if tells_model:
         # The name that the model wrote is untrusted: cut and escaped, so that it cannot forge a line of the message.
-        changes = [(repair, _DONE[repair.kind].format(written=ascii(repair.written[:60]))) for repair in repairs]
+        clause_by_repair = [
+            (repair, _CLAUSES[repair.kind].format(written=ascii(repair.written[:60]))) for repair in repairs
+        ]
         clauses = dict.fromkeys(
-            done if repair.kind == "wrapper" else f"{repair.place} {done}" for repair, done in changes
+            clause if repair.kind == "wrapper" else f"{repair.location} {clause}" for repair, clause in clause_by_repair
         )
-        more = f"; and {len(clauses) - _MOST_CLAUSES} more" if len(clauses) > _MOST_CLAUSES else ""
-        listed = "; ".join([*clauses][:_MOST_CLAUSES])
-        text = f"[The arguments of this call were repaired: {listed}{more}.]"
+        omitted_text = f"; and {len(clauses) - _MAX_CLAUSES} more" if len(clauses) > _MAX_CLAUSES else ""
+        clauses_text = "; ".join([*clauses][:_MAX_CLAUSES])
+        text = f"[The arguments of this call were repaired: {clauses_text}{omitted_text}.]"
         content = output.content
         if isinstance(content, str):
             update["content"] = f"{content}\n\n{text}" if content else text
@@ -454,7 +463,7 @@ def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], 
     return output.model_copy(update=update)
 
 
-_DONE: Mapping[Kind, str] = {
+_CLAUSES: Mapping[Kind, str] = {
     "json": "was JSON in a string",
     "text": "was a number, not a string",
     "list": "was a single value, not a list",

@@ -37,7 +37,7 @@ class Shape:
     def __init__(self, document: Schema, hidden: frozenset[str] = frozenset()) -> None:
         self._document = document
         # Keyed by `id()`. The schema itself is kept as well, because the id of a freed object may be reused.
-        self._seen: dict[int, tuple[object, list[Schema]]] = {}
+        self._alternatives: dict[int, tuple[object, list[Schema]]] = {}
         self.root: Schema = document
         alternatives = self.alternatives(document)
         if len(alternatives) == 1:
@@ -48,36 +48,36 @@ class Shape:
 
     def alternatives(self, schema: object) -> list[Schema]:
         """Return the alternative schemas that a schema combines, such as in `anyOf`, with resolved references."""
-        entry = self._seen.get(id(schema))
+        entry = self._alternatives.get(id(schema))
         if entry is None:
             resolved: list[Schema]
             try:
-                resolved = self._resolved(schema, 0, _Budget(_MAX_PARTS))
+                resolved = self._resolve(schema, 0, _Budget(_MAX_PARTS))
             except TooManyChoicesError:
                 resolved = [{}]  # any value: nothing is known of what the schema wants
-            entry = self._seen[id(schema)] = (schema, resolved)
+            entry = self._alternatives[id(schema)] = (schema, resolved)
         return entry[1]
 
-    def _resolved(self, schema: object, depth: int, budget: "_Budget") -> list[Schema]:
+    def _resolve(self, schema: object, depth: int, budget: "_Budget") -> list[Schema]:
         budget.spend(1)
         if not isinstance(schema, Mapping) or depth > _MAX_REFS:
             return [{}] if schema is True else []
-        for word in ("$ref", "allOf", "anyOf", "oneOf"):
-            if word in schema:
-                rest = {key: value for key, value in schema.items() if key != word}
+        for keyword in ("$ref", "allOf", "anyOf", "oneOf"):
+            if keyword in schema:
+                siblings = {key: value for key, value in schema.items() if key != keyword}
                 return [
                     resolved
-                    for part in self._parts(word, schema[word], rest)
-                    for resolved in self._resolved(part, depth + 1, budget)
+                    for part in self._parts(keyword, schema[keyword], siblings)
+                    for resolved in self._resolve(part, depth + 1, budget)
                 ]
         return [schema]
 
-    def _parts(self, word: str, value: Any, rest: Schema) -> list[Schema]:
-        if word == "$ref":
-            return [_merged(self._target(value), rest)]
-        if word == "allOf":
-            return [reduce(_merged, (self._target(part.get("$ref", part)) for part in value), rest)]
-        return [_merged(rest, part) for part in value if isinstance(part, Mapping)]
+    def _parts(self, keyword: str, value: Any, siblings: Schema) -> list[Schema]:
+        if keyword == "$ref":
+            return [_merge(self._target(value), siblings)]
+        if keyword == "allOf":
+            return [reduce(_merge, (self._target(part.get("$ref", part)) for part in value), siblings)]
+        return [_merge(siblings, part) for part in value if isinstance(part, Mapping)]
 
     def _target(self, reference: Any) -> Schema:
         if not isinstance(reference, str):
@@ -99,11 +99,11 @@ class Shape:
 
     def faults(self, value: object) -> list[Path]:
         """Return the paths of invalid parts of a value; raise `TooManyChoicesError` if the search takes too long."""
-        token = _choices.set(_Budget(_MAX_CHOICES))
+        token = _budget.set(_Budget(_MAX_CHOICES))
         try:
-            return [path for error in self._validator.iter_errors(value) for path in _places(error)]
+            return [path for error in self._validator.iter_errors(value) for path in _paths_of(error)]
         finally:
-            _choices.reset(token)
+            _budget.reset(token)
 
     @cached_property
     def _validator(self) -> Any:
@@ -116,20 +116,20 @@ class Shape:
         keywords = {
             **dict.fromkeys(_IGNORED, lambda *_: None),
             "additionalProperties": _unless_patterns(draft.VALIDATORS["additionalProperties"]),
-            **{word: _counted(draft.VALIDATORS[word]) for word in _COUNTED if word in draft.VALIDATORS},
+            **{word: _with_budget(draft.VALIDATORS[word]) for word in _COSTLY if word in draft.VALIDATORS},
         }
         extend: Any = validators.extend
         # An empty registry: references to other documents fail instead of being fetched.
         return extend(draft, keywords)(_of_one_draft(self.root), registry=Registry())
 
 
-def _merged(schema: Schema, other: Schema) -> Schema:
-    both = {**schema, **other}
-    if "properties" in schema and "properties" in other:
-        both["properties"] = {**schema["properties"], **other["properties"]}
-    if "required" in schema and "required" in other:
-        both["required"] = [*schema["required"], *other["required"]]
-    return both
+def _merge(first: Schema, second: Schema) -> Schema:
+    merged = {**first, **second}
+    if "properties" in first and "properties" in second:
+        merged["properties"] = {**first["properties"], **second["properties"]}
+    if "required" in first and "required" in second:
+        merged["required"] = [*first["required"], *second["required"]]
+    return merged
 
 
 def _inner(schema: Schema, key: str | int) -> object:
@@ -189,7 +189,7 @@ def is_type(value: object, name: str) -> bool:
 _MAX_CHOICES = 5000
 """Maximum number of references and of parts of combinations in one validation: each level of nesting can double it."""
 _IGNORED = ("pattern", "patternProperties", "unevaluatedProperties")
-_COUNTED = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if")
+_COSTLY = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if")
 """Keywords by which a short schema can have a part validated very often."""
 _OF_KIND = frozenset(("type", "enum", "const"))
 
@@ -202,19 +202,19 @@ class _Budget:
     """Number of steps that a search may still take."""
 
     def __init__(self, steps: int) -> None:
-        self._left = steps
+        self._remaining = steps
 
     def spend(self, steps: int) -> None:
         """Take steps from the budget; raise `TooManyChoicesError` if they are not left."""
-        self._left -= steps
-        if self._left < 0:
+        self._remaining -= steps
+        if self._remaining < 0:
             raise TooManyChoicesError
 
 
-_choices: ContextVar[_Budget] = ContextVar("callboard_schema_choices")
+_budget: ContextVar[_Budget] = ContextVar("callboard_schema_choices")
 
 
-def _places(error: Any) -> Iterator[Path]:
+def _paths_of(error: Any) -> Iterator[Path]:
     if not error.context:
         # A `False` schema has no keyword. The value must not exist, so the fault is in the object around it.
         path = tuple(error.absolute_path)
@@ -224,36 +224,36 @@ def _places(error: Any) -> Iterator[Path]:
     for part in error.context:
         alternatives[part.schema_path[0]].append(part)
     # Ignore alternatives of another type: a broken object is not a failed attempt to write `null`.
-    suited = [
+    fitting_alternatives = [
         errors
         for errors in alternatives.values()
         if not any(part.validator in _OF_KIND and not part.path for part in errors)
     ]
-    for errors in suited or alternatives.values():
+    for errors in fitting_alternatives or alternatives.values():
         for part in errors:
-            yield from _places(part)
+            yield from _paths_of(part)
 
 
 def _unless_patterns(keyword: Any) -> Any:
     """Return a check of `additionalProperties` that does nothing if the schema also has `patternProperties`."""
 
     # The expressions of `patternProperties` are not run, so it is unknown which properties are additional.
-    def judge(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" not in schema:
             yield from keyword(validator, value, instance, schema) or ()
 
-    return judge
+    return check
 
 
-def _counted(keyword: Any) -> Any:
+def _with_budget(keyword: Any) -> Any:
     """Return a check of a keyword that raises `TooManyChoicesError` after too many uses in one validation."""
 
     # Two alternatives at every level of a value take exponential time.
-    def judge(validator: Any, parts: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        _choices.get().spend(len(parts) if isinstance(parts, list) else 1)
+    def check(validator: Any, parts: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        _budget.get().spend(len(parts) if isinstance(parts, list) else 1)
         yield from keyword(validator, parts, instance, schema) or ()
 
-    return judge
+    return check
 
 
 def _of_one_draft(schema: Any) -> Any:
@@ -305,14 +305,14 @@ class Contract:
             if self._validate is None:
                 return tuple(dict.fromkeys(self.shape.faults(args)))
             # A copy, because validators of mode "before" may change what they get.
-            self._validate(copied(args))
+            self._validate(copy_json(args))
         except Exception as error:
             if is_control_flow(error) or isinstance(error, TooManyChoicesError):
                 raise
-            return tuple(dict.fromkeys(_located(path, args) for path in self._places(error)))
+            return tuple(dict.fromkeys(_path_to(path, args) for path in self._paths_of(error)))
         return ()
 
-    def _places(self, error: Exception) -> list[Path]:
+    def _paths_of(self, error: Exception) -> list[Path]:
         # An error that is no pydantic one gives no place. Building many error objects takes longer than the validation.
         if not isinstance(error, ValidationError) or error.error_count() > MAX_NODES:
             return [()]
@@ -327,8 +327,8 @@ def contract_of(tool: BaseTool) -> Contract | None:
         return None
     validate: Callable[[Args], object] | None = None
     if isinstance(schema, dict):
-        whose = f"RepairArguments() for {tool.name!r}, whose schema is JSON,"
-        require(whose, "jsonschema", extra="middleware", instead="give the tool a pydantic model")
+        subject = f"RepairArguments() for {tool.name!r}, whose schema is JSON,"
+        require(subject, "jsonschema", extra="middleware", instead="give the tool a pydantic model")
     elif isinstance(schema, type) and issubclass(schema, BaseModel) and schema.model_fields:
         validate = schema.model_validate
     else:
@@ -337,7 +337,7 @@ def contract_of(tool: BaseTool) -> Contract | None:
     return Contract(tool, injected.unwritable | injected.names, validate)
 
 
-def _located(location: tuple[Any, ...], args: Args) -> Path:
+def _path_to(location: tuple[Any, ...], args: Args) -> Path:
     """Return the path of the invalid value in the arguments, from the location that a pydantic error reports."""
     # A location may also name members of unions and missing arguments; keys that the arguments lack are skipped.
     path: list[str | int] = []
@@ -351,10 +351,10 @@ def _located(location: tuple[Any, ...], args: Args) -> Path:
     return tuple(path)
 
 
-def copied(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
+        return {key: copy_json(item) for key, item in value.items()}
+    return [copy_json(item) for item in value] if isinstance(value, list) else value
 
 
 def is_small(value: object) -> bool:

@@ -104,33 +104,37 @@ def _spell_in_container(path: Path, annotation: Any, kind: Any) -> Iterator[Path
         # A type that declares no parts, such as `Any`: each path may exist.
         yield path
         return
-    for rest in _spell_in_union(path[1:], types_of_values):
-        yield (*parts, *rest)
+    for ending in _spell_in_union(path[1:], types_of_values):
+        yield (*parts, *ending)
 
 
 def _spell_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo]) -> Iterator[Path]:
     if isinstance(annotation, type) and issubclass(annotation, RootModel):
         yield from _spell_in_type(path, fields["root"].annotation)
         return
-    name, rest = path[0], path[1:]
+    name, inner_path = path[0], path[1:]
     is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     if not is_model and (getattr(annotation, "__pydantic_config__", None) or {}).get("alias_generator") is not None:
         raise NoSuchPathError("its `alias_generator` makes names that no rule can know; take a pydantic model instead")
     config = getattr(annotation, "model_config", {})
     if isinstance(annotation, type) and issubclass(annotation, BaseModelV1):
-        own = annotation.__config__
-        config = {"extra": own.extra, "populate_by_name": own.allow_population_by_field_name}
+        model_config = annotation.__config__
+        config = {"extra": model_config.extra, "populate_by_name": model_config.allow_population_by_field_name}
     is_open = config.get("extra") == "allow"
     by_name = bool(config.get("populate_by_name") or config.get("validate_by_name"))
     spellings = {field_name: _spellings_of(field_name, field, by_name=by_name) for field_name, field in fields.items()}
-    matching = [name] if name in fields else [other for other in fields if name == "*" or (name,) in spellings[other]]
+    matching = (
+        [name]
+        if name in fields
+        else [declared_name for declared_name in fields if name == "*" or (name,) in spellings[declared_name]]
+    )
     if not matching and not is_open:
         raise NoSuchPathError(no_such("argument", name, fields))
     for field_name in matching:
         field = fields[field_name]
-        if rest:
-            _refuse_json_text(rest, field.metadata)
-        for ending in _spell_in_type(rest, field.annotation):
+        if inner_path:
+            _refuse_json_text(inner_path, field.metadata)
+        for ending in _spell_in_type(inner_path, field.annotation):
             for spelling in spellings[field_name]:
                 yield (*spelling, *ending)
     if name == "*" or is_open:
@@ -146,9 +150,10 @@ def _fields_of(annotation: Any) -> Mapping[str, FieldInfo] | None:
     if issubclass(annotation, BaseModel):
         return annotation.model_fields
     if issubclass(annotation, BaseModelV1):
-        given = annotation.__fields__.items()
+        v1_fields = annotation.__fields__.items()
         return {
-            name: FieldInfo.from_annotated_attribute(one.outer_type_, Field(alias=one.alias)) for name, one in given
+            name: FieldInfo.from_annotated_attribute(field.outer_type_, Field(alias=field.alias))
+            for name, field in v1_fields
         }
     if hasattr(annotation, "__pydantic_fields__"):
         fields: Mapping[str, FieldInfo] = annotation.__pydantic_fields__
@@ -209,11 +214,11 @@ def _check_in_json_schema(path: Path, schema: Any, root: Mapping[str, Any]) -> N
 
 
 def _dereference(schema: Any, root: Mapping[str, Any]) -> Any:
-    seen: set[str] = set()
+    references: set[str] = set()
     while isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
-        if reference in seen or not reference.startswith("#/"):
+        if reference in references or not reference.startswith("#/"):
             return None
-        seen.add(reference)
+        references.add(reference)
         target: Any = root
         for part in reference[2:].split("/"):
             target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None

@@ -30,7 +30,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SAFE = string.punctuation.translate(str.maketrans("", "", '"<>\\^`{|}'))
 
 
-_MOST = 2048
+_MAX_CHARS = 2048
 """Maximum characters of a URL."""
 
 
@@ -121,8 +121,8 @@ class Url:
             return None
         if not isinstance(value, str):
             raise RefusedError("type", "it has to be a text with one URL")
-        if len(value) > _MOST:
-            raise RefusedError("size", f"it has {len(value):,} characters, and {_MOST:,} are the most")
+        if len(value) > _MAX_CHARS:
+            raise RefusedError("size", f"it has {len(value):,} characters, and {_MAX_CHARS:,} are the most")
         target = read_url(value, self.schemes)
         if self.hosts is None or not is_listed(target.host, self.hosts):
             if self.hosts is not None and "*" not in self.hosts:
@@ -142,14 +142,14 @@ def read_url(value: str, schemes: Collection[str]) -> Target:
     match = _URL.fullmatch(value)
     if match is None:
         raise RefusedError("scheme", f"it has to begin with {' or '.join(f'{name}://' for name in schemes)}")
-    scheme, authority, rest = match[1].lower(), match[2], match[3]
+    scheme, authority, path = match[1].lower(), match[2], match[3]
     if scheme not in schemes:
         raise RefusedError("scheme", f"its scheme has to be {' or '.join(schemes)}")
     host, port = _read_authority(authority)
-    written = f"[{host}]" if ":" in host else host
-    if rest.startswith(("?", "#")):
-        rest = f"/{rest}"
-    url = f"{scheme}://{written}{'' if port is None else f':{port}'}{quote(rest, safe=_SAFE)}"
+    url_host = f"[{host}]" if ":" in host else host
+    if path.startswith(("?", "#")):
+        path = f"/{path}"
+    url = f"{scheme}://{url_host}{'' if port is None else f':{port}'}{quote(path, safe=_SAFE)}"
     return Target(url, host, port or _PORTS.get(scheme, 0))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from urllib.parse import unquote_to_bytes
 
 from callboard._calls._thread_pool import WorkerThreads
-from callboard.guards._sanitize._text import RefusedError, normalized, strip_invisible
+from callboard.guards._sanitize._text import RefusedError, normalize, strip_invisible
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 # Characters that look like slashes, or that some library may turn into one.
@@ -104,14 +104,14 @@ def check_spelling(path: str) -> None:
     reading, structure = path, _structure(path)
     for _ in range(_ROUNDS):
         try:
-            other = unquote_to_bytes(normalized("NFKC", reading)).decode()
+            decoded = unquote_to_bytes(normalize("NFKC", reading)).decode()
         except UnicodeDecodeError:
             raise RefusedError("encoding", "it holds percent escapes that are no UTF-8") from None
-        if _structure(other) != structure or _UTF16_ESCAPE.search(other) or strip_invisible(other) != other:
+        if _structure(decoded) != structure or _UTF16_ESCAPE.search(decoded) or strip_invisible(decoded) != decoded:
             raise RefusedError("encoding", "it holds escapes or characters that stand for dots, slashes or controls")
-        if other == reading:
+        if decoded == reading:
             return
-        reading = other
+        reading = decoded
     raise RefusedError("encoding", f"it is escaped more than {_ROUNDS - 1} times")
 
 

@@ -22,7 +22,7 @@ from callboard._util._suggestions import no_such, suggests_options
 from callboard.guards._sanitize._argument_paths import JsonTextError, NoSuchPathError, Path, spell_path
 from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
-from callboard.guards._sanitize._text import RefusedError, Text, shortened, shown, strip_invisible
+from callboard.guards._sanitize._text import RefusedError, Text, quote, shorten, strip_invisible
 from callboard.guards._sanitize._untrusted import OTHER_NODES, Cleaning, Results
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._large_values import run_if_long
@@ -45,7 +45,7 @@ from callboard.tools._results import CallNext, Output
 Rule = Text | Url | PathIn | Callable[[Any], object]
 """Rule for an argument. A function returns the value or a replacement, or raises `ValueError` to refuse it."""
 
-Place = tuple[str | int, ...]
+Location = tuple[str | int, ...]
 """Place of a value in the arguments: keys and indices, from the outside in."""
 
 _NAME = re.compile(r"[^.\[\]]+(?:\[\])*(?:\.[^.\[\]]+(?:\[\])*)*")
@@ -72,9 +72,9 @@ class Rules:
             else:
                 self._exact.setdefault(path, rule)
 
-    def at(self, place: Place) -> Rule | None:
+    def rule_at(self, location: Location) -> Rule | None:
         """Return the rule for a path in the arguments, or `None`. Rules without `*` are preferred."""
-        path = tuple("[]" if isinstance(part, int) else part for part in place)
+        path = tuple("[]" if isinstance(part, int) else part for part in location)
         rule = self._exact.get(path)
         if rule is not None or not self._wild:
             return rule
@@ -100,20 +100,20 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """Pending check of the value `into[key]`. When the check has run, its result replaces this value."""
+class PendingCheck:
+    """Pending check of the value `container[key]`. When the check has run, its result replaces this value."""
 
-    place: Place
+    location: Location
     rule: Url | PathIn | Callable[[Any], object]
-    into: Any
+    container: Any
     key: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     """Refusal of an argument: the path of the refused value in the arguments, and the reason."""
 
-    place: Place
+    location: Location
     error: RefusedError
 
 
@@ -126,12 +126,12 @@ class Walk:
     max_depth: int
     max_size: int
     skip: frozenset[str] = frozenset()
-    due: list[Due] = field(default_factory=list[Due])
+    checks: list[PendingCheck] = field(default_factory=list[PendingCheck])
     """Checks that the caller must run; the checks of inner values come before the checks of outer ones."""
-    refused: list[Refused] = field(default_factory=list[Refused])
+    refusals: list[Refusal] = field(default_factory=list[Refusal])
     cleaned: set[str] = field(default_factory=set[str])
     """Names of the arguments in which the walk or a check changed something."""
-    _around_refused: set[Place] = field(default_factory=set[Place])
+    _refused_containers: set[Location] = field(default_factory=set[Location])
     _size: int = 0
 
     def arguments(self, written: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,81 +141,81 @@ class Walk:
             return self._mapping(written, ())
         except _TooMuchError:
             # The walk was cut off and the call will be refused, so no check needs to run.
-            self.due.clear()
+            self.checks.clear()
             return {}
 
-    def is_refused(self, place: Place) -> bool:
+    def is_refused(self, location: Location) -> bool:
         """Return whether the value at a path in the arguments, or a part of this value, is refused."""
-        return place in self._around_refused
+        return location in self._refused_containers
 
-    def refuse(self, place: Place, error: RefusedError) -> None:
+    def refuse(self, location: Location, error: RefusedError) -> None:
         """Record that the value at a path in the arguments is refused; values that contain it count as refused, too."""
-        self.refused.append(Refused(place, error))
-        self._around_refused.update(place[:end] for end in range(len(place) + 1))
+        self.refusals.append(Refusal(location, error))
+        self._refused_containers.update(location[:end] for end in range(len(location) + 1))
 
-    def _mapping(self, value: Mapping[Any, Any], place: Place) -> dict[Any, Any]:
+    def _mapping(self, value: Mapping[Any, Any], location: Location) -> dict[Any, Any]:
         new: dict[Any, Any] = {}
         for key, item in value.items():
-            if not place and key in self.skip:
+            if not location and key in self.skip:
                 new[key] = item
                 continue
             clean: object = key
             if isinstance(key, str):
-                self._count(len(key), place)
-                clean = self._cleaned(key, self.text, (*place, key))
+                self._count(len(key), location)
+                clean = self._clean(key, self.text, (*location, key))
             # Two keys differ only by invisible characters. It would be accidental which value the tool gets.
             if clean in new:
-                self.refuse(place, RefusedError("keys", "two of its keys are the same but for invisible characters"))
-            self._visit(new, clean, item, (*place, clean if isinstance(clean, str) else str(clean)))
+                self.refuse(location, RefusedError("keys", "two of its keys are the same but for invisible characters"))
+            self._visit(new, clean, item, (*location, clean if isinstance(clean, str) else str(clean)))
         return new
 
-    def _items(self, value: Iterable[Any], place: Place) -> list[Any]:
+    def _items(self, value: Iterable[Any], location: Location) -> list[Any]:
         new: list[Any] = []
         for index, item in enumerate(value):
             new.append(None)
-            self._visit(new, index, item, (*place, index))
+            self._visit(new, index, item, (*location, index))
         return new
 
-    def _visit(self, into: Any, key: object, value: object, place: Place) -> None:
+    def _visit(self, container: Any, key: object, value: object, location: Location) -> None:
         # Called before the children are visited, but appended after them: inner checks come first.
-        rule = self.rules.at(place)
-        into[key] = self._copy(value, rule, place)
+        rule = self.rules.rule_at(location)
+        container[key] = self._copy(value, rule, location)
         if rule is not None and not isinstance(rule, Text):
-            self.due.append(Due(place, rule, into, key))
+            self.checks.append(PendingCheck(location, rule, container, key))
 
-    def _copy(self, value: object, rule: Rule | None, place: Place) -> object:
+    def _copy(self, value: object, rule: Rule | None, location: Location) -> object:
         # Every value counts, or a huge list of empty texts would be free.
-        self._count(1 + (len(value) if isinstance(value, str) else 0), place)
+        self._count(1 + (len(value) if isinstance(value, str) else 0), location)
         text = rule if isinstance(rule, Text) else self.text
         if isinstance(value, str):
             # URLs and paths are not cleaned first: their checks must see what was written, and refuse what is hidden.
-            return value if isinstance(rule, (Url, PathIn)) else self._cleaned(value, text, place)
+            return value if isinstance(rule, (Url, PathIn)) else self._clean(value, text, location)
         if isinstance(rule, Text):
-            return self._cleaned(value, rule, place)  # not a text, so `Text` refuses it
-        if len(place) > self.max_depth and isinstance(value, (dict, list, tuple)):
-            self._give_up(place, RefusedError("depth", f"it is nested more than {self.max_depth} deep"))
+            return self._clean(value, rule, location)  # not a text, so `Text` refuses it
+        if len(location) > self.max_depth and isinstance(value, (dict, list, tuple)):
+            self._give_up(location, RefusedError("depth", f"it is nested more than {self.max_depth} deep"))
         if isinstance(value, dict):
-            return self._mapping(value, place)
-        return self._items(value, place) if isinstance(value, (list, tuple)) else value
+            return self._mapping(value, location)
+        return self._items(value, location) if isinstance(value, (list, tuple)) else value
 
-    def _cleaned(self, value: object, text: Text, place: Place) -> object:
+    def _clean(self, value: object, text: Text, location: Location) -> object:
         try:
-            clean = text.check(value)
+            clean_value = text.check(value)
         except RefusedError as error:
-            self.refuse(place, error)
+            self.refuse(location, error)
             return value
-        if clean != value:
-            self.cleaned.add(dotted(place[:1]))
-        return clean
+        if clean_value != value:
+            self.cleaned.add(format_path(location[:1]))
+        return clean_value
 
-    def _count(self, size: int, place: Place) -> None:
+    def _count(self, size: int, location: Location) -> None:
         self._size += size
         if self._size > self.max_size:
             reason = f"with it the arguments are larger than {self.max_size:,} characters and values in all"
-            self._give_up(place, RefusedError("size", reason))
+            self._give_up(location, RefusedError("size", reason))
 
-    def _give_up(self, place: Place, error: RefusedError) -> NoReturn:
-        self.refuse(place, error)
+    def _give_up(self, location: Location, error: RefusedError) -> NoReturn:
+        self.refuse(location, error)
         raise _TooMuchError
 
 
@@ -223,24 +223,24 @@ class _TooMuchError(Exception):
     """Raised inside a `Walk` to stop the pass, because the arguments are too large or too deeply nested."""
 
 
-def dotted(place: Place, max_chars: int = 120) -> str:
+def format_path(location: Location, max_chars: int = 120) -> str:
     """Return a path in the arguments as text such as `files[2].path`; unusual keys are quoted and cut."""
     text = ""
-    for part in place:
+    for part in location:
         if isinstance(part, int):
             text += f"[{part}]"
         elif _PLAIN_KEY.fullmatch(part):
             text += f".{part}" if text else part
         else:
-            text += f"[{shown(part)}]"
+            text += f"[{quote(part)}]"
     return text if len(text) <= max_chars else f"{text[:max_chars]}..."
 
 
 # Middleware
 
-_MOST_LINES = 10
+_MAX_LINES = 10
 """Maximum number of refused arguments that one message lists."""
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 @suggests_options()
@@ -282,19 +282,19 @@ class Sanitize(Middleware):
     ) -> None:
         check_missing("Sanitize", missing)
         check_count("Sanitize(max_depth=...)", max_depth, least=0)
-        if not 1 <= max_depth <= _DEEPEST:
-            raise ValueError(f"Sanitize(max_depth=...) must be 1 to {_DEEPEST}, got {max_depth!r}")
+        if not 1 <= max_depth <= _MAX_DEPTH:
+            raise ValueError(f"Sanitize(max_depth=...) must be 1 to {_MAX_DEPTH}, got {max_depth!r}")
         check_count("Sanitize(max_size=...)", max_size, least=1)
         check_type("Sanitize(text=...)", text, Text, "Text(max_chars=1000)")
         check_type("Sanitize(results=...)", results, Results, "Results(max_chars=1000)")
-        self._for_all = _checked("arguments", arguments or {})
+        self._for_all = _validate_rules("arguments", arguments or {})
         by_tool = tools or {}
         if not isinstance(cast("object", by_tool), Mapping):
             raise TypeError(
                 f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
             )
         tool_names("Sanitize(tools=...)", by_tool)
-        self._for_tool = {name: _checked(f"tools[{name!r}]", rules) for name, rules in by_tool.items()}
+        self._for_tool = {name: _validate_rules(f"tools[{name!r}]", rules) for name, rules in by_tool.items()}
         self._text = text or Text()
         self._max_depth = max_depth
         self._max_size = max_size
@@ -328,43 +328,45 @@ class Sanitize(Middleware):
             skip=facts.injected,
         )
         arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
-        for due in walk.due:
+        for check in walk.checks:
             # The innermost checks come first. A check of a list must not see items that are already refused.
-            if walk.is_refused(due.place):
+            if walk.is_refused(check.location):
                 continue
-            before = due.into[due.key]
+            before = check.container[check.key]
             try:
-                after = due.rule(before) if not isinstance(due.rule, (Url, PathIn)) else await due.rule.acheck(before)
+                after = (
+                    check.rule(before) if not isinstance(check.rule, (Url, PathIn)) else await check.rule.acheck(before)
+                )
             except Exception as error:
                 if is_control_flow(error):
                     raise
                 # Any error refuses the value: a check that fails on a hostile value has not approved it.
-                walk.refuse(due.place, _reason(error, due.rule))
+                walk.refuse(check.location, _as_refused_error(error, check.rule))
                 continue
             if after is not before and not (isinstance(before, str) and before == after):
-                walk.cleaned.add(dotted(due.place[:1]))
-            due.into[due.key] = after
-        if walk.refused:
-            return _refusal(request, walk.refused)
+                walk.cleaned.add(format_path(check.location[:1]))
+            check.container[check.key] = after
+        if walk.refusals:
+            return _refuse_call(request, walk.refusals)
         if walk.cleaned:
-            note("sanitized", arguments=_declared(walk.cleaned, request.tool))
-        if walk.cleaned or walk.due:
+            note("sanitized", arguments=_public_names(walk.cleaned, request.tool))
+        if walk.cleaned or walk.checks:
             request = request.override(tool_call={**request.tool_call, "args": arguments})
         output = await call_next(request)
-        return output if self._results is None else await self._cleaned(output, request, self._results)
+        return output if self._results is None else await self._clean(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Clean the error message that the model gets if a tool fails and no middleware has handled the error."""
         if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
             return message  # written by callboard itself, such as for a timeout
-        return cast("ToolMessage", await self._cleaned(message, request, self._results))
+        return cast("ToolMessage", await self._clean(message, request, self._results))
 
-    async def _cleaned(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
+    async def _clean(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
         call = request.tool_call
         cleaning = Cleaning(rules, call["id"], rules.is_fenced(request.tool, call["name"]))
         clean = await run_if_long(self._threads, output, partial(cleaning.output, output))
-        if cleaning.done:
-            note("sanitized", result=sorted(cleaning.done))
+        if cleaning.changes:
+            note("sanitized", result=sorted(cleaning.changes))
         return clean
 
     def _facts_of(self, tool: BaseTool) -> "_Facts":
@@ -384,7 +386,7 @@ class _Facts:
     injected: frozenset[str]
 
 
-def _checked(option: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+def _validate_rules(option: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
     candidate: object = rules
     if not isinstance(candidate, Mapping):
         raise TypeError(f"Sanitize({option}) takes rules by argument, such as {{'url': Url()}}; got {rules!r}")
@@ -440,7 +442,7 @@ def _check_path(option: str, rule_name: str, tools: Iterable[BaseTool]) -> None:
         raise ValueError(f"{option}: the rule {rule_name!r} checks nothing: {missing}")
 
 
-def _reason(error: Exception, rule: object) -> RefusedError:
+def _as_refused_error(error: Exception, rule: object) -> RefusedError:
     """Return the `RefusedError` for an error that a check raised."""
     # Its text is cleaned for the model, and does not quote the refused value.
     if isinstance(error, RefusedError):
@@ -450,26 +452,26 @@ def _reason(error: Exception, rule: object) -> RefusedError:
         reason = "; ".join(detail["msg"] for detail in error.errors())
     else:
         reason = str(error) if isinstance(error, ValueError) else f"the check ended with {type(error).__name__}"
-    return RefusedError(name, shortened(" ".join(strip_invisible(reason).split()), 300))
+    return RefusedError(name, shorten(" ".join(strip_invisible(reason).split()), 300))
 
 
-def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
+def _refuse_call(request: ToolCallRequest, refusals: list[Refusal]) -> ToolMessage:
     call = request.tool_call
     lines: list[str] = []
-    for refusal in refused[:_MOST_LINES]:
-        [argument] = _declared([dotted(refusal.place[:1])], request.tool)
+    for refusal in refusals[:_MAX_LINES]:
+        [argument] = _public_names([format_path(refusal.location[:1])], request.tool)
         note("refused", argument=argument, rule=refusal.error.rule)
-        subject = f"argument {dotted(refusal.place)}" if refusal.place else "the arguments"
+        subject = f"argument {format_path(refusal.location)}" if refusal.location else "the arguments"
         lines.append(f"- {subject}: {refusal.error.reason}")
-    if len(refused) > _MOST_LINES:
-        lines.append(f"- and {len(refused) - _MOST_LINES} more")
+    if len(refusals) > _MAX_LINES:
+        lines.append(f"- and {len(refusals) - _MAX_LINES} more")
     # The name of an unknown tool was invented by the model, so it is escaped.
-    name = call["name"] if request.tool is not None else shown(call["name"])
+    name = call["name"] if request.tool is not None else quote(call["name"])
     text = f"The tool {name} was not run, because of its arguments:\n" + "\n".join(lines)
     return error_message(f"{text}\nChange them and call it again, or go on without it.", call)
 
 
-def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
+def _public_names(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
     """Return sorted argument names for observers, with `*` in place of each name that the tool does not have."""
     # A name that the tool lacks was written by the model, and becomes `*`.
     schema: Any = None if tool is None else tool.args_schema

@@ -58,29 +58,29 @@ def strip_invisible(text: str) -> str:
     # where a script or an emoji needs them (RFC 5892, appendix A), and so does a presentation selector behind a symbol.
     # The function is idempotent, and takes linear time.
     # Sequences first: without their control characters they would look like ordinary text.
-    text = _replaced(_CONTROL, "", _replaced(_LINE_BREAK, "\n", _without_sequences(text)))
+    text = _replace(_CONTROL, "", _replace(_LINE_BREAK, "\n", _without_sequences(text)))
     if text.isascii():
         return text
-    text = _replaced(_INVISIBLE, "", _replaced(_SURROGATE, "\ufffd", text))
-    return _SOMETIMES.sub(_kept, text)
+    text = _replace(_INVISIBLE, "", _replace(_SURROGATE, "\ufffd", text))
+    return _SOMETIMES.sub(_joiner_or_nothing, text)
 
 
 def _without_sequences(text: str) -> str:
     if len(text) <= _PIECE:
         return _SEQUENCE.sub("", text)
-    shown: list[str] = []
+    visible_parts: list[str] = []
     # Introducers are searched in pieces, but each sequence is matched in the whole text: it may cross a border.
-    done = 0
+    end = 0
     for start in range(0, len(text), _PIECE):
         for introducer in _INTRODUCER.finditer(text, start, start + _PIECE):
             begin = introducer.start()
-            if begin >= done and (sequence := _SEQUENCE.match(text, begin)) is not None:
-                shown.append(text[done:begin])
-                done = sequence.end()
-    return "".join([*shown, text[done:]])
+            if begin >= end and (sequence := _SEQUENCE.match(text, begin)) is not None:
+                visible_parts.append(text[end:begin])
+                end = sequence.end()
+    return "".join([*visible_parts, text[end:]])
 
 
-def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
+def _replace(character: re.Pattern[str], new: str, text: str) -> str:
     """Replace the matches of a one-character pattern in a text."""
     # Long texts are replaced in pieces, because other threads cannot run during a search.
     if len(text) <= _PIECE:
@@ -88,15 +88,15 @@ def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
     return "".join(character.sub(new, text[start : start + _PIECE]) for start in range(0, len(text), _PIECE))
 
 
-def _kept(match: re.Match[str]) -> str:
-    char, text, at = match[0], match.string, match.start()
-    before, after = text[at - 1 : at], text[at + 1 : at + 2]
+def _joiner_or_nothing(match: re.Match[str]) -> str:
+    char, text, index = match[0], match.string, match.start()
+    before, after = text[index - 1 : index], text[index + 1 : index + 2]
     is_keycap = before in tuple("#*0123456789") and after == "\u20e3"
     if char in _PRESENTATION and (is_keycap or _is_symbol(before)):
         return char
     # The next character must stay, or removing it later would leave this joiner without a partner.
     stays = before and after and after not in _JOINERS + _PRESENTATION
-    if char in _JOINERS and stays and _joins(char, text[max(0, at - 2) : at], after):
+    if char in _JOINERS and stays and _joins(char, text[max(0, index - 2) : index], after):
         return char
     return ""
 
@@ -117,21 +117,21 @@ def _is_arabic(char: str) -> bool:
     return unicodedata.bidirectional(char) == "AL"
 
 
-def shortened(text: str, max_chars: int, more: int = 0) -> str:
+def shorten(text: str, max_chars: int, omitted: int = 0) -> str:
     """Cut a text to `max_chars` and note the number of omitted characters, plus `more` that were omitted before."""
-    if len(text) <= max_chars and not more:
+    if len(text) <= max_chars and not omitted:
         return text
-    whole = len(text) + more
+    total = len(text) + omitted
     # Computed with the largest number: a smaller number never makes the note longer.
-    size = max(0, min(len(text), max_chars - len(_left_out(whole))))
-    return (text[:size] + _left_out(whole - size))[:max_chars]
+    size = max(0, min(len(text), max_chars - len(_omission_note(total))))
+    return (text[:size] + _omission_note(total - size))[:max_chars]
 
 
-def _left_out(count: int) -> str:
+def _omission_note(count: int) -> str:
     return f"\n[... {count:,} more characters left out]"
 
 
-def shown(text: str, max_chars: int = 40) -> str:
+def quote(text: str, max_chars: int = 40) -> str:
     """Return an untrusted text in a form that is safe to print: quoted, escaped to ASCII, and cut."""
     quoted = ascii(text[:max_chars])
     return quoted if len(text) <= max_chars else f"{quoted}..."
@@ -174,9 +174,9 @@ class Text:
             return None
         if not isinstance(value, str):
             raise RefusedError("type", "it has to be a text")
-        return self.checked(value)
+        return self.check_text(value)
 
-    def checked(self, text: str) -> str:
+    def check_text(self, text: str) -> str:
         """Return the checked and cleaned text; unlike `check()`, this method takes only a `str`."""
         # Before the cleaning, which would take time for a huge text; and again below, as NFKC may make it longer.
         self._check_length(text)
@@ -185,11 +185,11 @@ class Text:
             raise RefusedError("invisible", "it holds control or invisible characters")
         if self.form is None or clean.isascii():
             return clean
-        normal = normalized(self.form, clean)
+        normal = normalize(self.form, clean)
         # Normalisation may move a mark away from a joiner, and stripping may join characters that then combine. So
         # repeat both until nothing changes: otherwise a second check of the same text would give another result.
         while self.invisible != "keep" and (clean := strip_invisible(normal)) != normal:
-            normal = normalized(self.form, clean)
+            normal = normalize(self.form, clean)
         self._check_length(normal)
         return normal
 
@@ -198,7 +198,7 @@ class Text:
             raise RefusedError("size", f"it has {len(text):,} characters, and {self.max_chars:,} are the most")
 
 
-def normalized(form: Form, text: str) -> str:
+def normalize(form: Form, text: str) -> str:
     """Return a text in a Unicode normalisation form; raise `RefusedError` for too many combining marks in a row."""
     run = 0
     for combining in map(unicodedata.combining, text):

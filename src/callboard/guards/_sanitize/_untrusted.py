@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 
 from callboard._records._policies import check_count
-from callboard.guards._sanitize._text import shortened, strip_invisible
+from callboard.guards._sanitize._text import shorten, strip_invisible
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
 from callboard.tools._results import Output, with_entries
 
@@ -75,9 +75,9 @@ class Cleaning:
     rules: Results
     call_id: str | None
     fenced: bool
-    done: set[str] = field(default_factory=set[str])
+    changes: set[str] = field(default_factory=set[str])
     """Kinds of changes that were made: "invisible", "size", "depth"."""
-    _left: int | None = None
+    _remaining_chars: int | None = None
     """Characters that are left for further texts of the current message; `None` for no limit."""
 
     def output(self, output: Output) -> Output:
@@ -101,7 +101,7 @@ class Cleaning:
         return call_id == self.call_id if call_id is not None else message.get("id") is None
 
     def _content(self, content: Any) -> Any:
-        self._left = self.rules.max_chars
+        self._remaining_chars = self.rules.max_chars
         clean = self._value("text", content, 0)
         if not self.fenced or not clean:
             return clean
@@ -115,33 +115,33 @@ class Cleaning:
     def _value(self, key: str, value: Any, depth: int) -> Any:
         """Return a cleaned copy of a text, of a content block, or of a part of a content block."""
         if isinstance(value, str):
-            return self._text(value) if key == "text" else self._visible(value)
+            return self._text(value) if key == "text" else self._clean_visible(value)
         if not isinstance(value, (dict, list)):
             return value
         if depth == _MAX_DEPTH:
-            self.done.add("depth")
+            self.changes.add("depth")
             return "[... left out]"
         if isinstance(value, dict):
             return {key: self._value(key, item, depth + 1) for key, item in value.items()}
         return [self._value(key, item, depth + 1) for item in value]
 
     def _text(self, text: str) -> str:
-        most = self._left
-        if most is None:
-            return self._visible(text)
+        max_chars = self._remaining_chars
+        if max_chars is None:
+            return self._clean_visible(text)
         # Text beyond this bound is not even cleaned, to save time. Twice the length, because cleaning may remove half.
-        clean = self._visible(text[: 2 * most])
-        more = max(0, len(text) - 2 * most)
-        if more or len(clean) > most:
-            self.done.add("size")
-            clean = shortened(clean, max(most, _SHORTEST), more)
-        self._left = max(0, most - len(clean))
+        clean = self._clean_visible(text[: 2 * max_chars])
+        omitted = max(0, len(text) - 2 * max_chars)
+        if omitted or len(clean) > max_chars:
+            self.changes.add("size")
+            clean = shorten(clean, max(max_chars, _SHORTEST), omitted)
+        self._remaining_chars = max(0, max_chars - len(clean))
         return clean
 
-    def _visible(self, text: str) -> str:
+    def _clean_visible(self, text: str) -> str:
         clean = _LONE_RETURN.sub("\n", strip_invisible(text))
         if clean != text:
-            self.done.add("invisible")
+            self.changes.add("invisible")
         return clean
 
 
