@@ -15,7 +15,7 @@ from langgraph.types import interrupt
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError, Limit, ToolNode, observe
 from callboard.middleware import CircuitBreaker, Retry
-from callboard.middleware._breaker import FEWEST, MOST, Circuit, Circuits, Rules, Ticket
+from callboard.middleware._breaker import MAX_OUTCOMES, MIN_CIRCUITS, Circuit, Circuits, Rules, Ticket
 from callboard.testing import backend, backend_names, tool_call
 from tests.helpers import ended
 
@@ -472,18 +472,18 @@ def test_a_circuit_remembers_so_many_calls_and_no_more() -> None:
     """The memory of a circuit is bounded, even for a tool that is called a thousand times per second."""
     circuit = Circuit(Rules(ratio=0.5, minimum=1, window=1e9, open_for=1, probes=1))
 
-    for now in range(5 * MOST):
-        circuit.after(_let_in(circuit, now), now, failed=False)
-    assert len(circuit._outcomes) == MOST
-    for _ in range(MOST // 2):
-        assert circuit.state(6 * MOST) == "closed"
-        circuit.after(_let_in(circuit, 6 * MOST), 6 * MOST, failed=True)
+    for now in range(5 * MAX_OUTCOMES):
+        circuit.record_outcome(_let_in(circuit, now), now, failed=False)
+    assert len(circuit._outcomes) == MAX_OUTCOMES
+    for _ in range(MAX_OUTCOMES // 2):
+        assert circuit.state(6 * MAX_OUTCOMES) == "closed"
+        circuit.record_outcome(_let_in(circuit, 6 * MAX_OUTCOMES), 6 * MAX_OUTCOMES, failed=True)
 
-    assert circuit.state(6 * MOST) == "open"
+    assert circuit.state(6 * MAX_OUTCOMES) == "open"
 
 
 def _let_in(circuit: Circuit, now: float) -> Ticket:
-    ticket = circuit.before(now)
+    ticket = circuit.admit(now)
     assert ticket is not None
     return ticket
 
@@ -511,7 +511,7 @@ class CircuitAndModel(RuleBasedStateMachine):
     def begin(self) -> None:
         trying = sum(matters for _, matters in self.inside)
         may = self.opened_at is None or (self.now >= self.opened_at + RULES.open_for and trying < RULES.probes)
-        ticket = self.circuit.before(self.now)
+        ticket = self.circuit.admit(self.now)
         assert (ticket is not None) == may
         if ticket is not None:
             self.inside.append((ticket, True))
@@ -520,7 +520,7 @@ class CircuitAndModel(RuleBasedStateMachine):
     @rule(which=st.integers(0), failed=st.sampled_from([True, True, False, None]))
     def end(self, which: int, failed: bool | None) -> None:
         ticket, matters = self.inside.pop(which % len(self.inside))
-        change = self.circuit.after(ticket, self.now, failed=failed)
+        change = self.circuit.record_outcome(ticket, self.now, failed=failed)
         assert change == (self.expected(failed) if matters and failed is not None else None)
 
     def expected(self, failed: bool) -> str | None:
@@ -565,32 +565,32 @@ def test_a_circuit_is_idle_when_a_new_one_would_do_the_same() -> None:
     circuit = Circuit(Rules(ratio=1, minimum=1, window=10, open_for=7, probes=1))
     assert circuit.idle(0)
     first, second = _let_in(circuit, 0), _let_in(circuit, 0)
-    circuit.after(first, 2, failed=False)
+    circuit.record_outcome(first, 2, failed=False)
     assert not circuit.idle(100)
-    circuit.after(second, 5, failed=None)
+    circuit.record_outcome(second, 5, failed=None)
     assert [circuit.idle(now) for now in (11, 12)] == [False, True]
-    circuit.after(_let_in(circuit, 5), 5, failed=False)
+    circuit.record_outcome(_let_in(circuit, 5), 5, failed=False)
     assert [circuit.idle(now) for now in (14, 15)] == [False, True]
-    circuit.after(_let_in(circuit, 20), 20, failed=True)
+    circuit.record_outcome(_let_in(circuit, 20), 20, failed=True)
     assert [circuit.idle(now) for now in (36, 37)] == [False, True]
 
 
 async def test_idle_circuits_are_dropped_when_there_are_many_and_those_in_use_are_kept() -> None:
     circuits = Circuits(Rules(ratio=0.5, minimum=1, window=10, open_for=7, probes=1))
     circuits.enter("busy")
-    for number in range(FEWEST - 1):
+    for number in range(MIN_CIRCUITS - 1):
         circuits.leave(circuits.enter(number), None)
-    assert len(circuits._circuits) == FEWEST
+    assert len(circuits._circuits) == MIN_CIRCUITS
     circuits.enter("one more")
     assert set(circuits._circuits) == {"busy", "one more"}
-    assert circuits._prune_at == FEWEST
+    assert circuits._prune_at == MIN_CIRCUITS
 
 
 async def test_the_next_look_for_idle_circuits_comes_when_they_are_twice_as_many() -> None:
     circuits = Circuits(Rules(ratio=0.5, minimum=1, window=10, open_for=7, probes=1))
-    for number in range(FEWEST + 1):
+    for number in range(MIN_CIRCUITS + 1):
         circuits.enter(number)
-    assert (len(circuits._circuits), circuits._prune_at) == (FEWEST + 1, 2 * FEWEST)
+    assert (len(circuits._circuits), circuits._prune_at) == (MIN_CIRCUITS + 1, 2 * MIN_CIRCUITS)
 
 
 @pytest.mark.every_variant
@@ -605,7 +605,7 @@ async def test_the_next_look_for_idle_circuits_comes_when_they_are_twice_as_many
 def test_an_outcome_counts_until_it_is_as_old_as_the_window(outcomes: dict[int, str], state: str) -> None:
     circuit = Circuit(Rules(ratio=1, minimum=2, window=10, open_for=7, probes=1))
     for now, outcome in outcomes.items():
-        circuit.after(_let_in(circuit, now), now, failed=outcome == "bad")
+        circuit.record_outcome(_let_in(circuit, now), now, failed=outcome == "bad")
     assert circuit.state(max(outcomes)) == state
 
 
@@ -613,5 +613,5 @@ def test_an_outcome_counts_until_it_is_as_old_as_the_window(outcomes: dict[int, 
 def test_a_circuit_that_has_closed_counts_from_the_beginning(outcomes: tuple[str, str], state: str) -> None:
     circuit = Circuit(Rules(ratio=1, minimum=2, window=10, open_for=7, probes=1))
     for now, outcome in ((0, "bad"), (0, "bad"), (7, "good"), *((8, outcome) for outcome in outcomes)):
-        circuit.after(_let_in(circuit, now), now, failed=outcome == "bad")
+        circuit.record_outcome(_let_in(circuit, now), now, failed=outcome == "bad")
     assert circuit.state(8) == state

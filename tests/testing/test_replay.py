@@ -307,7 +307,7 @@ def test_a_recording_in_which_the_event_loop_was_held_says_nothing_about_queues(
 
     async def hold(query: str = "") -> str:
         """Hold the loop for a minute, and then work."""
-        asyncio.get_running_loop()._jumping.now += 60  # type: ignore[attr-defined]
+        asyncio.get_running_loop()._selector.now += 60  # type: ignore[attr-defined]
         await anyio.sleep(30)
         return query
 

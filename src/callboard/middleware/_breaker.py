@@ -33,7 +33,7 @@ _INSTANT = 1e-6
 
 State = Literal["closed", "open", "half-open"]
 
-MOST = 1000
+MAX_OUTCOMES = 1000
 """Maximum number of outcomes that one circuit remembers, even if its window has more."""
 
 
@@ -84,72 +84,72 @@ class Circuit:
     """Number of times that the circuit has changed its state."""
     _outcomes: deque[tuple[float, bool]] = field(default_factory=deque[tuple[float, bool]])
     _failures: int = 0
-    _until: float | None = None
+    _open_until: float | None = None
     """Time from which the tool may be tried again; `None` while the circuit is closed."""
-    _inside: int = 0
-    _probing: int = 0
+    _running_calls: int = 0
+    _running_probes: int = 0
     """Number of running trial calls that were admitted in the current state."""
 
     def state(self, now: float) -> State:
-        if self._until is None:
+        if self._open_until is None:
             return "closed"
         return "open" if self.wait(now) > 0 else "half-open"
 
     def wait(self, now: float) -> float:
         """Return the seconds until the circuit may admit a call; 0.0 if it may admit one now."""
-        left = -math.inf if self._until is None else self._until - now
-        return left if left > _INSTANT else 0.0
+        seconds = -math.inf if self._open_until is None else self._open_until - now
+        return seconds if seconds > _INSTANT else 0.0
 
-    def before(self, now: float) -> Ticket | None:
+    def admit(self, now: float) -> Ticket | None:
         """Admit a call and return its ticket, or refuse the call and return `None`."""
-        is_probe = self._until is not None
+        is_probe = self._open_until is not None
         if is_probe:
-            if self.wait(now) > 0 or self._probing >= self.rules.probes:
+            if self.wait(now) > 0 or self._running_probes >= self.rules.probes:
                 return None
-            self._probing += 1
-        self._inside += 1
+            self._running_probes += 1
+        self._running_calls += 1
         return Ticket(self.changes, is_probe)
 
-    def after(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
+    def record_outcome(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
         """Count the outcome of a call; return the circuit's new state if it has changed, else `None`."""
-        self._inside -= 1
+        self._running_calls -= 1
         if ticket.changes != self.changes:
             return None
         # The place of a trial call is freed even if its outcome counts neither way, such as after a cancellation.
-        self._probing -= ticket.is_probe
+        self._running_probes -= ticket.is_probe
         if failed is None:
             return None
         opens_until = now + self.rules.open_for
-        if self._until is not None:
+        if self._open_until is not None:
             return self._change(opens_until if failed else None)
         outcomes, rules = self._outcomes, self.rules
-        while outcomes and (outcomes[0][0] <= now - rules.window or len(outcomes) >= max(MOST, rules.minimum)):
+        while outcomes and (outcomes[0][0] <= now - rules.window or len(outcomes) >= max(MAX_OUTCOMES, rules.minimum)):
             self._failures -= outcomes.popleft()[1]
         outcomes.append((now, failed))
         self._failures += failed
         opens = len(outcomes) >= rules.minimum and self._failures >= rules.ratio * len(outcomes)
         return self._change(opens_until) if opens else None
 
-    def idle(self, now: float) -> bool:
+    def is_idle(self, now: float) -> bool:
         """Return whether the circuit can be dropped: no call is running, and no outcome or state is still valid."""
-        valid_until = self._until
+        valid_until = self._open_until
         if valid_until is None and self._outcomes:
             valid_until = self._outcomes[-1][0]
-        return not self._inside and (valid_until is None or valid_until + self.rules.window <= now)
+        return not self._running_calls and (valid_until is None or valid_until + self.rules.window <= now)
 
     def _change(self, until: float | None) -> State:
         """Open the circuit until the time `until`, or close it if `until` is `None`; return its new state."""
-        self._until = until
+        self._open_until = until
         self.changes += 1
         self._failures = 0
-        self._probing = 0
+        self._running_probes = 0
         self._outcomes.clear()
         return "closed" if until is None else "open"
 
 
 # Circuits by key
 
-FEWEST = 64
+MIN_CIRCUITS = 64
 """Minimum number of circuits in a process before unused circuits are removed."""
 
 
@@ -162,7 +162,7 @@ class Admission(NamedTuple):
     """Ticket of the call; `None` if the call is refused."""
     wait: float
     """Seconds until the circuit may admit another call, as far as known."""
-    news: State | None
+    new_state: State | None
     """New state of the circuit that observers have not been told yet, or `None`."""
 
 
@@ -174,7 +174,7 @@ class Circuits:
         self._circuits: dict[Hashable, Circuit] = {}
         # Guards the dict and every circuit in it: calls of several event loops and threads share them.
         self._lock = threading.Lock()
-        self._prune_at = FEWEST
+        self._prune_at = MIN_CIRCUITS
 
     def enter(self, key: Hashable) -> Admission:
         """Admit or refuse a call by the circuit of its key, and return the decision."""
@@ -186,11 +186,13 @@ class Circuits:
                 # cost per new circuit constant. A circuit with running calls is never dropped: its outcomes would be
                 # lost.
                 if len(self._circuits) >= self._prune_at:
-                    self._circuits = {key: circuit for key, circuit in self._circuits.items() if not circuit.idle(now)}
-                    self._prune_at = max(FEWEST, 2 * len(self._circuits))
+                    self._circuits = {
+                        key: circuit for key, circuit in self._circuits.items() if not circuit.is_idle(now)
+                    }
+                    self._prune_at = max(MIN_CIRCUITS, 2 * len(self._circuits))
                 circuit = self._circuits[key] = Circuit(self._rules)
             wait, state = circuit.wait(now), circuit.state(now)
-            ticket = circuit.before(now)
+            ticket = circuit.admit(now)
         return Admission(key, circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
@@ -198,7 +200,7 @@ class Circuits:
         # A circuit that was reset meanwhile is no longer in the dict.
         assert admission.ticket is not None
         with self._lock:
-            return admission.circuit.after(admission.ticket, common_time(), failed=failed)
+            return admission.circuit.record_outcome(admission.ticket, common_time(), failed=failed)
 
     def state(self, key: Hashable) -> State:
         """Return the current state of the circuit of a key; needs a running event loop for its clock."""
@@ -303,7 +305,7 @@ class CircuitBreaker(Middleware):
         Raises:
             CircuitOpenError: if the circuit is open, or half-open with all trial calls in use.
         """
-        return await self._counted(request, self._key_of(request), partial(call_next, request))
+        return await self._count_outcome(request, self._key_of(request), partial(call_next, request))
 
     async def awrap_model_call(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
         """Admit a model request of `create_agent` and count its outcome, or refuse it; each model has a circuit.
@@ -312,12 +314,12 @@ class CircuitBreaker(Middleware):
         """
         name = name_of(request.model)
         call = ToolCallRequest(ToolCall(name=name, args={}, id=None), None, request.state, request.runtime)
-        return await self._counted(call, name, partial(call_next, request))
+        return await self._count_outcome(call, name, partial(call_next, request))
 
-    async def _counted(self, request: ToolCallRequest, key: Hashable, run: Callable[[], Awaitable[T]]) -> T:
+    async def _count_outcome(self, request: ToolCallRequest, key: Hashable, run: Callable[[], Awaitable[T]]) -> T:
         tool_call = request.tool_call
         admission = self._circuits.enter(key)
-        self._tell(admission.news, request, admission.wait)
+        self._report_state(admission.new_state, request, admission.wait)
         if admission.ticket is None:
             note("breaker_refused", tool=tool_call["name"], retry_after=admission.wait)
             raise CircuitOpenError(tool_call["name"], tool_call.get("id"), admission.wait, partly=self._key is not None)
@@ -346,15 +348,15 @@ class CircuitBreaker(Middleware):
         finally:
             # `leave()` never waits: this block also runs in a cancelled task. Without it, a half-open circuit would
             # count this call as a running probe for ever.
-            self._tell(self._circuits.leave(admission, failed), request, self._rules.open_for)
+            self._report_state(self._circuits.leave(admission, failed), request, self._rules.open_for)
 
-    def _tell(self, news: State | None, request: ToolCallRequest, wait: float) -> None:
+    def _report_state(self, new_state: State | None, request: ToolCallRequest, wait: float) -> None:
         tool = request.tool_call["name"]
-        if news == "open":
+        if new_state == "open":
             note("breaker_opened", tool=tool, retry_after=wait)
-        elif news == "half-open":
+        elif new_state == "half-open":
             note("breaker_half_open", tool=tool)
-        elif news == "closed":
+        elif new_state == "closed":
             note("breaker_closed", tool=tool)
 
     def _key_of(self, request: ToolCallRequest) -> Hashable:

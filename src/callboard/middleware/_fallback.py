@@ -62,9 +62,9 @@ class OtherTool:
 
     async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Exception) -> Output:
         call = cast("ToolCall", {**request.tool_call, "name": self.name})
-        return await call_next(request.override(tool_call=call, tool=self.found(request)))
+        return await call_next(request.override(tool_call=call, tool=self.find_tool(request)))
 
-    def found(self, request: ToolCallRequest) -> BaseTool:
+    def find_tool(self, request: ToolCallRequest) -> BaseTool:
         """Return the tool to call for a request; raise `ValueError` if the node has no tool of this name."""
         if self.tool is not None:
             return self.tool
@@ -100,10 +100,10 @@ class Function:
 
 def alternatives(name: str, option: object) -> tuple[OtherTool | Function, ...]:
     """Return the alternatives for a tool, converted from the user's option, in the order in which they are tried."""
-    several = option if isinstance(option, (list, tuple)) else [option]
-    if not several:
+    options = option if isinstance(option, (list, tuple)) else [option]
+    if not options:
         raise ValueError(f"Fallback({{{name!r}: []}}) has no alternative in it; leave {name!r} out")
-    return tuple(_alternative(name, alternative) for alternative in several)
+    return tuple(_alternative(name, alternative) for alternative in options)
 
 
 def _alternative(name: str, alternative: object) -> OtherTool | Function:
@@ -139,7 +139,7 @@ def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
     return answer
 
 
-def signed(output: Output, call: ToolCall, by: str) -> Output:
+def sign_output(output: Output, call: ToolCall, alternative_name: str) -> Output:
     """Return an alternative's output as the answer to the model's call, under the name of the tool that failed."""
 
     # Its message gets the name of the called tool, and a record of the alternative's name.
@@ -147,7 +147,9 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
         # A `Command` may carry messages of other calls; only the message of this call is renamed.
         if not isinstance(value, ToolMessage) or value.tool_call_id != call["id"]:
             return value
-        return value.model_copy(update={"name": call["name"], "additional_kwargs": with_facts(value, fallback=by)})
+        return value.model_copy(
+            update={"name": call["name"], "additional_kwargs": with_facts(value, fallback=alternative_name)}
+        )
 
     return with_entries(output, entry)
 
@@ -156,17 +158,17 @@ def other_models(option: object) -> "tuple[ModelFallbackMiddleware[Any, Any], ..
     """Return, for each alternative model, a LangChain middleware that adapts a model request to this model."""
     from langchain_core.language_models import BaseChatModel
 
-    several: Sequence[Any] = option if isinstance(option, (list, tuple)) else [option]
-    if several is not option or not all(isinstance(model, (str, BaseChatModel)) for model in several):
+    models: Sequence[Any] = option if isinstance(option, (list, tuple)) else [option]
+    if models is not option or not all(isinstance(model, (str, BaseChatModel)) for model in models):
         raise TypeError(
             f"Fallback(models=...) takes a list of chat models or names such as 'openai:gpt-5.5', got {option!r}"
         )
-    if not several:
+    if not models:
         return ()
     require("Fallback(models=...)", "langchain", extra="langchain")
     from langchain.agents.middleware import ModelFallbackMiddleware
 
-    return tuple(ModelFallbackMiddleware(model) for model in several)
+    return tuple(ModelFallbackMiddleware(model) for model in models)
 
 
 async def _instead_of(request: Any, failure: Exception, call_next: Callable[[Any], Awaitable[T]], adapted: Any) -> T:
@@ -234,9 +236,9 @@ class Fallback(Middleware):
         """Raise `ValueError` if the node lacks a tool that `instead_of` names, as a key or as an alternative."""
         check_tool_names("Fallback", self._alternatives, tools)
         for name in self._alternatives.keys() & tools:
-            for other in self._alternatives[name]:
-                if isinstance(other, OtherTool):
-                    other.check(name, tools)
+            for alternative in self._alternatives[name]:
+                if isinstance(alternative, OtherTool):
+                    alternative.check(name, tools)
 
     def covers(self, tool: BaseTool) -> bool:
         """Return whether a tool has alternatives.
@@ -247,21 +249,23 @@ class Fallback(Middleware):
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call; if it fails, answer with the first alternative that succeeds."""
-        others = self._alternatives.get(request.tool_call["name"])
-        if others is None:
+        candidates = self._alternatives.get(request.tool_call["name"])
+        if candidates is None:
             return await call_next(request)
-        for other in others:
-            if isinstance(other, OtherTool):
-                other.found(request)  # report an unknown tool name with the first call, not with the first failure
+        for alternative in candidates:
+            if isinstance(alternative, OtherTool):
+                alternative.find_tool(
+                    request
+                )  # report an unknown tool name with the first call, not with the first failure
         try:
             return await call_next(request)
         except Exception as error:
             if not self._is_failure(error):
                 raise
-            instead = await self._instead(request, call_next, error)
-            if instead is None:
+            output = await self._run_alternatives(request, call_next, error)
+            if output is None:
                 raise
-            return instead
+            return output
 
     async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
         """Send a model request; if it fails, send it to the other models, until one replies or no time is left."""
@@ -270,49 +274,51 @@ class Fallback(Middleware):
         except Exception as error:
             if not self._is_failure(error):
                 raise
-            for other in self._models:
+            for model_middleware in self._models:
                 if remaining() <= 0:
                     break
-                name = name_of(other.models[0])
-                note("fallback", to=name, error=_kind(error))
+                name = name_of(model_middleware.models[0])
+                note("fallback", to=name, error=_kind_of(error))
                 try:
-                    call_other: Any = partial(_instead_of, request, error, call_next)
-                    return cast("T", await other.awrap_model_call(request, call_other))
-                except Exception as another:
-                    if is_control_flow(another):
+                    call_model: Any = partial(_instead_of, request, error, call_next)
+                    return cast("T", await model_middleware.awrap_model_call(request, call_model))
+                except Exception as next_error:
+                    if is_control_flow(next_error):
                         raise
-                    self._failed_too(name, error, another)
+                    self._record_failure(name, error, next_error)
             raise
 
-    async def _instead(self, request: ToolCallRequest, call_next: CallNext, failure: Exception) -> Output | None:
+    async def _run_alternatives(
+        self, request: ToolCallRequest, call_next: CallNext, failure: Exception
+    ) -> Output | None:
         """Return the output of the first alternative that succeeds, or `None` if none does."""
-        for other in self._alternatives[request.tool_call["name"]]:
+        for alternative in self._alternatives[request.tool_call["name"]]:
             # Checked before each one: an alternative may use up the time of the next.
             if remaining() <= 0:
                 break
-            note("fallback", to=other.name, error=_kind(failure))
+            note("fallback", to=alternative.name, error=_kind_of(failure))
             try:
-                output = await other.answer(request, call_next, failure)
+                output = await alternative.answer(request, call_next, failure)
             except Exception as error:
                 if is_control_flow(error):
                     # An interrupt of an alternative must reach the graph; it is no failure.
                     raise
-                self._failed_too(other.name, failure, error)
+                self._record_failure(alternative.name, failure, error)
             else:
-                if isinstance(other, OtherTool) and isinstance(output, ToolMessage) and output.status == "error":
-                    self._failed_too(other.name, failure, output)
+                if isinstance(alternative, OtherTool) and isinstance(output, ToolMessage) and output.status == "error":
+                    self._record_failure(alternative.name, failure, output)
                 else:
-                    return signed(output, request.tool_call, other.name)
+                    return sign_output(output, request.tool_call, alternative.name)
         return None
 
-    def _failed_too(self, name: str, failure: Exception, another: Failure) -> None:
-        note("fallback_failed", to=name, error=_kind(another))
-        reason = repr(another) if isinstance(another, Exception) else "it answered with an error message"
+    def _record_failure(self, name: str, failure: Exception, next_failure: Failure) -> None:
+        note("fallback_failed", to=name, error=_kind_of(next_failure))
+        reason = repr(next_failure) if isinstance(next_failure, Exception) else "it answered with an error message"
         failure.add_note(f"The fallback {name!r} failed too: {reason}")
 
     def _is_failure(self, error: Exception) -> bool:
         return not (is_control_flow(error) or isinstance(error, ToolInvocationError)) and self._failures.has(error)
 
 
-def _kind(failure: Failure) -> str:
+def _kind_of(failure: Failure) -> str:
     return type(failure).__name__ if isinstance(failure, Exception) else "error message"

@@ -52,7 +52,7 @@ class StoreAccess:
             # Never blocks, so neither a thread nor another event loop is needed.
             return sync()
         ways: list[Callable[[], Awaitable[Any]]] = [partial(run_on_asyncio, native), partial(self._threads.run, sync)]
-        first, second = ways if _is_at_home(store) else reversed(ways)
+        first, second = ways if _is_usable_here(store) else reversed(ways)
         try:
             # Some stores implement only their async or only their sync methods.
             return list(await first())
@@ -60,7 +60,7 @@ class StoreAccess:
             return list(await second())
 
 
-def _is_at_home(store: BaseStore) -> bool:
+def _is_usable_here(store: BaseStore) -> bool:
     """Return whether the async methods of a store work in this event loop."""
     # Sync code expects the sync methods to be used.
     if is_sync_entry() or sniffio.current_async_library() != "asyncio":
@@ -99,7 +99,7 @@ class Outputs:
         """Store a text and return its id, or `None` if neither a store nor the memory takes it."""
         output_id, thread = secrets.token_urlsafe(_ID_BYTES), _thread(runtime.config)
         store = self._store_for(runtime)
-        if store is not None and await self._stored(store, thread, output_id, text):
+        if store is not None and await self._try_store(store, thread, output_id, text):
             return output_id
         try:
             with self._lock:
@@ -122,7 +122,7 @@ class Outputs:
             return None
         return str(item.value["text"]) if "text" in item.value else str(json.loads(item.value["json"]))
 
-    async def _stored(self, store: BaseStore, thread: str, output_id: str, text: str) -> bool:
+    async def _try_store(self, store: BaseStore, thread: str, output_id: str, text: str) -> bool:
         """Store a text, and return whether that succeeded. At most half of the call's remaining time is used."""
         try:
             # As the `put` of the store itself: an output expires with the store's other values.
@@ -172,27 +172,27 @@ def with_texts(content: object, texts: list[str]) -> Any:
     """Return a message's content with new texts in its text blocks, without the blocks whose new text is empty."""
     if isinstance(content, str):
         return texts[0]
-    left = iter(texts)
+    remaining_texts = iter(texts)
     new: list[Any] = []
     for block in cast("list[Any]", content):
         if _text_of(block) is None:
             new.append(block)
         # Without empty blocks, which providers reject.
-        elif text := next(left):
+        elif text := next(remaining_texts):
             new.append(text if isinstance(block, str) else {**cast("Mapping[str, Any]", block), "text": text})
     return new
 
 
-def shown(texts: list[str], head: int, tail: int, line: str) -> list[str]:
-    """Return texts in which `line` replaces the characters from `head` to `tail` (positions in the joined texts)."""
+def replace_middle(texts: list[str], head: int, tail: int, notice: str) -> list[str]:
+    """Return texts in which `notice` replaces the characters from `head` to `tail` (positions in the joined texts)."""
     parts: list[str] = []
-    start, said = 0, False
+    start, has_notice = 0, False
     for text in texts:
         part = text[: max(0, head - start)]
-        if not said and head <= start + len(text):
-            part, said = f"{part}{line}" if not part or part.endswith("\n") else f"{part}\n{line}", True
-        if rest := text[max(0, tail - start) :]:
-            part = f"{part}\n{rest}" if part.endswith(line) else part + rest
+        if not has_notice and head <= start + len(text):
+            part, has_notice = f"{part}{notice}" if not part or part.endswith("\n") else f"{part}\n{notice}", True
+        if ending := text[max(0, tail - start) :]:
+            part = f"{part}\n{ending}" if part.endswith(notice) else part + ending
         parts.append(part)
         start += len(text) + 1  # the positions count the line break that joins two texts
     return parts
@@ -205,10 +205,10 @@ CountTokens = Callable[[str], int]
 CHARACTERS_PER_TOKEN = 4
 """Average characters per token for English text, as in `langchain_core.messages.utils.count_tokens_approximately`."""
 
-_MOST_CHARACTERS_PER_TOKEN = 8
+_MAX_CHARACTERS_PER_TOKEN = 8
 """Maximum characters per token of the budget. A longer text is over the budget, and its tokens are not counted."""
 
-_MOST_TOKENS_PER_CHARACTER = 4
+_MAX_TOKENS_PER_CHARACTER = 4
 """Maximum tokens per character: a token of a byte-level tokenizer has at least one byte, a character at most four."""
 
 _NEAR = 5
@@ -224,7 +224,7 @@ class Measure:
     def __init__(self, characters: int | None, tokens: int | None, count: CountTokens | None) -> None:
         self._tokens = tokens or 0
         self._count = count
-        per_token = CHARACTERS_PER_TOKEN if count is None else _MOST_CHARACTERS_PER_TOKEN
+        per_token = CHARACTERS_PER_TOKEN if count is None else _MAX_CHARACTERS_PER_TOKEN
         self._characters = self._tokens * per_token if characters is None else characters
         self._threads = WorkerThreads("a counter of tokens", 4)
 
@@ -238,12 +238,12 @@ class Measure:
         size = len(text)
         if size > self._characters:
             return False
-        if self._count is None or size * _MOST_TOKENS_PER_CHARACTER <= self._tokens:
+        if self._count is None or size * _MAX_TOKENS_PER_CHARACTER <= self._tokens:
             # Even the most expensive text of this size fits, so the counter need not run.
             return True
-        return await self.most(size, lambda length: text[:length]) == size
+        return await self.largest_fit(size, lambda length: text[:length]) == size
 
-    async def most(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
+    async def largest_fit(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
         """Return the largest n, up to `size`, for which the text `part(n)` is within the limit divided by `share`."""
         # `part(n)` has n characters, such as the first n of a text.
         size, count, tokens = min(size, self._characters // share), self._count, self._tokens // share
@@ -263,22 +263,22 @@ class Measure:
             return min(size, tokens * CHARACTERS_PER_TOKEN)
 
 
-def end_before(text: str, at: int) -> int:
-    """Return an index, at most `at`, where a text can end: after a nearby line break, else between characters."""
-    line = text.rfind("\n", at - at // _NEAR, at)
-    return line + 1 if line >= 0 else _between_characters(text, at, -1)
+def end_before(text: str, limit: int) -> int:
+    """Return an index, at most `limit`, where a text can end: after a nearby line break, else between characters."""
+    line_break = text.rfind("\n", limit - limit // _NEAR, limit)
+    return line_break + 1 if line_break >= 0 else _between_characters(text, limit, -1)
 
 
-def begin_after(text: str, at: int) -> int:
-    """Return an index, at least `at`, where a text can begin: after a nearby line break, else between characters."""
-    line = text.find("\n", at, at + (len(text) - at) // _NEAR)
-    return line + 1 if line >= 0 else _between_characters(text, at, +1)
+def begin_after(text: str, limit: int) -> int:
+    """Return an index, at least `limit`, where a text can begin: after a nearby line break, else between characters."""
+    line_break = text.find("\n", limit, limit + (len(text) - limit) // _NEAR)
+    return line_break + 1 if line_break >= 0 else _between_characters(text, limit, +1)
 
 
-def _between_characters(text: str, at: int, step: int) -> int:
-    """Return the position nearest to `at` that does not split a letter and its accents, or a surrogate pair."""
-    # The search goes from `at` in steps of `step`; after too many steps, `at` is returned.
-    position = at
+def _between_characters(text: str, start: int, step: int) -> int:
+    """Return the position nearest to `start` that does not split a letter and its accents, or a surrogate pair."""
+    # The search goes from `start` in steps of `step`; after too many steps, `start` is returned.
+    position = start
     for _ in range(_LONGEST_CHARACTER):
         if not 0 < position < len(text):
             return position
@@ -287,7 +287,7 @@ def _between_characters(text: str, at: int, step: int) -> int:
         if not is_pair and not unicodedata.category(after).startswith("M"):
             return position
         position += step
-    return at
+    return start
 
 
 # Middleware
@@ -382,12 +382,12 @@ class OutputBudget(Middleware):
         if not self._applies_to(request):
             return output
         messages = [entry for entry in entries_in(output) if isinstance(entry, ToolMessage)]
-        cut = {id(message): await self._message(message, request.runtime) for message in messages}
-        return with_entries(output, lambda entry: cut.get(id(entry), entry))
+        shortened_messages = {id(message): await self._shorten(message, request.runtime) for message in messages}
+        return with_entries(output, lambda entry: shortened_messages.get(id(entry), entry))
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Shorten the error message of a tool; called after the error has passed through all middleware."""
-        return await self._message(message, request.runtime) if self._applies_to(request) else message
+        return await self._shorten(message, request.runtime) if self._applies_to(request) else message
 
     def _applies_to(self, request: ToolCallRequest) -> bool:
         name = request.tool_call["name"]
@@ -396,36 +396,36 @@ class OutputBudget(Middleware):
             return False
         return self._only is None or name in self._only
 
-    async def _message(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
+    async def _shorten(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
         texts = texts_of(message.content)
         text = "\n".join(texts)
         if await self._measure.fits(text):
             return message
-        head, tail = await self._ends(text)
+        head, tail = await self._positions_to_cut(text)
         if head >= tail:  # a counter may count more tokens in the whole than in both parts: nothing to remove
             return message
         # Stored before the line is written: the line must not offer an id that cannot be read.
         output_id = await self._outputs.keep(text, runtime)
         note("output_cut", characters=len(text), left_out=tail - head, kept=output_id is not None)
-        line = f"[... {tail - head:,} of {len(text):,} characters left out. "
+        notice = f"[... {tail - head:,} of {len(text):,} characters left out. "
         if output_id is None:
-            line += "They could not be kept; ask for less at once.]"
+            notice += "They could not be kept; ask for less at once.]"
         else:
-            line += f"Read them with {self._call(output_id, head, tail)}]"
-        parts = shown(texts, head, tail, line)
+            notice += f"Read them with {self._call(output_id, head, tail)}]"
+        parts = replace_middle(texts, head, tail, notice)
         update: dict[str, object] = {"content": with_texts(message.content, parts)}
         if output_id is not None:
             update["additional_kwargs"] = with_facts(message, output_id=output_id)
         return message.model_copy(update=update)
 
-    async def _ends(self, text: str) -> tuple[int, int]:
+    async def _positions_to_cut(self, text: str) -> tuple[int, int]:
         """Return two positions in a long text: the end of the shown head, and the beginning of the shown tail."""
         size = len(text)
         share = 2 if self._keep == "both" else 1
-        head = end_before(text, await self._measure.most(size, lambda length: text[:length], share))
+        head = end_before(text, await self._measure.largest_fit(size, lambda length: text[:length], share))
         if share == 1:
             return head, size
-        tail = size - await self._measure.most(size, lambda length: text[size - length :], share)
+        tail = size - await self._measure.largest_fit(size, lambda length: text[size - length :], share)
         return head, begin_after(text, tail)
 
     def _call(self, output_id: str, start: int, end: int) -> str:
@@ -448,9 +448,9 @@ class OutputBudget(Middleware):
             raise ToolException(f"There is no character {start} in this output. Take a start from 0 to {size - 1}.")
         if length is not None and length < 1:
             raise ToolException(f"A length of {length} reads nothing. Take 1 or more.")
-        most = min(size - start, self._measure.page if length is None else length)
+        max_length = min(size - start, self._measure.page if length is None else length)
         # At least one character, so that a model that follows the line always makes progress.
-        end = start + max(1, await self._measure.most(most, lambda length: text[start : start + length]))
+        end = start + max(1, await self._measure.largest_fit(max_length, lambda length: text[start : start + length]))
         if end == size:
             return f"{text[start:]}\n[The end: {end - start:,} characters from {start} on, of {size:,}.]"
         return (

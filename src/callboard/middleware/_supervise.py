@@ -101,13 +101,13 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         self._errors = ErrorPolicy(handle_tool_errors)
         self._plans = ToolFacts(plan_for)
         self._missing: Missing = missing
-        self._checked: set[frozenset[str]] = set()
+        self._checked_names: set[frozenset[str]] = set()
         if after_hooks:
             # A class of its own, because LangChain gives a class with hooks a node in the graph, which costs each turn.
             kind = type(self)
             self.__class__ = cast("Any", type(kind.__name__, (_AfterHooks, kind), {"__module__": kind.__module__}))
 
-    def _left_out(self, request: ToolCallRequest) -> str | None:
+    def _reason_to_refuse(self, request: ToolCallRequest) -> str | None:
         """Return the reason why a call must not run; `None` if it may run."""
         return None
 
@@ -126,7 +126,9 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
 
         with entered_from("async"):
-            return await self._supervise(request, _Way(body, lambda request: self._sync_tool(request) is not None))
+            return await self._supervise(
+                request, _Execution(body, lambda request: self._sync_tool(request) is not None)
+            )
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Item]) -> Item:
         """Supervise a tool call of an agent in sync code; the tool and the inner middleware run in a worker thread."""
@@ -136,7 +138,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             return await attempt.run_in_thread(partial(handler, request))
 
         with entered_from("sync"):
-            return run_from_sync(partial(self._supervise, request, _Way(body, lambda _: True)))
+            return run_from_sync(partial(self._supervise, request, _Execution(body, lambda _: True)))
 
     def _sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
         """Return the tool of a request if it is sync, and so needs a thread; otherwise `None`."""
@@ -147,28 +149,28 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         """Return the tool call of a request, with its policy and limits."""
         return self._supervision.terms(request.tool_call, context=partial(context_of, request))
 
-    async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
+    async def _supervise(self, request: ToolCallRequest, execution: "_Execution") -> Item:
         self._check_names(request)
-        call = _AgentCall(self, request, way, self._around(request))
+        call = _AgentCall(self, request, execution, self._batch_context_of(request))
         await Batch([call], on_error="cancel", live=self._supervision.batches).run()
         return cast("Item", call.result)
 
-    def _around(self, request: ToolCallRequest) -> BatchContext:
+    def _batch_context_of(self, request: ToolCallRequest) -> BatchContext:
         """Return the `BatchContext` of a call: its deadline, its observers, and the data that observers may see."""
         # The tool's description is added only if an observer is active.
         context, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not context.observers.calls:
             return context
-        shown = shown_by(self._middleware)
+        shown_arguments = shown_by(self._middleware)
         description = None if tool is None else tool.description
-        return context._replace(describe=lambda _: description, shown=lambda call: shown(call, context.run))
+        return context._replace(describe=lambda _: description, shown=lambda call: shown_arguments(call, context.run))
 
     def _check_names(self, request: ToolCallRequest) -> None:
         """Raise `ValueError` if options name tools that the agent lacks. The agent's tools are known only in a run."""
         # Other middleware may put a tool into the request that is not in the agent's list.
         tools = [*request.runtime.tools, *([request.tool] if request.tool is not None else [])]
         names = frozenset(tool.name for tool in tools)
-        if names in self._checked:
+        if names in self._checked_names:
             # Checked once per set of names: the check walks all middleware.
             return
         if self._missing == "error":
@@ -177,7 +179,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         _refuse_engines(self._supervision)
         check_tools(self._middleware, {tool.name: tool for tool in tools})
         check_policies(self._middleware, self._supervision.policies_of(names))
-        self._checked.add(names)
+        self._checked_names.add(names)
 
 
 class _HooksState(AgentState[Any]):
@@ -201,9 +203,9 @@ class _AfterHooks(Supervise):
         """Record the tool calls in the model's last reply; the same as `after_model`, but without a thread."""
         return self.after_model(state, runtime)
 
-    def _left_out(self, request: ToolCallRequest) -> str | None:
-        seen = request.state.get("callboard_after_hooks") or ()
-        if _digest(last_reply(messages_in(request.state, "messages")), request.tool_call) in seen:
+    def _reason_to_refuse(self, request: ToolCallRequest) -> str | None:
+        call_digests = request.state.get("callboard_after_hooks") or ()
+        if _digest(last_reply(messages_in(request.state, "messages")), request.tool_call) in call_digests:
             return None
         return (
             f"Tool {request.tool_call['name']!r} was not run: the agent jumped to the tools past the hooks that follow "
@@ -217,7 +219,7 @@ def _digest(position: int | None, call: ToolCall) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Execution:
     """Pair of functions: `body` runs a request's tool; `takes_thread` returns whether `body` needs a worker thread."""
 
     body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
@@ -227,20 +229,22 @@ class _Way:
 class _AgentCall(SupervisedCall[Item]):
     """Supervised tool call of an agent: runs middleware and attempts, and converts errors to messages."""
 
-    __slots__ = ("_request", "_supervise", "_way")
+    __slots__ = ("_execution", "_request", "_supervise")
 
-    def __init__(self, supervise: Supervise, request: ToolCallRequest, way: _Way, around: BatchContext) -> None:
-        super().__init__(*supervise._terms(request), around)
+    def __init__(
+        self, supervise: Supervise, request: ToolCallRequest, execution: _Execution, batch_context: BatchContext
+    ) -> None:
+        super().__init__(*supervise._terms(request), batch_context)
         self._supervise = supervise
         self._request = request
-        self._way = way
+        self._execution = execution
 
     async def run(self) -> Item:
-        return await run_judged(self, self._answer, self._supervise._errors.after_middleware, self._reworked)
+        return await run_judged(self, self._answer, self._supervise._errors.after_middleware, self._rework)
 
-    async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
+    async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         chain = self._supervise._chain
-        return message if chain is None else await chain.rework(message, self._request, failed)
+        return message if chain is None else await chain.rework(message, self._request, on_failure)
 
     async def _answer(self) -> Item:
         # Checked before the middleware: an approval or a cache must not handle a call that will not run. An older
@@ -249,7 +253,7 @@ class _AgentCall(SupervisedCall[Item]):
         if answer is not None:
             note("answered")
             return answer
-        if (reason := self._supervise._left_out(self._request)) is not None:
+        if (reason := self._supervise._reason_to_refuse(self._request)) is not None:
             raise CallRejectedError(self.name, self.id, reason)
         chain = self._supervise._chain
         if chain is None:
@@ -258,12 +262,12 @@ class _AgentCall(SupervisedCall[Item]):
         return cast("Item", await chain(self._request, self._make_attempt, bounded))
 
     async def _make_attempt(self, request: ToolCallRequest) -> Item:
-        way = self._way
-        threads = self._supervise._supervision.threads if way.takes_thread(request) else None
+        execution = self._execution
+        threads = self._supervise._supervision.threads if execution.takes_thread(request) else None
         # Middleware may have replaced the request, and with it the tool; then the new tool's policy and limits hold.
         terms = None if request is self._request else self._supervise._terms(request)
         try:
-            output, self.handled_error = await self.attempt(threads, way.body, request, terms=terms), None
+            output, self.handled_error = await self.attempt(threads, execution.body, request, terms=terms), None
         except NoKeyError as error:
             output, self.handled_error = self._without_key(error, request)
         return output

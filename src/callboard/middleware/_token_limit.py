@@ -71,7 +71,7 @@ class TokenLimit:
         if self._key is not None:
             context = getattr(request.runtime, "context", None)
             key = self._key(call_context(ensure_config(), request.state, context))
-        while not isinstance(use := self._entered(key, common_time()), _Use):
+        while not isinstance(use := self._try_enter(key, common_time()), _Use):
             await anyio.sleep(use)
         response = await call_next(request)
         usages = [getattr(message, "usage_metadata", None) for message in getattr(response, "result", [response])]
@@ -79,7 +79,7 @@ class TokenLimit:
             use.tokens = sum(usage["total_tokens"] for usage in usages if usage)
         return response
 
-    def _entered(self, key: Hashable, now: float) -> _Use | float:
+    def _try_enter(self, key: Hashable, now: float) -> _Use | float:
         """Return the entry of a request that may start now, or the seconds until the window may have room."""
         with self._lock:
             window = self._windows.setdefault(key, deque())
@@ -87,11 +87,11 @@ class TokenLimit:
                 window.popleft()
             if sum(use.tokens for use in window) < self._tokens:
                 # Keys may be as many as users. One idle window is dropped for each request, so that they stay few.
-                other = next(iter(self._windows))
-                if other != key:
-                    idle = self._windows.pop(other)
-                    if idle and idle[-1].start > now - self._per:
-                        self._windows[other] = idle
+                candidate_key = next(iter(self._windows))
+                if candidate_key != key:
+                    candidate_window = self._windows.pop(candidate_key)
+                    if candidate_window and candidate_window[-1].start > now - self._per:
+                        self._windows[candidate_key] = candidate_window
                 window.append(use := _Use(now, self._reserve))
                 return use
             # The oldest use leaves next. Zero would be a loop without a pause, as sums of times are not exact.

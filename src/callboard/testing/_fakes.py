@@ -103,15 +103,15 @@ def _use_fakes() -> None:
     _replace(Setup, "plan", lambda setup, tool: _find_fake_plan(tool) or _plan(setup, tool))
     if find_spec("langchain") is None:
         return
-    from callboard.middleware._supervise import Supervise, _Way
+    from callboard.middleware._supervise import Supervise, _Execution
 
     supervise, sync_tool = Supervise._supervise, Supervise._sync_tool
 
-    async def with_fakes(middleware: Supervise, request: Any, way: _Way) -> Any:
+    async def with_fakes(middleware: Supervise, request: Any, execution: _Execution) -> Any:
         async def body(attempt: Attempt, request: Any) -> Any:
-            return await way.body(attempt, request.override(tool=request.tool and _copy_with_fake(request.tool)))
+            return await execution.body(attempt, request.override(tool=request.tool and _copy_with_fake(request.tool)))
 
-        return await supervise(middleware, request, replace(way, body=body))
+        return await supervise(middleware, request, replace(execution, body=body))
 
     _replace(Supervise, "_supervise", with_fakes)
 

@@ -29,8 +29,8 @@ from callboard._util._extras import require
 from callboard._util._identity import ByIdentity
 from callboard._util._suggestions import no_such, suggests_options
 from callboard.exceptions import CallboardWarning, CallError
-from callboard.middleware._cache._local_results import Flight, Follower, Hit, LocalResults, Turn, raised_again
-from callboard.middleware._cache._stored_results import Begun, StoredResults
+from callboard.middleware._cache._local_results import Flight, Follower, Hit, LocalResults, Turn, copy_error
+from callboard.middleware._cache._stored_results import PendingResult, StoredResults
 from callboard.tools._errors import is_control_flow
 from callboard.tools._large_values import has_many, is_long, run_if_long
 from callboard.tools._middleware import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
 
 
-class _Equal:
+class _EqualSchema:
     """Hashable wrapper of an object without a hash; it equals another wrapper of an equal object."""
 
     __slots__ = ("_of",)  # no dataclass, for the reason of `ByIdentity`
@@ -59,7 +59,7 @@ class _Equal:
         self._of = of
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Equal) and self._of == other._of
+        return isinstance(other, _EqualSchema) and self._of == other._of
 
     def __hash__(self) -> int:
         return hash(type(self._of))
@@ -89,7 +89,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 _SIZE = 1024
 """Default of the maximum number of results."""
-_OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
+_UNSHARED_ENDS = {"rejected", "deadline", "cancelled"}
 """Values of `ended` after which an identical call may still succeed: it may have more time, or a free permit."""
 
 
@@ -107,7 +107,7 @@ class _Key(NamedTuple):
 
 _Flight = Flight[_Key, ToolMessage]
 
-_led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
+_led_flights: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
 """Flights (shared calls) that the current task runs. It must not wait for one of them: it would wait for itself."""
 
 
@@ -201,10 +201,10 @@ class Cache(Middleware):
         self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
         self._local: LocalResults[_Key, ToolMessage] = LocalResults(ttl, _SIZE if size is None else size)
         self._stored = None if store is None else StoredResults(store, version, ttl)
-        self._is_alone = ToolFacts(takes_only_arguments)
+        self._takes_only_arguments = ToolFacts(takes_only_arguments)
         self._schemas = ToolFacts(convert_to_openai_tool)
-        self._warned: set[str] = set()
-        self._by_thread: set[str] = set()
+        self._warned_tools: set[str] = set()
+        self._thread_tools: set[str] = set()
         """Tools with a result that was only for its conversation: conversations share none of their results."""
         self._threads = WorkerThreads("Cache")
 
@@ -245,7 +245,7 @@ class Cache(Middleware):
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Answer from the cache, wait for an identical running call, or run the call."""
         key = await self._key(request)
-        return await (call_next(request) if key is None else self._shared(key, request, call_next))
+        return await (call_next(request) if key is None else self._run_shared(key, request, call_next))
 
     async def _around_request(
         self, request: "ModelRequest[Any]", call_next: "Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]"
@@ -254,22 +254,22 @@ class Cache(Middleware):
         key = await self._key_of_request(request)
         if key is None:
             return await call_next(request)
-        own: list[ModelResponse[Any]] = []
+        responses: list[ModelResponse[Any]] = []
 
         async def run(_: object) -> Any:
-            own.append(await call_next(request))
-            return _as_result(own[-1])
+            responses.append(await call_next(request))
+            return _as_result(responses[-1])
 
         # A reply has the form of a result here: the same rules keep it, share it and store it.
         call = ToolCallRequest(
             ToolCall(name="model", args={}, id=None), None, request.state, cast("Any", request.runtime)
         )
-        result = await self._shared(key, call, run)
-        if not own and (reply := _reply_of(result)) is not None:
+        result = await self._run_shared(key, call, run)
+        if not responses and (reply := _reply_of(result)) is not None:
             return reply
-        return own[-1] if own else await call_next(request)
+        return responses[-1] if responses else await call_next(request)
 
-    async def _shared(self, key: _Key, request: ToolCallRequest, call_next: CallNext) -> Output:
+    async def _run_shared(self, key: _Key, request: ToolCallRequest, call_next: CallNext) -> Output:
         if key.thread is not None:
             bind_to_thread()  # also for a result that another call has made: enclosing calls repeat it
         entry = self._local.enter(key)
@@ -284,7 +284,7 @@ class Cache(Middleware):
         self, follower: Follower[_Key, ToolMessage], request: ToolCallRequest, call_next: CallNext
     ) -> Output:
         # A tool may call itself with the same arguments. Such an inner call runs, because its leader is its caller.
-        if follower.flight in _led.get():
+        if follower.flight in _led_flights.get():
             self._local.leave(follower)
             return await call_next(request)
         turn = await self._local.turn(follower)
@@ -293,12 +293,14 @@ class Cache(Middleware):
             return await self._lead(follower.flight, request, call_next)
         if isinstance(turn, Turn):
             # The outcome may have been for one conversation only. This call then shares with calls of its own.
-            own = self._in_thread(follower.flight.key, request)
-            return await (call_next(request) if own == follower.flight.key else self._shared(own, request, call_next))
+            key = self._restrict_to_thread(follower.flight.key, request)
+            return await (
+                call_next(request) if key == follower.flight.key else self._run_shared(key, request, call_next)
+            )
         note("cache_shared")
         if isinstance(turn, ToolMessage):
             return await self._for_call(turn, request)
-        error = raised_again(turn)
+        error = copy_error(turn)
         if isinstance(error, CallError) and error is not turn:
             error.call_id = request.tool_call["id"]
         try:
@@ -310,8 +312,8 @@ class Cache(Middleware):
         # The initial value counts if the call is cancelled, which `except Exception` does not catch: the next waiting
         # call leads then.
         turn: ToolMessage | Exception | Turn = Turn.LEAD
-        before = _led.get()
-        _led.set((*before, flight))
+        outer_flights = _led_flights.get()
+        _led_flights.set((*outer_flights, flight))
         try:
             stored = await self._find_stored(flight.key)
             if isinstance(stored, Hit):
@@ -320,27 +322,27 @@ class Cache(Middleware):
                 return await self._for_call(stored.result, request)
             note("cache_miss")
             output = await call_next(request)
-            turn = await self._to_share(output)
+            turn = await self._shareable_result(output)
             if stored is not None and isinstance(turn, ToolMessage) and turn.status == "success":
                 await self._store(stored, turn, self._key_to_keep(flight.key, request))
             return output
         except Exception as error:
             # A copy for the followers, taken now: outer frames will add notes and traceback entries to this error.
-            is_own_affair = is_control_flow(error) or (isinstance(error, CallError) and error.ended in _OWN_AFFAIRS)
-            turn = Turn.LEAD if is_own_affair else raised_again(error)
+            is_own_affair = is_control_flow(error) or (isinstance(error, CallError) and error.ended in _UNSHARED_ENDS)
+            turn = Turn.LEAD if is_own_affair else copy_error(error)
             raise
         finally:
             # Nothing below waits, so that a cancelled leader still lands its flight. A flight that is never landed
             # would block all its followers.
-            _led.set(before)
+            _led_flights.set(outer_flights)
             # With a store only the store keeps results: a result kept here, too, would miss invalidations of other
             # processes.
             keep = self._stored is None and isinstance(turn, ToolMessage) and turn.status == "success"
             self._local.land(flight, turn, keep=keep, key=self._key_to_keep(flight.key, request))
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
-    async def _find_stored(self, key: _Key) -> Hit[ToolMessage] | Begun | None:
-        """Return the stored result of a call, or a `Begun` for `_store()` to store it later; `None` to use no store."""
+    async def _find_stored(self, key: _Key) -> Hit[ToolMessage] | PendingResult | None:
+        """Return the stored result of a call, or a `PendingResult` for `_store()`; `None` to use no store."""
         if self._stored is None or key.thread is not None:
             return None
         # Other processes may reuse the results of a plain function by its name, and those of no other tool.
@@ -355,28 +357,28 @@ class Cache(Middleware):
             return None
         return await self._stored.find(address)
 
-    async def _store(self, begun: Begun, message: ToolMessage, key: _Key) -> None:
+    async def _store(self, pending_result: PendingResult, message: ToolMessage, key: _Key) -> None:
         """Write the result of a call to the store, unless it has no JSON form or belongs to one conversation."""
         assert self._stored is not None
         if key.thread is not None:
             note("cache_skipped", reason="is only for its conversation")
             return
         with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
-            await shielded(partial(self._write, self._stored, begun, message))
+            await shielded(partial(self._write, self._stored, pending_result, message))
 
-    async def _write(self, stored: StoredResults, begun: Begun, message: ToolMessage) -> None:
+    async def _write(self, stored: StoredResults, pending_result: PendingResult, message: ToolMessage) -> None:
         text = await run_if_long(self._threads, message, partial(stored.text_of, message))
         if text is None:
             note("cache_skipped", reason="cannot be shared")
         else:
-            await stored.keep(begun, text)
+            await stored.keep(pending_result, text)
 
     async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Return a deep copy of a cached message, with the id of this call."""
         copy = partial(message.model_copy, update={"tool_call_id": request.tool_call["id"], "id": None}, deep=True)
         return await self._threads.run(copy) if has_many(message) else copy()
 
-    async def _to_share(self, output: Output) -> ToolMessage | Turn:
+    async def _shareable_result(self, output: Output) -> ToolMessage | Turn:
         """Return a copy of the result for waiting identical calls, or a `Turn` if one or all of them must run."""
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
@@ -384,8 +386,8 @@ class Cache(Middleware):
         if (call := running_call()) is not None and call.do_not_cache:
             note("cache_skipped", reason="says something that is said once")
             return Turn.ALONE
-        about = output.additional_kwargs.get("callboard")
-        if isinstance(about, dict) and about.get("ended") in _OWN_AFFAIRS:
+        details = output.additional_kwargs.get("callboard")
+        if isinstance(details, dict) and details.get("ended") in _UNSHARED_ENDS:
             return Turn.LEAD
         copy = partial(output.model_copy, deep=True)
         try:
@@ -415,18 +417,18 @@ class Cache(Middleware):
                     return None  # the arguments are invalid, which the tool itself will report to the model
                 error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
                 raise
-        elif self._is_alone.of(tool):
+        elif self._takes_only_arguments.of(tool):
             value = await self._canonical(request.tool_call["args"])
         else:
             # Such as injected state: equal arguments do not mean equal results.
             note("cache_skipped", reason="depends on more than its arguments")
             self._warn(name, f"does not cache the tool {name!r}: it is given more than its arguments")
             return None
-        return None if value is None else self._in_thread(_Key(name, body_of(tool), value), request)
+        return None if value is None else self._restrict_to_thread(_Key(name, body_of(tool), value), request)
 
-    def _in_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
+    def _restrict_to_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
         """Return the key, restricted to this conversation if a result of the tool was for one conversation only."""
-        if key.tool not in self._by_thread:
+        if key.tool not in self._thread_tools:
             return key
         thread_id = request.runtime.config.get("configurable", {}).get("thread_id")
         return key._replace(thread="" if thread_id is None else str(thread_id))
@@ -436,8 +438,8 @@ class Cache(Middleware):
         call = running_call()
         # A model request of an agent inside a tool is no part of the result of this tool.
         if call is not None and call.only_for_thread and key.tool:
-            self._by_thread.add(key.tool)
-        return self._in_thread(key, request)
+            self._thread_tools.add(key.tool)
+        return self._restrict_to_thread(key, request)
 
     async def _key_of_request(self, request: "ModelRequest[Any]") -> _Key | None:
         """Return the key of the reply to a model request, or `None` if the request must be sent."""
@@ -464,7 +466,7 @@ class Cache(Middleware):
         if value is None:
             return None
         form = request.response_format
-        schema = None if form is None else _Equal((type(form), getattr(form, "__dict__", form)))
+        schema = None if form is None else _EqualSchema((type(form), getattr(form, "__dict__", form)))
         # Models with equal options are equal; a model without a text form equals only itself.
         text = dumps(request.model)
         model = ByIdentity(request.model) if '"not_implemented"' in text else text
@@ -476,8 +478,8 @@ class Cache(Middleware):
         return _canonical(args)
 
     def _warn(self, tool: str, problem: str) -> None:
-        if tool not in self._warned:
-            self._warned.add(tool)
+        if tool not in self._warned_tools:
+            self._warned_tools.add(tool)
             warnings.warn(
                 f"Cache {problem}. Say with Cache(key=...) what its results depend on, or take it out of Cache(tools).",
                 CallboardWarning,
@@ -516,7 +518,7 @@ def _with_messages(messages: Iterable[BaseMessage | None], facts: Mapping[str, o
     # Providers choose ids at random, and a reused reply has new ones: with them, no second request would be equal.
     dumps = [message.model_dump(exclude=_UNSENT, warnings=False) for message in messages if message is not None]
     positions = {name: f"call {position}" for position, name in enumerate(_call_ids(dumps))}
-    return _in_steps({**facts, "messages": _renamed(dumps, positions)})
+    return _in_steps({**facts, "messages": _rename_calls(dumps, positions)})
 
 
 def _call_ids(messages: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -525,13 +527,13 @@ def _call_ids(messages: Iterable[Mapping[str, Any]]) -> list[str]:
     return [call["id"] for call in calls if call["id"] is not None]
 
 
-def _renamed(value: Any, names: Mapping[str, str], field: object = None) -> Any:
+def _rename_calls(value: Any, names: Mapping[str, str], field: object = None) -> Any:
     """Return a copy of nested data in which the ids of calls are replaced; fields with ids are found by their names."""
     if isinstance(value, dict):
         # Google's models keep data of calls under their ids.
-        return {names.get(name, name): _renamed(item, names, name) for name, item in value.items()}
+        return {names.get(name, name): _rename_calls(item, names, name) for name, item in value.items()}
     if isinstance(value, list):
-        return [_renamed(item, names) for item in value]
+        return [_rename_calls(item, names) for item in value]
     return names.get(value, value) if field in _CALL_IDS and isinstance(value, str) else value
 
 
@@ -554,7 +556,7 @@ def _reply_of(result: Any) -> "ModelResponse[Any] | None":
 
     try:
         dumps, structured = result.artifact["messages"], result.artifact["structured_response"]
-        dumps = _renamed(dumps, {name: f"call_{uuid4().hex}" for name in _call_ids(dumps)})
+        dumps = _rename_calls(dumps, {name: f"call_{uuid4().hex}" for name in _call_ids(dumps)})
         messages = messages_from_dict([{"type": dump["type"], "data": {**dump, "id": str(uuid4())}} for dump in dumps])
     except Exception:
         # Damaged, because other programs may write to a store.

@@ -49,7 +49,7 @@ class Follower(Generic[K, T]):
     wakeup: Wakeup
     turn: T | Exception | Turn = Turn.ALONE
 
-    def told(self, turn: T | Exception | Turn) -> None:
+    def notify(self, turn: T | Exception | Turn) -> None:
         self.turn = turn
         self.wakeup.set()
 
@@ -72,7 +72,7 @@ class LocalResults(Generic[K, T]):
 
         self._now = 0.0
         # The cache's time moves only in `_read_clock()`: `forget()` must work in threads without an event loop.
-        self._kept: TTLCache[K, tuple[T, float]] = TTLCache(size, ttl, timer=lambda: self._now)
+        self._results: TTLCache[K, tuple[T, float]] = TTLCache(size, ttl, timer=lambda: self._now)
         self._flights: dict[K, Flight[K, T]] = {}
         self._lock = threading.Lock()
 
@@ -80,7 +80,7 @@ class LocalResults(Generic[K, T]):
         """Return the key's cached result, or a `Flight` (call that must run), or a `Follower` (call that must wait)."""
         with self._lock:
             self._read_clock()
-            entry = self._kept.get(key)
+            entry = self._results.get(key)
             if entry is not None:
                 return Hit(entry[0], self._now - entry[1])
             flight = self._flights.get(key)
@@ -109,7 +109,7 @@ class LocalResults(Generic[K, T]):
         with self._lock:
             # Absent from `followers` means that it was told something; only a lead has to be passed on.
             if follower.flight.followers.pop(follower, self) is self and follower.turn is Turn.LEAD:
-                self._pass_on(follower.flight)
+                self._pass_lead(follower.flight)
 
     def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool, key: K) -> None:
         """Record that a running call has ended; give its result, an error or an instruction to the waiting calls."""
@@ -117,39 +117,39 @@ class LocalResults(Generic[K, T]):
         # `keep`, the result is kept for later calls with the key `key`.
         with self._lock:
             if turn is Turn.LEAD:
-                self._pass_on(flight)
+                self._pass_lead(flight)
                 return
             # `_end()` is false after an invalidation. The followers still get the result: they asked before it.
             if self._end(flight) and keep and not isinstance(turn, (Exception, Turn)):
                 self._read_clock()
-                self._kept[key] = turn, self._now
+                self._results[key] = turn, self._now
             if key != flight.key:
                 # The outcome is not for the followers: each of them runs its own call.
                 turn = Turn.ALONE
             followers, flight.followers = flight.followers, {}
             for follower in followers:
-                follower.told(turn)
+                follower.notify(turn)
 
-    def forget(self, which: Callable[[K], bool]) -> None:
-        """Drop the cached results of the keys for which `which` is true; may be called from any thread."""
+    def forget(self, is_forgotten: Callable[[K], bool]) -> None:
+        """Drop the cached results of the keys for which `is_forgotten` is true; may be called from any thread."""
         with self._lock:
-            for key in [key for key in self._kept if which(key)]:
-                del self._kept[key]
+            for key in [key for key in self._results if is_forgotten(key)]:
+                del self._results[key]
             # Results of running calls are not kept, and these calls get no new followers.
-            for key in [key for key in self._flights if which(key)]:
+            for key in [key for key in self._flights if is_forgotten(key)]:
                 del self._flights[key]
 
     def _read_clock(self) -> None:
         # The clocks of two event loops may differ slightly. Time must not go back, or expired results would return.
         self._now = max(self._now, common_time())
 
-    def _pass_on(self, flight: Flight[K, T]) -> None:
-        first = next(iter(flight.followers), None)
-        if first is None:
+    def _pass_lead(self, flight: Flight[K, T]) -> None:
+        next_follower = next(iter(flight.followers), None)
+        if next_follower is None:
             self._end(flight)
         else:
-            del flight.followers[first]
-            first.told(Turn.LEAD)
+            del flight.followers[next_follower]
+            next_follower.notify(Turn.LEAD)
 
     def _end(self, flight: Flight[K, T]) -> bool:
         """Remove a call from the running calls; return `False` if an invalidation has removed it before."""
@@ -159,19 +159,19 @@ class LocalResults(Generic[K, T]):
         return True
 
 
-def raised_again(error: Exception) -> Exception:
+def copy_error(error: Exception) -> Exception:
     """Return a copy of an error that another call can raise, so that each call has its own notes and traceback."""
     try:
         try:
-            again = copy.copy(error)
+            error_copy = copy.copy(error)
         except Exception:  # copying calls the constructor with `args`, which this constructor does not take
-            again = type(error).__new__(type(error), *error.args)
-            again.__dict__.update(error.__dict__)
-        again.args = error.args  # the constructor may have changed them
+            error_copy = type(error).__new__(type(error), *error.args)
+            error_copy.__dict__.update(error.__dict__)
+        error_copy.args = error.args  # the constructor may have changed them
     except Exception:
         return error  # a type that cannot be copied: sharing it is better than losing it
-    again.__cause__, again.__context__ = error.__cause__, error.__context__
-    again.__suppress_context__ = error.__suppress_context__
+    error_copy.__cause__, error_copy.__context__ = error.__cause__, error.__context__
+    error_copy.__suppress_context__ = error.__suppress_context__
     if hasattr(error, "__notes__"):
-        again.__notes__ = list(error.__notes__)
-    return again.with_traceback(error.__traceback__)
+        error_copy.__notes__ = list(error.__notes__)
+    return error_copy.with_traceback(error.__traceback__)

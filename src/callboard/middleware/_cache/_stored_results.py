@@ -28,14 +28,14 @@ from callboard.tools._large_values import run_if_long
 # Text of a message: a line of JSON and, if the content is a text, this text as it is
 
 
-_MOST_PARTS = 20_000
+_MAX_PARTS = 20_000
 """Maximum number of commas and opening brackets in the JSON of a message. Parsing more holds the GIL for too long."""
 
 
 def message_of(text: str) -> ToolMessage | None:
     """Return the tool message in a text of `text_of`, or `None` if the text is not valid."""
     fields, has_content, content = text.partition("\n")
-    if sum(map(fields.count, ",[{")) > _MOST_PARTS:
+    if sum(map(fields.count, ",[{")) > _MAX_PARTS:
         return None
     try:
         message = ToolMessage.model_validate_json(fields)
@@ -66,9 +66,9 @@ def _is_plain(value: object) -> bool:
     """Return whether JSON keeps all types in a value: only exact built-in types occur, and all keys are text."""
     # Comparing values is not enough: an instance of a subclass may equal the plain value that comes back.
     # An explicit stack needs no recursion for deep data. The bound limits the time; larger results are not stored.
-    values, left = [value], 1_000_000
-    while values and left:
-        item, left = values.pop(), left - 1
+    values, remaining = [value], 1_000_000
+    while values and remaining:
+        item, remaining = values.pop(), remaining - 1
         if isinstance(item, dict):
             values += [*item, *item.values()]
             if type(item) is not dict or not all(type(key) is str for key in item):
@@ -109,7 +109,7 @@ class Address(NamedTuple):
     marks: tuple[FullKey, FullKey, FullKey]
 
 
-class Begun(NamedTuple):
+class PendingResult(NamedTuple):
     """Call that runs because the store had no result: its address, and the marks that were valid when it began."""
 
     address: Address
@@ -127,8 +127,8 @@ class StoredResults:
         self._lifetime = None if ttl > _FOREVER else math.ceil(ttl)
         self._threads = WorkerThreads("Cache")
 
-    async def find(self, address: Address) -> Hit[ToolMessage] | Begun | None:
-        """Return a call's stored result, or a `Begun` to pass to `keep()` later; `None` if the store cannot be used."""
+    async def find(self, address: Address) -> Hit[ToolMessage] | PendingResult | None:
+        """Return a call's stored result, or a `PendingResult` for `keep()`; `None` if the store cannot be used."""
         texts = await self._store.read([address.result, *address.marks])
         if texts is None:
             note("cache_skipped", reason="the store is away")
@@ -137,26 +137,26 @@ class StoredResults:
         marks = [mark if _MARK.fullmatch(mark := texts.get(key, "")) else "" for key in address.marks]
         # Before the body: a mark that is written later could replace that of an invalidation in between. The mark of
         # a key exists only after an invalidation of this key.
-        new = {key: uuid4().hex for key, mark in zip(address.marks[:2], marks[:2], strict=True) if not mark}
-        if new:
-            if not await self._store.write({key: (mark, None) for key, mark in new.items()}):
+        new_marks = {key: uuid4().hex for key, mark in zip(address.marks[:2], marks[:2], strict=True) if not mark}
+        if new_marks:
+            if not await self._store.write({key: (mark, None) for key, mark in new_marks.items()}):
                 note("cache_skipped", reason="the store is away")
                 return None
-            marks = [new.get(key, mark) for key, mark in zip(address.marks, marks, strict=True)]
+            marks = [new_marks.get(key, mark) for key, mark in zip(address.marks, marks, strict=True)]
         text = texts.get(address.result)
         hit = None
         if text is not None:
-            hit = await run_if_long(self._threads, text, partial(self._hit, text, marks))
-        return hit or Begun(address, marks)
+            hit = await run_if_long(self._threads, text, partial(self._read_hit, text, marks))
+        return hit or PendingResult(address, marks)
 
-    def _hit(self, text: str, marks: list[str]) -> Hit[ToolMessage] | None:
+    def _read_hit(self, text: str, marks: list[str]) -> Hit[ToolMessage] | None:
         """Return the result in a stored text; `None` if the text is damaged, outdated or was invalidated."""
         # Other programs may write to the store, so reading validates everything.
-        line, _, message_text = text.partition("\n")
-        if len(line) > _LONGEST_HEADER:
+        header_text, _, message_text = text.partition("\n")
+        if len(header_text) > _LONGEST_HEADER:
             return None
         try:
-            header = _Header.model_validate_json(line)
+            header = _Header.model_validate_json(header_text)
         except ValidationError:
             return None
         age = max(0.0, time.time() - header.at)
@@ -171,10 +171,12 @@ class StoredResults:
         except UnicodeEncodeError:  # a lone surrogate
             return None
 
-    async def keep(self, begun: Begun, text: str) -> None:
+    async def keep(self, pending_result: PendingResult, text: str) -> None:
         """Store the result of a call as `text`; it is useless if it was invalidated while the call ran."""
-        header = _Header(marks=begun.marks, at=time.time())
-        if not await self._store.write({begun.address.result: (f"{header.model_dump_json()}\n{text}", self._lifetime)}):
+        header = _Header(marks=pending_result.marks, at=time.time())
+        if not await self._store.write(
+            {pending_result.address.result: (f"{header.model_dump_json()}\n{text}", self._lifetime)}
+        ):
             note("cache_skipped", reason="the store is away")
 
     def address_of(self, tool: str, value: Hashable) -> Address | None:

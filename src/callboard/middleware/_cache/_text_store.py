@@ -29,7 +29,7 @@ _PATIENCE = 1.0
 """Maximum seconds for one read or write of a call."""
 _PAUSE = 5.0
 """Seconds after a failure during which calls do not use the store: only the first one of an outage waits for it."""
-_MOST_UNWRITTEN = 400
+_MAX_UNWRITTEN = 400
 """Maximum number of texts that wait for the store; SQLite before 3.32 takes 999 parameters, two for each key."""
 
 Texts = dict[FullKey, str]
@@ -98,7 +98,7 @@ class TextStore:
 
     async def read(self, keys: Sequence[FullKey]) -> Texts | None:
         """Return the stored texts of keys; `None` if the store cannot be used now."""
-        texts = await self._use(partial(self._texts_of, keys))
+        texts = await self._use(partial(self._read_texts, keys))
         if texts is None:
             return None
         with self._lock:
@@ -115,7 +115,7 @@ class TextStore:
     @property
     def has_room(self) -> bool:
         """`True` if `write_later` may be called with further keys."""
-        return len(self._unwritten) < _MOST_UNWRITTEN
+        return len(self._unwritten) < _MAX_UNWRITTEN
 
     def write_later(self, key: FullKey, text: str, ttl: int | None) -> None:
         """Store a text without waiting, from any thread; `read` returns it already.
@@ -126,8 +126,8 @@ class TextStore:
             self._unwritten[key] = text, ttl
         self._write_soon()
 
-    async def _use(self, work: Callable[[], T]) -> T | None:
-        """Return the result of `work`, which uses the cache; `None` if it fails, takes too long or must not be used."""
+    async def _use(self, operation: Callable[[], T]) -> T | None:
+        """Return the result of `operation` on the cache; `None` if it fails, takes too long or must not be used."""
         if self._away_until is not None:
             if common_time() < self._away_until:
                 return None
@@ -136,7 +136,7 @@ class TextStore:
         patience = min(_PATIENCE, remaining() / 2)
         try:
             with fail_after(patience):
-                result = work() if self._is_in_memory else await self._threads.run(work)
+                result = operation() if self._is_in_memory else await self._threads.run(operation)
         except NotImplementedError as error:
             raise StorageError(
                 f"The cache of type {type(self._cache).__name__} in Cache(store=...)",
@@ -157,7 +157,7 @@ class TextStore:
             _log.warning("the store of a Cache, of type %s, works again", type(self._cache).__name__)
         return result
 
-    def _texts_of(self, keys: Sequence[FullKey]) -> Texts:
+    def _read_texts(self, keys: Sequence[FullKey]) -> Texts:
         values = self._cache.get(keys)
         # A cache of the user may return anything.
         return {key: text for key in keys if type(text := values.get(key)) is str and len(text) <= LARGEST}
@@ -195,7 +195,7 @@ class TextStore:
                     return
             self._cache.set(texts)
             # Read again, because LangGraph's `RedisCache` hides an error of the server.
-            stored = self._texts_of([*texts])
+            stored = self._read_texts([*texts])
             with self._lock:
                 written = [key for key, (text, _) in texts.items() if stored.get(key) == text]
                 for key in written:
