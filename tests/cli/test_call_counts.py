@@ -86,11 +86,11 @@ def test_the_last_progress_of_a_call_is_shown(told: dict[str, object], shown: st
 
 def test_the_clock_starts_with_the_first_call() -> None:
     counts = CallCounts([])
-    assert (counts.elapsed(7.0), counts.rate(7.0)) == (0.0, 0.0)
+    assert (counts.run_time(7.0), counts.rate(7.0)) == (0.0, 0.0)
 
     for one in (event("begun", 1, 10.0), event("begun", 2, 10.0), event("ended", 1, 11.0), event("ended", 2, 11.5)):
         counts(one)
-    assert (counts.elapsed(12.0), counts.rate(12.0)) == (2.0, 1.0)
+    assert (counts.run_time(12.0), counts.rate(12.0)) == (2.0, 1.0)
     assert counts.rate(16.1) == pytest.approx(0.2)
     assert counts.rate(20.0) == 0.0
 

@@ -68,7 +68,7 @@ def test_messages_are_found_wherever_a_node_puts_them() -> None:
 def test_what_a_hook_writes_again_is_not_said_again() -> None:
     """A hook that trims the conversation returns the remaining messages again, and they must not be printed twice."""
     console = Console(width=100)
-    screen = Screen(console, Calls([]), shown=["old"])
+    screen = Screen(console, Calls([]), shown_ids=["old"])
     with console.capture() as capture:
         screen.take("messages", (AIMessageChunk("ne", id="new"), {"langgraph_node": "agent"}))
         screen.take("messages", (AIMessageChunk("w", id="new"), {"langgraph_node": "agent"}))

@@ -11,8 +11,8 @@ from langchain_core.messages import AIMessage
 from langgraph.types import Interrupt
 
 from callboard._cli._grid import call_label
-from callboard._cli._run_command import accepted, in_short
-from callboard._cli._shown_text import as_json, named, one_line
+from callboard._cli._run_command import accept_all, in_short
+from callboard._cli._shown_text import as_json, escape_name, one_line
 from callboard.questions import approval_in, free_answer, printable
 
 JOINERS = "\u200c\u200d"
@@ -54,9 +54,9 @@ def test_one_line_is_one_line_and_no_longer_than_asked_for(text: str, length: in
 @given(st.text())
 def test_a_name_is_one_line_and_tells_what_is_in_it(name: str) -> None:
     """A line break in a name could forge the line of another thread or call."""
-    assert len(named(name).splitlines()) <= 1
-    assert not set(named(name)) & set("\n\t\r\x1b")
-    assert named("a\nb") == "a\\nb" != named("a b")
+    assert len(escape_name(name).splitlines()) <= 1
+    assert not set(escape_name(name)) & set("\n\t\r\x1b")
+    assert escape_name("a\nb") == "a\\nb" != escape_name("a b")
     assert call_label("pay\n done", {"to\nme": 1}, 80) == "pay\\n done(to\\nme=1)"
 
 
@@ -108,8 +108,8 @@ def test_an_answer_has_the_form_of_its_question() -> None:
     assert batch.encode([("ignore", None), ("ignore", "no")]) == {
         "decisions": [{"type": "reject"}, {"type": "reject", "message": "no"}]
     }
-    assert accepted(Interrupt(theirs, id="1")) is None
-    assert accepted(Interrupt([one], id="1")) == [{"type": "accept", "args": None}]
+    assert accept_all(Interrupt(theirs, id="1")) is None
+    assert accept_all(Interrupt([one], id="1")) == [{"type": "accept", "args": None}]
 
 
 def test_an_approval_of_a_single_call_has_the_answers_of_its_schema() -> None:
@@ -123,7 +123,7 @@ def test_an_approval_of_a_single_call_has_the_answers_of_its_schema() -> None:
     assert [*one.actions[0].allowed] == ["accept", "edit", "respond", "ignore"]
     edited = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 4}}}
     assert one.encode([("edit", {"amount": 4})]) == edited
-    assert accepted(asked) == {"type": "approve"}
+    assert accept_all(asked) == {"type": "approve"}
 
     def allows(*decisions: str) -> dict[str, Any]:
         return {name: {"properties": {"type": {"const": name}}} for name in decisions}
@@ -132,16 +132,16 @@ def test_an_approval_of_a_single_call_has_the_answers_of_its_schema() -> None:
     two = approval_in(asked)
     assert two is not None
     assert [*two.actions[0].allowed] == ["respond", "ignore"]
-    assert accepted(asked) is None
+    assert accept_all(asked) is None
     object.__setattr__(asked, "response_schema", allows("approve")["approve"])
-    assert accepted(asked) == {"type": "approve"}
+    assert accept_all(asked) == {"type": "approve"}
 
 
 def test_what_only_looks_like_an_approval_is_a_free_question() -> None:
     """A question that only resembles an approval is shown as it is and never accepted automatically."""
     for value in ({"action_request": "pay"}, [REQUEST], [], "pay?", {"action_requests": []}, None, 3):
         assert approval_in(value) is None
-        assert accepted(Interrupt(value, id="1")) is None
+        assert accept_all(Interrupt(value, id="1")) is None
         assert in_short(value)
 
 

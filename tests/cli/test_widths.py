@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from callboard._cli._call_counts import CallCounts
-from callboard._cli._grid import call_labels, middle, shown_arguments
+from callboard._cli._grid import argument_texts, call_labels, middle
 from callboard._cli._screen import Calls, Screen
 from callboard._cli._trace_command import Waterfall
 from callboard._cli._view import live_table, picture, result_table
@@ -185,7 +185,7 @@ ARGUMENTS = st.none() | st.dictionaries(NAMES, NAMES | st.integers())
 
 @given(st.lists(st.tuples(NAMES, ARGUMENTS), max_size=6), st.integers(1, 60))
 def test_labels_are_never_wider_than_asked_for(calls: list[tuple[str, Any]], width: int) -> None:
-    labels = call_labels([(name, shown_arguments(args)) for name, args in calls], width)
+    labels = call_labels([(name, argument_texts(args)) for name, args in calls], width)
 
     assert len(labels) == len(calls)
     assert max(map(cell_len, labels), default=0) <= width
@@ -195,13 +195,13 @@ def test_labels_are_never_wider_than_asked_for(calls: list[tuple[str, Any]], wid
 def test_labels_of_texts_that_differ_in_their_middle_differ(numbers: list[int], width: int) -> None:
     """An address with a long common beginning and end must stay distinguishable."""
     addresses = [f"https://example.org/{'a' * 80}/{number}/{'b' * 80}" for number in numbers]
-    labels = call_labels([("fetch", shown_arguments({"url": one, "method": "GET"})) for one in addresses], width)
+    labels = call_labels([("fetch", argument_texts({"url": one, "method": "GET"})) for one in addresses], width)
 
     assert len(set(labels)) == len(numbers)
 
 
 def test_a_label_is_the_whole_call_where_there_is_room() -> None:
-    first, second = (shown_arguments(search(page)["args"]) for page in (1, 2))
+    first, second = (argument_texts(search(page)["args"]) for page in (1, 2))
 
     assert call_labels([("search", first), ("search", second)], 200)[1] == (
         f"search(index='{INDEX}', page=2, language='en')"

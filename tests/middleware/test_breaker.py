@@ -549,7 +549,7 @@ class CircuitAndModel(RuleBasedStateMachine):
     @invariant()
     def only_what_is_over_is_idle(self) -> None:
         known = [when for when, _ in self.history if when > self.now - RULES.window]
-        if self.circuit.idle(self.now):
+        if self.circuit.is_idle(self.now):
             assert not self.inside
             assert not known
             assert self.opened_at is None or self.circuit.state(self.now) == "half-open"
@@ -563,16 +563,16 @@ def test_a_circuit_does_what_its_history_says() -> None:
 def test_a_circuit_is_idle_when_a_new_one_would_do_the_same() -> None:
     """No call is running, the last outcome does not count any more, and the tool was not down within the window."""
     circuit = Circuit(Rules(ratio=1, minimum=1, window=10, open_for=7, probes=1))
-    assert circuit.idle(0)
+    assert circuit.is_idle(0)
     first, second = _let_in(circuit, 0), _let_in(circuit, 0)
     circuit.record_outcome(first, 2, failed=False)
-    assert not circuit.idle(100)
+    assert not circuit.is_idle(100)
     circuit.record_outcome(second, 5, failed=None)
-    assert [circuit.idle(now) for now in (11, 12)] == [False, True]
+    assert [circuit.is_idle(now) for now in (11, 12)] == [False, True]
     circuit.record_outcome(_let_in(circuit, 5), 5, failed=False)
-    assert [circuit.idle(now) for now in (14, 15)] == [False, True]
+    assert [circuit.is_idle(now) for now in (14, 15)] == [False, True]
     circuit.record_outcome(_let_in(circuit, 20), 20, failed=True)
-    assert [circuit.idle(now) for now in (36, 37)] == [False, True]
+    assert [circuit.is_idle(now) for now in (36, 37)] == [False, True]
 
 
 async def test_idle_circuits_are_dropped_when_there_are_many_and_those_in_use_are_kept() -> None:

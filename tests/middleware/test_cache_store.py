@@ -577,7 +577,7 @@ def test_any_stored_value_is_a_result_or_a_miss(values: list[Any]) -> None:
     texts = [value for value in values if isinstance(value, str)]
     results = StoredResults(DictCache(), None, 60.0)
 
-    assert [results._hit(text, ["0" * 32, "1" * 32, ""]) for text in texts] == [None] * len(texts)
+    assert [results._read_hit(text, ["0" * 32, "1" * 32, ""]) for text in texts] == [None] * len(texts)
     for text in texts:
         message_of(text)
 

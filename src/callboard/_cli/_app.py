@@ -47,8 +47,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"callboard {version('callboard')}")
         raise typer.Exit
 

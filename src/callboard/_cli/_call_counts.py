@@ -14,7 +14,7 @@ from typing import get_args
 from langchain_core.messages import ToolMessage
 
 from callboard import ActorEvent, AskEvent, CallEvent
-from callboard._cli._grid import Arguments, shown_arguments
+from callboard._cli._grid import Arguments, argument_texts
 from callboard._cli._groups import note_in_short
 from callboard.telemetry import FAILURES, CallPlace, CallTracker, Outcome, Part, RecordedCall, TrackedCall, outcome_of
 
@@ -200,7 +200,7 @@ class OpenCall(TrackedCall):
     @cached_property
     def arguments(self) -> Arguments | None:
         """Arguments of the call as a dict from name to text, or `None` if they are unknown."""
-        return shown_arguments(self._args)
+        return argument_texts(self._args)
 
 
 class CallCounts(CallTracker[OpenCall, CallEvent]):
@@ -217,7 +217,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self.queue = 0
         """Number of calls that are waiting in queues now."""
         self.longest_queue = 0
-        self._began: float | None = None
+        self._start: float | None = None
         self._ends: deque[float] = deque()
         """Times at which calls ended, for the last five seconds."""
         self._lock = threading.Lock()  # an agent inside a sync tool runs in another thread with its own event loop
@@ -241,16 +241,16 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
                     rows[call.tool].longest_wait = max(rows[call.tool].longest_wait, now - call.since)
         return rows
 
-    def elapsed(self, now: float) -> float:
+    def run_time(self, now: float) -> float:
         """Return the seconds from the start of the first call until `now`; 0 before the first call."""
-        return 0.0 if self._began is None else now - self._began
+        return 0.0 if self._start is None else now - self._start
 
     def rate(self, now: float) -> float:
         """Return how many calls ended per second, averaged over the last five seconds."""
         with self._lock:
             while self._ends and self._ends[0] <= now - _WINDOW:
                 self._ends.popleft()
-            return len(self._ends) / max(_SHORTEST_WINDOW, min(_WINDOW, self.elapsed(now)))
+            return len(self._ends) / max(_SHORTEST_WINDOW, min(_WINDOW, self.run_time(now)))
 
     def slowest(self, number: int) -> tuple[OpenCall, ...]:
         """Return the calls that have been open for the longest time, oldest first; at most `number` calls."""
@@ -258,8 +258,8 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
 
     def begun(self, event: CallEvent) -> OpenCall:
         """Count a new call, and return it as an open call."""
-        if self._began is None:
-            self._began = event.time
+        if self._start is None:
+            self._start = event.time
         self.most_open = max(self.most_open, len(self.open) + 1)
         self.rows.setdefault(event.tool, ToolRow()).states["between"] += 1
         return OpenCall(event)
@@ -279,12 +279,12 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         refused = isinstance(event.result, ToolMessage) and event.result.status == "error"
         self._count(call, "error" if event.error is None and refused else outcome_of(event.error), event)
 
-    def _count(self, call: OpenCall, now: CallPlace | Outcome, event: CallEvent) -> None:
-        """Move a call from the count of its former state to the count of its new state, `now`."""
-        row, before = self.rows[call.tool], call.counted_as
-        call.counted_as = now
+    def _count(self, call: OpenCall, new_state: CallPlace | Outcome, event: CallEvent) -> None:
+        """Move a call from the count of its former state to the count of its new state, `new_state`."""
+        row, old_state = self.rows[call.tool], call.counted_as
+        call.counted_as = new_state
         row.longest_wait = max(row.longest_wait, event.queue_wait)
-        row.states[before] -= 1
-        row.states[now] += 1
-        self.queue += (now == "waiting") - (before == "waiting")
+        row.states[old_state] -= 1
+        row.states[new_state] += 1
+        self.queue += (new_state == "waiting") - (old_state == "waiting")
         self.longest_queue = max(self.longest_queue, self.queue)

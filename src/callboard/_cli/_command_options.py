@@ -31,8 +31,8 @@ Live = Annotated[
 OnBackend = Annotated[Backend, typer.Option(help="Event loop to run on.")]
 
 
-def _database(help: str, metavar: str = "PATH|URL", **more: Any) -> Any:
-    return typer.Option("--db", envvar="CALLBOARD_DB", metavar=metavar, help=help, **more)
+def _database(help: str, metavar: str = "PATH|URL", **settings: Any) -> Any:
+    return typer.Option("--db", envvar="CALLBOARD_DB", metavar=metavar, help=help, **settings)
 
 
 Database = Annotated[
@@ -252,11 +252,11 @@ def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]
 
     def decorate(command: Callable[[T], None]) -> Callable[..., None]:
         @wraps(command)
-        def called(**values: object) -> None:
+        def run_command(**values: object) -> None:
             command(kind(**values))
 
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = hints
-        return called
+        run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run_command.__annotations__ = hints
+        return run_command
 
     return decorate

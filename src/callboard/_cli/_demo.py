@@ -37,7 +37,7 @@ from callboard import (
 )
 from callboard._cli._command_options import DemoOptions
 from callboard._cli._screen import Calls, Screen
-from callboard._cli._storage import recorded
+from callboard._cli._storage import record_calls
 from callboard._cli._view import open_console, result_table, text_width
 from callboard.testing import ScriptedModel, calls
 
@@ -150,20 +150,20 @@ _POLICIES = {
 }
 
 
-def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
+def make_calls(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
     """Return the calls of the demo as pairs of tool name and arguments. The calls are the same in each run."""
     # One fetch in 25 requests the page that never answers.
     rng = random.Random(0)  # noqa: S311 (nothing here is secret)
     paths = [f"/item/{number}" for number in range(fetches)]
     for index in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
         paths[index] = "/hang"
-    work: list[tuple[str, Mapping[str, object]]] = [
+    calls: list[tuple[str, Mapping[str, object]]] = [
         *(("fetch", {"path": path}) for path in paths),
         *(("query", {"city": rng.choice(CITIES)}) for _ in range(max(1, fetches // 5))),
         *(("archive", {"page": page}) for page in range(1, min(fetches, _ARCHIVE_PAGES) + 1)),
     ]
-    rng.shuffle(work)
-    return work
+    rng.shuffle(calls)
+    return calls
 
 
 def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
@@ -238,7 +238,7 @@ class Session:
         limits = Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
         async with AsyncClient(limits=limits, timeout=None, trust_env=False) as client:
             node = make_node(service.url, client, database)
-            model = ScriptedModel([calls(*make_work(fetches)), _read_answers])
+            model = ScriptedModel([calls(*make_calls(fetches)), _read_answers])
             try:
                 await self.measure(create_react_agent(model, node))
             finally:
@@ -274,10 +274,10 @@ def run_demo(options: DemoOptions) -> int:
     """Run the demo, print its result, and return the exit code of the command."""
     console = open_console()
     fetches = options.calls or _FETCHES
-    numbers = Counter(tool for tool, _ in make_work(fetches))
-    work = ", ".join(f"{tool} {numbers[tool]}" for tool in TOOLS)
+    numbers = Counter(tool for tool, _ in make_calls(fetches))
+    counts_text = ", ".join(f"{tool} {numbers[tool]}" for tool in TOOLS)
     console.print(f"The model is scripted: it asks for {numbers.total()} calls at once and then reads the answers.")
-    console.print(f"The work: {work}; on {options.backend.value}.")
+    console.print(f"The work: {counts_text}; on {options.backend.value}.")
     console.print(
         "The tools are real: an HTTP service in a thread of its own, and a SQLite file asked from worker threads."
     )
@@ -285,7 +285,7 @@ def run_demo(options: DemoOptions) -> int:
     # Numbers of each second are useful without a terminal, too, which cannot show a table that goes away.
     screen = Screen(console, session.calls, [], live=options.live or not console.is_terminal)
     with (
-        recorded(options.record),
+        record_calls(options.record),
         temporary_database() as database,
         start_blocking_portal() as other_loop,
         other_loop.wrap_async_context_manager(service.listening()),
@@ -295,8 +295,8 @@ def run_demo(options: DemoOptions) -> int:
         warnings.simplefilter("ignore", AbandonedThreadWarning)
         anyio.run(session.play, service, database, screen, fetches, backend=options.backend.value)
     console.print(result_table(session.calls.counts, text_width(console)))
-    for line in _conclusion(session, service):
-        console.print(line)
+    for text in _conclusion(session, service):
+        console.print(text)
     if session.stopped_by is not None:
         return 128 + session.stopped_by
     statistics = session.statistics
@@ -317,8 +317,8 @@ def _conclusion(session: Session, service: Service) -> Iterable[str]:
             f"{service.peak_in_flight} at once; {service.abandoned} were given up, {service.in_flight} are still open"
         )
         rows = session.calls.counts.rows.values()
-        work, wall = sum(sum(row.durations) - row.waited for row in rows), session.wall_clock
-        yield f"wall clock: {wall:.2f} s; one after the other: {work:.2f} s; {work / wall:.1f} times as fast"
+        tool_time, wall = sum(sum(row.durations) - row.waited for row in rows), session.wall_clock
+        yield f"wall clock: {wall:.2f} s; one after the other: {tool_time:.2f} s; {tool_time / wall:.1f} times as fast"
     names = f" ({', '.join(session.left_over)})" if session.left_over else ""
     yield f"tasks left over: {len(session.left_over)}{names}"
     if (numbers := session.statistics) is not None:

@@ -93,7 +93,7 @@ def _versions() -> Iterator[Check]:
     python = Requirement(f"Python{metadata('callboard')['Requires-Python']}")
     yield _version_check(python, platform.python_version().rstrip("+"))  # "3.13.1+" is built from a repository
     yield Check("platform", "ok", f"{platform.python_implementation()} on {platform.platform()}")
-    seen: set[str] = set(OURS)
+    checked_names: set[str] = set(OURS)
     for distribution in OURS:
         installed = _version_of(distribution)
         if installed is None:
@@ -101,8 +101,8 @@ def _versions() -> Iterator[Check]:
             continue
         yield Check(distribution, "ok", installed)
         for package, installed in _packages(distribution):
-            if package.name not in seen or not _is_good(package, installed):
-                seen.add(package.name)
+            if package.name not in checked_names or not _is_good(package, installed):
+                checked_names.add(package.name)
                 yield _version_check(package, installed)
 
 

@@ -7,7 +7,7 @@ from itertools import count as count_from
 from math import isfinite
 from typing import Any
 
-from callboard._cli._shown_text import as_json, count, named, one_line
+from callboard._cli._shown_text import as_json, count, escape_name, one_line
 from callboard.questions import printable
 from callboard.telemetry import Note, Part, RecordedCall, RecordedRun
 
@@ -34,7 +34,7 @@ class RunOfCalls:
             return "calls without an agent"
         agent = self.run.agent if self.run else ""
         agent = "agent" if agent == _UNNAMED else agent
-        return f"run {self.number}" + (f"  {named(agent)}" if agent else "")
+        return f"run {self.number}" + (f"  {escape_name(agent)}" if agent else "")
 
 
 def runs_of(part: Part) -> list[RunOfCalls]:
@@ -74,7 +74,7 @@ def note_in_short(kind: str, facts: Mapping[str, Any], message: str | None) -> s
     # `kind` is "progress" or the name of the decision; `facts` are its values by name.
     if kind != "progress":
         error = facts.get("error")
-        return named(kind) + (f": {named(error)}" if isinstance(error, str) else "")
+        return escape_name(kind) + (f": {escape_name(error)}" if isinstance(error, str) else "")
     done, total = facts.get("done"), facts.get("total")
     amounts = "" if done is None else _amount(done) if total is None else f"{_amount(done)}/{_amount(total)}"
     return " ".join(filter(None, (amounts, message))) or kind
@@ -83,7 +83,7 @@ def note_in_short(kind: str, facts: Mapping[str, Any], message: str | None) -> s
 def _amount(value: object) -> str:
     """Return a number as text, with up to four digits and a suffix such as k or M (4.2M). Other values become text."""
     if not isinstance(value, int | float) or not isfinite(value):
-        return named(str(value))
+        return escape_name(str(value))
     size, unit = float(value), ""
     for larger in _UNITS:
         if abs(size) < 1000:
@@ -95,7 +95,7 @@ def _amount(value: object) -> str:
 def facts_in_short(note: Note) -> dict[str, str]:
     """Return the values and the message of a progress report or middleware decision, as printable texts by name."""
     facts = {**note.facts, **({} if note.message is None else {"message": note.message})}
-    return {named(name): printable(_fact(value)) for name, value in facts.items()}
+    return {escape_name(name): printable(_fact(value)) for name, value in facts.items()}
 
 
 def _fact(value: object) -> str:
@@ -140,10 +140,10 @@ def about_run(group: RunOfCalls) -> list[str]:
     tokens_in = sum(request.input_tokens or 0 for request in run.requests)
     tokens_out = sum(request.output_tokens or 0 for request in run.requests)
     facts = [
-        f"thread {named(run.thread)}" if run.thread else "",
-        f"in {named(run.namespace)}" if run.namespace else "",
-        named(run.outcome or "open"),
-        named(error_beside(run.outcome, run.error)),
+        f"thread {escape_name(run.thread)}" if run.thread else "",
+        f"in {escape_name(run.namespace)}" if run.namespace else "",
+        escape_name(run.outcome or "open"),
+        escape_name(error_beside(run.outcome, run.error)),
         count(run.questions, "question") if run.questions else "",
         count(len(run.requests), "model request") if run.requests else "",
         f"{tokens_in:,} + {tokens_out:,} tokens" if tokens_in or tokens_out else "",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from callboard._cli._call_counts import actor_rows, tool_rows
-from callboard._cli._grid import Column, call_labels, shown_arguments
+from callboard._cli._grid import Column, argument_texts, call_labels
 from callboard._cli._groups import (
     RunOfCalls,
     about_part,
@@ -24,7 +24,7 @@ from callboard._cli._groups import (
     runs_of,
     statement,
 )
-from callboard._cli._shown_text import as_json, named
+from callboard._cli._shown_text import as_json, escape_name
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS
 from callboard.questions import printable
 from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
@@ -101,7 +101,7 @@ def _hash(text: str) -> str:
 def _table(heading: str, columns: Sequence[Column[T]], rows: Sequence[tuple[str, T]]) -> dict[str, Any]:
     return {
         "headings": [heading, *(column.heading for column in columns)],
-        "rows": [[named(name), *(column.cell(row) for column in columns)] for name, row in rows],
+        "rows": [[escape_name(name), *(column.cell(row) for column in columns)] for name, row in rows],
     }
 
 
@@ -115,78 +115,82 @@ def _part(part: Part, *, is_live: bool) -> dict[str, Any]:
     }
 
 
-def _run(one: RunOfCalls, part: Part) -> dict[str, Any]:
-    known = one.run
-    requests = known.requests if known else ()
+def _run(run: RunOfCalls, part: Part) -> dict[str, Any]:
+    recorded_run = run.run
+    requests = recorded_run.requests if recorded_run else ()
     return {
-        "title": one.title,
-        "about": about_run(one),
-        "start": None if known is None else _time(known.start),
-        "end": None if known is None else _time(part.end if known.end is None else known.end),
+        "title": run.title,
+        "about": about_run(run),
+        "start": None if recorded_run is None else _time(recorded_run.start),
+        "end": None if recorded_run is None else _time(part.end if recorded_run.end is None else recorded_run.end),
         "requests": [_request(request, part) for request in requests],
-        "batches": [{"number": number, "calls": _calls(calls, part)} for number, calls in one.batches.items()],
+        "batches": [{"number": number, "calls": _calls(calls, part)} for number, calls in run.batches.items()],
     }
 
 
 def _request(request: ModelRequest, part: Part) -> dict[str, Any]:
     return {
-        "model": named(request.model or "model"),
+        "model": escape_name(request.model or "model"),
         "start": _time(request.start),
         "end": _time(part.end if request.end is None else request.end),
         "open": request.end is None,
-        "error": _shown(request.error),
+        "error": _escape(request.error),
         "calls": request.calls,
         "tokens": [request.input_tokens, request.output_tokens],
     }
 
 
 def _calls(calls: Sequence[RecordedCall], part: Part) -> list[dict[str, Any]]:
-    labels = call_labels([(call.tool, shown_arguments(call.args) if part.captures else None) for call in calls], _LABEL)
+    labels = call_labels([(call.tool, argument_texts(call.args) if part.captures else None) for call in calls], _LABEL)
     return [_call(call, part, label) for call, label in zip(calls, labels, strict=True)]
 
 
 def _call(call: RecordedCall, part: Part, label: str) -> dict[str, Any]:
     end = end_of(call, part)
-    made: dict[str, Any] = {
-        "tool": named(call.tool),
+    fields: dict[str, Any] = {
+        "tool": escape_name(call.tool),
         "label": label,
-        "id": _shown(call.id),
+        "id": _escape(call.id),
         "start": _time(call.start),
         "end": _time(end),
         "outcome": printable(call.outcome or "open"),
-        "error": _shown(error_beside(call.outcome, call.error) or None),
+        "error": _escape(error_beside(call.outcome, call.error) or None),
         "waited": _time(call.waited),
-        "resumes": _shown(call.resumes),
-        "waits": [_stretch(one.start, one.end, end, one.error) for one in call.waits],
-        "attempts": [{"number": one.number, **_stretch(one.start, one.end, end, one.error)} for one in call.attempts],
+        "resumes": _escape(call.resumes),
+        "waits": [_stretch(wait.start, wait.end, end, wait.error) for wait in call.waits],
+        "attempts": [
+            {"number": attempt.number, **_stretch(attempt.start, attempt.end, end, attempt.error)}
+            for attempt in call.attempts
+        ],
         "asks": [
             {
-                "handler": f"{named(one.actor)}.{named(one.handler)}",
-                "ahead": one.ahead,
-                "waited": None if one.taken is None else _time(one.taken - one.start),
-                **_stretch(one.start, one.end, end, one.error),
+                "handler": f"{escape_name(ask.actor)}.{escape_name(ask.handler)}",
+                "ahead": ask.ahead,
+                "waited": None if ask.taken is None else _time(ask.taken - ask.start),
+                **_stretch(ask.start, ask.end, end, ask.error),
             }
-            for one in call.asks
+            for ask in call.asks
         ],
         "notes": [
-            {"time": _time(note.time), "what": named(note.what), "facts": facts_in_short(note)} for note in call.notes
+            {"time": _time(note.time), "what": escape_name(note.what), "facts": facts_in_short(note)}
+            for note in call.notes
         ],
     }
     if part.captures:
-        made |= {"args": _document(call.args), "result": _document(call.result)}
-    return made
+        fields |= {"args": _document(call.args), "result": _document(call.result)}
+    return fields
 
 
 def _stretch(start: float, end: float | None, latest: float, error: str | None) -> dict[str, Any]:
     stop = latest if end is None else end
-    return {"start": _time(start), "end": _time(max(start, stop)), "open": end is None, "error": _shown(error)}
+    return {"start": _time(start), "end": _time(max(start, stop)), "open": end is None, "error": _escape(error)}
 
 
 def _time(value: float) -> float:
     return round(value, 6)
 
 
-def _shown(text: str | None) -> str | None:
+def _escape(text: str | None) -> str | None:
     return None if text is None else printable(text)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
-from callboard._cli._shown_text import as_json, named
+from callboard._cli._shown_text import as_json, escape_name
 from callboard.questions import printable
 from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
 
@@ -76,16 +76,16 @@ class _Process:
             for request in run.run.requests:
                 yield self._request(request)
         calls = [call for batch in run.batches.values() for call in batch]
-        named: set[int] = set()
+        named_lanes: set[int] = set()
         for lane, call in lanes(calls, lambda call: (call.start, end_of(call, self.part))):
-            if lane not in named:
-                named.add(lane)
+            if lane not in named_lanes:
+                named_lanes.add(lane)
                 yield self._name("thread_name", f"calls {lane + 1}", lane + _FIRST_LANE)
             yield from self._call(call, lane + _FIRST_LANE)
 
     def _call(self, call: RecordedCall, lane: int) -> Iterator[Event]:
         end = end_of(call, self.part)
-        yield self._slice(named(call.tool), "call", (call.start, end), lane, self._about(call))
+        yield self._slice(escape_name(call.tool), "call", (call.start, end), lane, self._about(call))
         inner = [(wait.start, wait.end, "queue wait", "queue", wait.error) for wait in call.waits]
         inner += [
             (attempt.start, attempt.end, f"attempt {attempt.number}", "attempt", attempt.error)
@@ -99,10 +99,12 @@ class _Process:
             facts = {"error": printable(error)} if error else {}
             yield self._slice(name, category, (min(end, max(call.start, start)), stop_at), lane, facts)
         for ask in call.asks:
-            yield self._event("i", f"asks {named(ask.actor)}", ask.start, lane, cat="ask", s="t", args=_about(ask))
+            yield self._event(
+                "i", f"asks {escape_name(ask.actor)}", ask.start, lane, cat="ask", s="t", args=_about(ask)
+            )
         for note in call.notes:
             facts = facts_in_short(note)
-            yield self._event("i", named(note.what), note.time, lane, cat="note", s="t", args=facts)
+            yield self._event("i", escape_name(note.what), note.time, lane, cat="note", s="t", args=facts)
 
     def _about(self, call: RecordedCall) -> dict[str, object]:
         about: dict[str, object] = {
@@ -121,15 +123,15 @@ class _Process:
         end = self.part.end if request.end is None else request.end
         facts = {"error": request.error, "input_tokens": request.input_tokens, "output_tokens": request.output_tokens}
         about = {name: printable(str(value)) for name, value in facts.items() if value is not None}
-        return self._slice(named(request.model or "model"), "model", (request.start, end), _MODEL_LANE, about)
+        return self._slice(escape_name(request.model or "model"), "model", (request.start, end), _MODEL_LANE, about)
 
     def _slice(self, name: str, category: str, span: tuple[float, float], lane: int, args: dict[str, Any]) -> Event:
         start, end = map(self._microseconds, span)
         return self._event("X", name, span[0], lane, cat=category, dur=max(0, end - start), args=args)
 
-    def _event(self, phase: str, name: str, time: float, lane: int, **more: object) -> Event:
+    def _event(self, phase: str, name: str, time: float, lane: int, **fields: object) -> Event:
         position = {"ts": self._microseconds(time), "pid": self.number, "tid": lane}
-        return {"ph": phase, "name": name, **position, **more}
+        return {"ph": phase, "name": name, **position, **fields}
 
     def _name(self, kind: str, name: str, lane: int) -> Event:
         return self._meta(kind, {"name": name}, lane)
@@ -143,9 +145,9 @@ class _Process:
 
 def _about(ask: RecordedAsk) -> dict[str, object]:
     about: dict[str, object] = {
-        "handler": named(ask.handler),
+        "handler": escape_name(ask.handler),
         "ahead": ask.ahead,
-        "outcome": named(ask.outcome or "open"),
+        "outcome": escape_name(ask.outcome or "open"),
     }
     if ask.taken is not None:
         about["waited_ms"] = round((ask.taken - ask.start) * 1000, 3)

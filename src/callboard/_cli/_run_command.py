@@ -40,11 +40,11 @@ from callboard._cli._shown_text import (
     as_text,
     count,
     error_text,
-    named,
+    escape_name,
     one_line,
 )
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
-from callboard._cli._storage import open_database, recorded, recording_path
+from callboard._cli._storage import open_database, record_calls, recording_path
 from callboard._cli._view import open_console
 from callboard._cli._web import WebPage, web_page
 from callboard.commands import NotThereError, load_named
@@ -81,8 +81,10 @@ def load_agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) ->
 def print_traceback(error: BaseException) -> None:
     """Print the traceback of an error to stderr, without the first frames, which are callboard's and importlib's."""
     summary = traceback.TracebackException.from_exception(error)
-    own = (str(Path(__file__).parent), str(commands.__file__))
-    while summary.stack and (summary.stack[0].filename.startswith(own) or "importlib" in summary.stack[0].filename):
+    skipped_files = (str(Path(__file__).parent), str(commands.__file__))
+    while summary.stack and (
+        summary.stack[0].filename.startswith(skipped_files) or "importlib" in summary.stack[0].filename
+    ):
         summary.stack.pop(0)
     print("".join(summary.format()), file=sys.stderr, end="")
 
@@ -94,7 +96,7 @@ def _load(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) ->
         raise CommandError(f"{error}; {_offers(error.module)}" if error.module else f"{error}") from None
     if value is module:
         raise CommandError(f"which agent of {module.__name__}? Write {module.__name__}:NAME; {_offers(module)}")
-    agent = _made(value, name, portal)
+    agent = _make_agent(value, name, portal)
     if isinstance(agent, AbstractAsyncContextManager) and not isinstance(agent, Agent) and agent is not value:
         agent = stack.enter_context(portal.wrap_async_context_manager(agent))
     if isinstance(agent, Agent | Pregel):
@@ -117,11 +119,11 @@ def _offers(module: ModuleType) -> str:
     ]
     if not (agents or makers):
         return f"it has {', '.join(sorted(public)) or 'nothing'}"
-    named = [("agents", agents), ("functions without parameters", makers)]
-    return "it has " + ", and ".join(f"the {kind} {', '.join(names)}" for kind, names in named if names)
+    name_groups = [("agents", agents), ("functions without parameters", makers)]
+    return "it has " + ", and ".join(f"the {kind} {', '.join(names)}" for kind, names in name_groups if names)
 
 
-def _made(value: Any, name: str, portal: BlockingPortal) -> Any:
+def _make_agent(value: Any, name: str, portal: BlockingPortal) -> Any:
     if isinstance(value, Agent | Pregel | StateGraph) or not callable(value) or inspect.isclass(value):
         return value
     if needed := _parameters(value):
@@ -129,10 +131,10 @@ def _made(value: Any, name: str, portal: BlockingPortal) -> Any:
 
     result: Any = value()
 
-    async def awaited() -> Any:
+    async def await_result() -> Any:
         return await result
 
-    return portal.call(awaited) if inspect.isawaitable(result) else result
+    return portal.call(await_result) if inspect.isawaitable(result) else result
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
@@ -158,7 +160,7 @@ _NO_REASON = "Tool execution requires approval"
 """Default description of a request for approval, in callboard and in LangChain; it is not printed."""
 
 
-def accepted(question: Interrupt) -> Any:
+def accept_all(question: Interrupt) -> Any:
     """Return the answer that accepts all actions of a question; `None` if the question does not allow this answer."""
     approval = approval_in(question)
     if approval is None or any("accept" not in action.allowed for action in approval.actions):
@@ -200,10 +202,10 @@ def line_reader(console: Console) -> ReadLine:
         if not (sys.stdout.isatty() and console.file is sys.stdout):
             console.print(prompt, end="")
             with interruptible_input():
-                line = sys.stdin.readline()
-            if not line:
+                text = sys.stdin.readline()
+            if not text:
                 raise EOFError
-            return line.rstrip("\n")
+            return text.rstrip("\n")
         if sys.platform != "win32":
             with suppress(ImportError):
                 import readline
@@ -240,7 +242,7 @@ class Asker:
                 self._console.print(as_text(question.value))
                 answers[question.id] = free_answer(self._text("answer (JSON, or text): "), question)
             else:
-                answers[question.id] = approval.encode([self._decided(action) for action in approval.actions])
+                answers[question.id] = approval.encode([self._ask_action(action) for action in approval.actions])
         return answers
 
     def confirm(self, question: str) -> bool:
@@ -251,14 +253,14 @@ class Asker:
             if answer and answer in ("yes"[: len(answer)], "no"[: len(answer)]):
                 return answer[0] == "y"
 
-    def _decided(self, action: Action) -> Answer:
+    def _ask_action(self, action: Action) -> Answer:
         show(self._console, action)
         for word in action.allowed:
             self._console.print(f"  {word:<8}{_WHAT_FOR[word]}", style="dim")
         while True:
-            word = self._chosen(action.allowed)
+            word = self._choose_word(action.allowed)
             if word == "edit":
-                if (args := self._edited(action.args)) is not None:
+                if (args := self._edit_arguments(action.args)) is not None:
                     return word, args
             elif word == "respond":
                 return word, self._text("text: ")
@@ -267,11 +269,11 @@ class Asker:
             else:
                 return word, None
 
-    def _chosen(self, allowed: Sequence[Word]) -> Word:
+    def _choose_word(self, allowed: Sequence[Word]) -> Word:
         while True:
-            said = self._read(f"{'/'.join(allowed)}? ", "").strip().lower()
+            answer = self._read(f"{'/'.join(allowed)}? ", "").strip().lower()
             for word in allowed:
-                if said and word.startswith(said):
+                if answer and word.startswith(answer):
                     return word
             self._console.print(f"Answer with {' or '.join(allowed)}; the first letter will do.")
 
@@ -280,7 +282,7 @@ class Asker:
             pass
         return text
 
-    def _edited(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _edit_arguments(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
         """Ask the user to edit the arguments of an action, and return the edited arguments."""
         # Returns `None` for an empty line, with which the user goes back to the choice of an answer.
         start = printable(as_json(args))
@@ -300,7 +302,7 @@ class Asker:
 
 def show(console: Console, action: Action) -> None:
     """Print an action with all of its arguments in full, because a person must see everything that they approve."""
-    console.print(named(action.name), style="bold")
+    console.print(escape_name(action.name), style="bold")
     if action.description:
         console.print(printable(action.description.strip()), style="dim")
     console.print(as_text(dict(action.args)))
@@ -324,11 +326,15 @@ class ThreadRunner:
         live: bool = False,
         recording: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        own = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
-        self.is_kept = saver is not None or (own is not None and not isinstance(own, InMemorySaver))
+        own_checkpointer = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
+        self.is_kept = saver is not None or (
+            own_checkpointer is not None and not isinstance(own_checkpointer, InMemorySaver)
+        )
         self._agent = copy.copy(agent)
         # Questions need a checkpointer even if nothing is stored. With pickle: the state may have values of any type.
-        self._agent.checkpointer = saver or own or InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+        self._agent.checkpointer = (
+            saver or own_checkpointer or InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+        )
         self._config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         self._console = console
         self._live = live
@@ -345,7 +351,7 @@ class ThreadRunner:
         """Run the agent until it stops, and show its output; return the new state and the error of the run, if any."""
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
-        calls.asked_for(open_calls(before.values))
+        calls.add_reply(open_calls(before.values))
         screen = Screen(self._console, calls, [message.id for message in _messages(before.values)], live=self._live)
         failure: Exception | None = None
         self._scope = scope = CancelScope()
@@ -431,7 +437,7 @@ def _run_in_loop(options: RunOptions, console: Console, page: WebPage | None) ->
         portal = stack.enter_context(start_blocking_portal(options.backend.value))
         agent = load_agent(options, portal, stack)
         saver = None if threads is None else threads.saver_for(agent)
-        recording = partial(recorded, path, page.recording if page else None, capture=options.capture)
+        recording = partial(record_calls, path, page.recording if page else None, capture=options.capture)
         conversation = ThreadRunner(agent, saver, thread_id, console, live=options.live, recording=recording)
         if path is not None and not conversation.is_kept:  # otherwise the printed thread name leads to the file
             console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
@@ -461,7 +467,7 @@ class _Session:
         """Run the agent and ask its questions, until it has finished or a question stays open; return the exit code."""
         before = self._wait(self._conversation.standing)
         if self._conversation.is_kept:
-            self._say(f"thread {named(self._thread_id)}")
+            self._say(f"thread {escape_name(self._thread_id)}")
         try:
             if self._options.resume:
                 return self._resume(before)
@@ -479,7 +485,7 @@ class _Session:
             )
         if not standing.interrupts and not standing.next:
             self._say("nothing to resume: the last turn is complete")
-            return self._finished(standing, DONE)
+            return self._finish(standing, DONE)
         if standing.interrupts:
             return self._go_on(standing)
         return self._run(None)
@@ -499,14 +505,14 @@ class _Session:
         """Get answers to open questions and resume the run, until the agent has finished or a question stays open."""
         # Returns the exit code of the command.
         if not standing.interrupts and not standing.next:
-            return self._finished(standing, DONE)
+            return self._finish(standing, DONE)
         goes_on = False
         resume: Any = None
         try:
             if standing.interrupts:
                 answers: dict[str, Any] = {}
                 if self._options.yes:
-                    accepting = {question.id: accepted(question) for question in standing.interrupts}
+                    accepting = {question.id: accept_all(question) for question in standing.interrupts}
                     answers = {name: answer for name, answer in accepting.items() if answer is not None}
                 open_questions = [question for question in standing.interrupts if question.id not in answers]
                 if open_questions and self._has_person:
@@ -525,9 +531,9 @@ class _Session:
         for interrupt in standing.interrupts:
             self._console.print(f"waits   {one_line(in_short(interrupt.value), _LONG)}", soft_wrap=True)
         self._say_how_to_go_on("Waiting for a person")
-        return self._finished(standing, WAITING)
+        return self._finish(standing, WAITING)
 
-    def _finished(self, standing: StateSnapshot, code: int) -> int:
+    def _finish(self, standing: StateSnapshot, code: int) -> int:
         values = standing.values
         if self._options.as_json:
             questions = [{"id": question.id, "value": question.value} for question in standing.interrupts]
@@ -538,15 +544,15 @@ class _Session:
             self._console.print(as_text(values["structured_response"]))
         return code
 
-    def _say_how_to_go_on(self, why: str) -> None:
+    def _say_how_to_go_on(self, reason: str) -> None:
         if not self._conversation.is_kept:
-            self._say(f"{why}. Nothing is kept without a database: give --db next time.")
+            self._say(f"{reason}. Nothing is kept without a database: give --db next time.")
             return
         options = self._options
-        words = ["callboard", "run", options.agent, "--thread", self._thread_id, "--resume"]
-        words += ["--db", masked(options.db)] if options.db else []
-        words += ["--app-dir", str(options.app_dir)] if options.app_dir != Path() else []
-        self._say(f"{why}. To go on: {shlex.join(words)}")
+        command = ["callboard", "run", options.agent, "--thread", self._thread_id, "--resume"]
+        command += ["--db", masked(options.db)] if options.db else []
+        command += ["--app-dir", str(options.app_dir)] if options.app_dir != Path() else []
+        self._say(f"{reason}. To go on: {shlex.join(command)}")
 
     def _say(self, text: str) -> None:
         self._console.print(printable(text), style="dim", soft_wrap=True)

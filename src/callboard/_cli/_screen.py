@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from callboard._cli._call_counts import CallCounts
-from callboard._cli._grid import call_label, call_labels, shown_arguments
-from callboard._cli._shown_text import duration, named, one_line
+from callboard._cli._grid import argument_texts, call_label, call_labels
+from callboard._cli._shown_text import duration, escape_name, one_line
 from callboard._cli._view import line, live_table, open_calls, picture, supports_pictures, text_width
 from callboard.questions import printable
 
@@ -30,16 +30,16 @@ class Calls:
 
     def __init__(self, tools: Iterable[str]) -> None:
         self.counts = CallCounts(tools)
-        self._asked: dict[str | None, tuple[Callable[[int], Sequence[str]], int]] = {}
+        self._labels_by_id: dict[str | None, tuple[Callable[[int], Sequence[str]], int]] = {}
         """Function from a width to the labels of all calls of a reply, and the place of a call, by the id of the call.
         """
 
-    def asked_for(self, calls: Sequence[ToolCall]) -> None:
+    def add_reply(self, calls: Sequence[ToolCall]) -> None:
         """Store the calls of one reply of the model, to make labels for the calls later."""
         # A graph of LangGraph sends no events, so only its messages contain the names of its calls.
-        shown = [(call["name"], shown_arguments(call["args"])) for call in calls]
-        labels = lru_cache(maxsize=1)(partial(call_labels, shown))
-        self._asked.update((call["id"], (labels, index)) for index, call in enumerate(calls))
+        named_arguments = [(call["name"], argument_texts(call["args"])) for call in calls]
+        labels = lru_cache(maxsize=1)(partial(call_labels, named_arguments))
+        self._labels_by_id.update((call["id"], (labels, index)) for index, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
         """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
@@ -47,9 +47,9 @@ class Calls:
 
     def text(self, call_id: str | None, tool: str, width: int) -> str:
         """Return a label of a call, which differs from the labels of the other calls of the same reply."""
-        if call_id not in self._asked:
+        if call_id not in self._labels_by_id:
             return call_label(tool, None, width)
-        labels, index = self._asked[call_id]
+        labels, index = self._labels_by_id[call_id]
         return labels(width)[index]
 
     def table(self, now: float, width: int) -> RenderableType:
@@ -85,14 +85,14 @@ _HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
 class Screen:
     """Display of an agent's run on the console, made from LangGraph's stream modes "messages" and "updates"."""
 
-    # `shown`: ids of messages from before the run, which are not printed again.
+    # `shown_ids`: ids of messages from before the run, which are not printed again.
 
-    def __init__(self, console: Console, calls: Calls, shown: Iterable[str | None], *, live: bool = False) -> None:
+    def __init__(self, console: Console, calls: Calls, shown_ids: Iterable[str | None], *, live: bool = False) -> None:
         self._console = console
         self._calls = calls
-        self._shown = set(shown)
-        self._announced = set(self._shown)
-        self._quiet: set[str | None] = set()
+        self._shown_ids = set(shown_ids)
+        self._announced_ids = set(self._shown_ids)
+        self._quiet_call_ids: set[str | None] = set()
         self._mid_line = False
         self._all = live
         self._next_line = 0.0
@@ -108,8 +108,8 @@ class Screen:
                 if isinstance(message, AIMessage):
                     self._take_reply(message)
                     self._announce(message)
-                elif isinstance(message, ToolMessage) and message.id not in self._shown:
-                    self._shown.add(message.id)
+                elif isinstance(message, ToolMessage) and message.id not in self._shown_ids:
+                    self._shown_ids.add(message.id)
                     self._show_result(message)
 
     async def keep_up(self) -> None:
@@ -153,30 +153,30 @@ class Screen:
         if node in _NOT_THE_ANSWER or node.endswith(_HOOKS):
             return
         if isinstance(message, AIMessageChunk):
-            self._shown.add(message.id)
+            self._shown_ids.add(message.id)
             self._say(message.text)
         elif isinstance(message, AIMessage):
             self._take_reply(message)
 
     def _take_reply(self, message: AIMessage) -> None:
         """Print a complete reply of the model, unless its text was streamed already."""
-        if message.id is None or message.id not in self._shown:
-            self._shown.add(message.id)
+        if message.id is None or message.id not in self._shown_ids:
+            self._shown_ids.add(message.id)
             self._say(message.text)
         self._end_line()
 
     def _announce(self, message: AIMessage) -> None:
         """Print the calls of a reply, unless they were printed already."""
-        if message.id is not None and message.id in self._announced:
+        if message.id is not None and message.id in self._announced_ids:
             return  # written again, as by a hook that shortens the conversation
-        self._announced.add(message.id)
+        self._announced_ids.add(message.id)
         # Many calls are printed as numbers by tool. Few calls are printed one by one, unless a live view shows them.
         calls = message.tool_calls
-        self._calls.asked_for(calls)
+        self._calls.add_reply(calls)
         if len(calls) > _MANY:
-            self._quiet.update(call["id"] for call in calls)
+            self._quiet_call_ids.update(call["id"] for call in calls)
             names = Counter(call["name"] for call in calls)
-            numbers = ", ".join(f"{number} of {named(name)}" for name, number in names.items())
+            numbers = ", ".join(f"{number} of {escape_name(name)}" for name, number in names.items())
             self._line("calls", f"{len(calls)}: {numbers}")
         elif not supports_pictures(self._console):
             for call in calls:
@@ -184,14 +184,14 @@ class Screen:
 
     def _show_result(self, message: ToolMessage) -> None:
         failed = message.status == "error"
-        if message.tool_call_id in self._quiet and not failed:
+        if message.tool_call_id in self._quiet_call_ids and not failed:
             return
         call = self._calls.text(message.tool_call_id, message.name or "call", self._length * 2 // 3)
         label = "  ".join(filter(None, (call, self._calls.took(message.tool_call_id))))
         state = "failed" if failed else "done"
-        room = self._length - len(label) - 2
-        text = one_line(message.text, _REASON if failed else max(room, _RESULT))
-        if not text or cell_len(text) <= room:
+        free_width = self._length - len(label) - 2
+        text = one_line(message.text, _REASON if failed else max(free_width, _RESULT))
+        if not text or cell_len(text) <= free_width:
             self._line(state, "  ".join(filter(None, (label, text))), failed=failed)
             return
         self._line(state, label, failed=failed)
@@ -206,8 +206,8 @@ class Screen:
     def _line(self, word: str, text: str, *, failed: bool = False) -> None:
         self._end_line()
         # The style is that of the text: a style of `print` would also colour the live view, which Rich prints below it.
-        line = Text(f"{word:<{_WORD - 1}} {text}", style="red" if failed else "dim")
-        self._console.print(line, soft_wrap=True)
+        styled_text = Text(f"{word:<{_WORD - 1}} {text}", style="red" if failed else "dim")
+        self._console.print(styled_text, soft_wrap=True)
 
     def _say(self, text: str) -> None:
         if not text:

@@ -12,7 +12,7 @@ class CommandError(Exception):
     exit_code = 2
 
 
-def named(text: str) -> str:
+def escape_name(text: str) -> str:
     """Return a name as printable text in one line; escape newlines and tabs, and all that `printable()` escapes."""
     # Security: names come from models and databases. A newline in a name could forge a line about another call.
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
@@ -20,8 +20,8 @@ def named(text: str) -> str:
 
 def one_line(text: str, length: int) -> str:
     """Return a text as one printable line of at most `length` characters; the end of a longer text is cut off."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= length else f"{line[: max(0, length - 1)]}…"
+    short_text = printable(" ".join(text.split()))
+    return short_text if len(short_text) <= length else f"{short_text[: max(0, length - 1)]}…"
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:

@@ -69,14 +69,14 @@ def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
         raise CommandError("recordings are files, and that database is none: name their directory with --records")
     if directory is None:
         raise CommandError(
-            f"there is no file {_quoted(name)}; the name of a thread needs --db or --records, "
+            f"there is no file {_quote(name)}; the name of a thread needs --db or --records, "
             f"which say where its recording is. {_ADVICE}"
         )
     path = directory / recording_name(name)
     if not _is_there(path):
         raise CommandError(
-            f"there is no file {_quoted(name)}, and no recording of a thread of that name: "
-            f"{_quoted(str(path))} is not there. {_ADVICE}"
+            f"there is no file {_quote(name)}, and no recording of a thread of that name: "
+            f"{_quote(str(path))} is not there. {_ADVICE}"
         )
     return path
 
@@ -91,7 +91,7 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f"'{printable(text)}'"
 
 
@@ -110,7 +110,7 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
 
 
 @contextmanager
-def recorded(*paths: Path | None, capture: bool = False) -> Generator[None]:
+def record_calls(*paths: Path | None, capture: bool = False) -> Generator[None]:
     """Record the calls in the `with` block, and append the recording to each file in `paths` (`None` is skipped)."""
     with ExitStack() as stack:
         for path in filter(None, paths):

@@ -14,7 +14,7 @@ from rich.text import Text
 from callboard._cli._command_options import ShowOptions, ThreadsOptions
 from callboard._cli._grid import call_label
 from callboard._cli._run_command import in_short
-from callboard._cli._shown_text import CommandError, as_json, count, named, one_line
+from callboard._cli._shown_text import CommandError, as_json, count, escape_name, one_line
 from callboard._cli._storage import open_database
 from callboard._cli._view import open_console, text_width
 from callboard.questions import printable
@@ -43,9 +43,11 @@ def list_threads(options: ThreadsOptions) -> int:
     length = max(20, text_width(console) - 60)
     for thread in conversations:
         last = one_line(_last_text(thread.messages), length)
-        left_open = f"before {_listed(thread.next)}" if thread.next else ""
+        left_open = f"before {_join_names(thread.next)}" if thread.next else ""
         left_open = count(len(thread.questions), "question") if thread.questions else left_open
-        table.add_row(*map(Text, (named(thread.thread_id), str(thread.turns), _time(thread.when), left_open, last)))
+        table.add_row(
+            *map(Text, (escape_name(thread.thread_id), str(thread.turns), _time(thread.when), left_open, last))
+        )
     console.print(table)
     return 0
 
@@ -71,16 +73,16 @@ def show_history(options: ShowOptions) -> int:
     length = max(20, text_width(console) - 90)
     for state in states[: options.last]:
         messages: Sequence[BaseMessage] = state.values.get("messages") or []
-        name = named(str((state.config.get("configurable") or {}).get("checkpoint_id")))
-        cells = (name, _time(state.created_at or ""), str(len(messages)), _listed(dict.fromkeys(state.next)))
+        name = escape_name(str((state.config.get("configurable") or {}).get("checkpoint_id")))
+        cells = (name, _time(state.created_at or ""), str(len(messages)), _join_names(dict.fromkeys(state.next)))
         table.add_row(*map(Text, (*cells, one_line(_last_text(messages), length))))
     console.print(table)
     return 0
 
 
-def _read(work: Callable[[], Awaitable[Any]]) -> Any:
+def _read(operation: Callable[[], Awaitable[Any]]) -> Any:
     try:
-        return anyio.run(work)
+        return anyio.run(operation)
     except ValueError as error:
         raise CommandError(printable(str(error))) from error
 
@@ -94,16 +96,16 @@ class _Printer:
 
     def __init__(self, console: Console, conversation: StoredThread, *, full: bool) -> None:
         self._console = console
-        self._shown = conversation
+        self._conversation = conversation
         self._full = full
         self._length = max(30, (text_width(console) - 16) // 2)
 
     def print(self, last: int | None) -> None:
         """Print the last `last` messages of the conversation (`None` for all), then open questions and next nodes."""
-        conversation, messages = self._shown, self._shown.messages
+        conversation, messages = self._conversation, self._conversation.messages
         left_out = max(0, len(messages) - (last or len(messages)))
         facts = (
-            f"thread {named(conversation.thread_id)}",
+            f"thread {escape_name(conversation.thread_id)}",
             count(conversation.turns, "turn"),
             count(len(messages), "message"),
             _time(conversation.when),
@@ -111,12 +113,12 @@ class _Printer:
         self._line("  ".join(facts), "bold")
         if left_out:
             self._line(f"({count(left_out, 'message')} before)", "dim")
-        shown = {id(message) for message in messages[left_out:]}
+        shown_ids = {id(message) for message in messages[left_out:]}
         for exchange in conversation.exchanges():
             message = exchange.message
-            if id(message) not in shown:
+            if id(message) not in shown_ids:
                 for answer in exchange.answers:
-                    if id(answer) in shown:  # its call is among the messages that are left out
+                    if id(answer) in shown_ids:  # its call is among the messages that are left out
                         self._result(answer)
             elif isinstance(message, ToolMessage):
                 self._result(message)
@@ -127,8 +129,10 @@ class _Printer:
                 for call, result in exchange.answers_by_call():
                     self._call(call["name"], call["args"], call["id"], result)
         if not messages:
-            others = f": {_listed(conversation.other_keys)}" if conversation.other_keys else ""
-            self._line(f"no messages; the state has {count(len(conversation.other_keys), 'other key')}{others}", "dim")
+            keys_text = f": {_join_names(conversation.other_keys)}" if conversation.other_keys else ""
+            self._line(
+                f"no messages; the state has {count(len(conversation.other_keys), 'other key')}{keys_text}", "dim"
+            )
         self._end()
 
     def _result(self, message: ToolMessage) -> None:
@@ -140,32 +144,32 @@ class _Printer:
         self._line(_speaker(message), "bold")
 
     def _call(self, name: str, args: object, call_id: str | None, result: ToolMessage | None) -> None:
-        state = self._shown.state_of(call_id, result)
-        result_text = result.text if result is not None else self._shown.errors.get(call_id, "")
-        line = Text(f"  {state:<7}", style=_STYLES[state])
-        line.append(f" {call_label(name, args, self._length)}", style="default")
+        state = self._conversation.state_of(call_id, result)
+        result_text = result.text if result is not None else self._conversation.errors.get(call_id, "")
+        row = Text(f"  {state:<7}", style=_STYLES[state])
+        row.append(f" {call_label(name, args, self._length)}", style="default")
         if not self._full:
-            line.append(f"  {one_line(result_text, self._length)}" if result_text else "", style="dim")
-        self._console.print(line, soft_wrap=True)
+            row.append(f"  {one_line(result_text, self._length)}" if result_text else "", style="dim")
+        self._console.print(row, soft_wrap=True)
         if self._full:
             for text in (as_json(args, indent=2) if args else "", result_text):
                 for part in text.splitlines():
                     self._line(f"          {part}", "dim")
 
     def _end(self) -> None:
-        conversation = self._shown
+        conversation = self._conversation
         if not (conversation.next or conversation.questions):
             return
         self._console.print()
         failed = {name: error for name, error in conversation.errors.items() if name in conversation.next}
         for name, error in failed.items():
-            self._line(f"{named(str(name))} failed: {one_line(error, 2 * self._length)}", "red")
+            self._line(f"{escape_name(str(name))} failed: {one_line(error, 2 * self._length)}", "red")
         if conversation.questions:
             self._line(f"waits for a person: {count(len(conversation.questions), 'question')}", "yellow")
             for question in conversation.questions:
                 self._line(f"  {one_line(in_short(question.value), 2 * self._length)}")
         elif conversation.next:
-            self._line(f"stopped before {_listed(conversation.next)}", "yellow")
+            self._line(f"stopped before {_join_names(conversation.next)}", "yellow")
 
     def _line(self, text: str, style: str = "") -> None:
         self._console.print(printable(text), style=style, soft_wrap=not self._console.is_terminal)
@@ -173,16 +177,16 @@ class _Printer:
 
 def _speaker(message: BaseMessage) -> str:
     if isinstance(message, HumanMessage):
-        return named(message.name or "you")
+        return escape_name(message.name or "you")
     if isinstance(message, AIMessage):
-        return named(message.name or "agent")
+        return escape_name(message.name or "agent")
     if isinstance(message, SystemMessage):
         return "system"
-    return "result" if isinstance(message, ToolMessage) else named(message.type)
+    return "result" if isinstance(message, ToolMessage) else escape_name(message.type)
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(named, names))
+def _join_names(names: Iterable[str]) -> str:
+    return ", ".join(map(escape_name, names))
 
 
 def _last_text(messages: Sequence[BaseMessage]) -> str:
@@ -199,7 +203,7 @@ def _time(when: str) -> str:
     try:
         return f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:
-        return named(when)
+        return escape_name(when)
 
 
 def _table(*headings: str) -> Table:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from callboard._cli._call_counts import actor_rows, tool_rows
 from callboard._cli._command_options import TraceOptions
-from callboard._cli._grid import Arguments, call_labels, middle, shown_arguments
+from callboard._cli._grid import Arguments, argument_texts, call_labels, middle
 from callboard._cli._groups import (
     RunOfCalls,
     about_part,
@@ -29,7 +29,7 @@ from callboard._cli._groups import (
 )
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
-from callboard._cli._shown_text import CommandError, count, duration, named, one_line
+from callboard._cli._shown_text import CommandError, count, duration, escape_name, one_line
 from callboard._cli._storage import find_recording
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS, open_console, rows_table, text_width
 from callboard.questions import printable
@@ -76,10 +76,12 @@ def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Mapping[str, str])
     """Return the bar of a call as text: waits in queues, attempts and gaps between them, one character per column."""
     cells = [" "] * scale.width
     # Later entries overwrite earlier ones: a running attempt hides a wait of a parallel attempt.
-    painted = [(call.start, end, glyphs["between"])]
-    painted += [(wait.start, end if wait.end is None else wait.end, glyphs["waiting"]) for wait in call.waits]
-    painted += [(one.start, end if one.end is None else one.end, glyphs["running"]) for one in call.attempts]
-    for start, stop, glyph in painted:
+    spans = [(call.start, end, glyphs["between"])]
+    spans += [(wait.start, end if wait.end is None else wait.end, glyphs["waiting"]) for wait in call.waits]
+    spans += [
+        (attempt.start, end if attempt.end is None else attempt.end, glyphs["running"]) for attempt in call.attempts
+    ]
+    for start, stop, glyph in spans:
         for column in scale.columns(start, stop):
             cells[column] = glyph
     return "".join(cells)
@@ -103,31 +105,31 @@ class Waterfall:
     def print(self, limit: int | None) -> None:
         """Print calls by run and batch, in the order of their starts."""
         # With a `limit`, failed calls are selected first, then the slowest calls.
-        everything = [(call, part) for part in self._recording.parts for call in part.calls]
-        shown = (
-            everything
+        all_calls = [(call, part) for part in self._recording.parts for call in part.calls]
+        shown_calls = (
+            all_calls
             if limit is None
-            else nsmallest(limit, everything, key=lambda pair: (not pair[0].failed, -_took(*pair)))
+            else nsmallest(limit, all_calls, key=lambda pair: (not pair[0].failed, -_duration_of(*pair)))
         )
-        wanted = {id(call) for call, _ in shown}
+        shown_ids = {id(call) for call, _ in shown_calls}
         for part in self._recording.parts:
             self._line(about_part(part), "bold")
             for run in runs_of(part):
-                self._run(run, part, wanted)
-        self._more(len(everything) - len(shown))
+                self._run(run, part, shown_ids)
+        self._print_rest(len(all_calls) - len(shown_calls))
 
     def print_slowest(self, limit: int) -> None:
         """Print the `limit` slowest calls, slowest first; all bars start in the same column and have the same scale."""
-        everything = [(call, part) for part in self._recording.parts for call in part.calls]
-        shown = nsmallest(limit, everything, key=lambda pair: -_took(*pair))
-        longest = _took(*shown[0]) if shown else 0.0
-        labels = self._labels(shown)
+        all_calls = [(call, part) for part in self._recording.parts for call in part.calls]
+        slowest_calls = nsmallest(limit, all_calls, key=lambda pair: -_duration_of(*pair))
+        longest = _duration_of(*slowest_calls[0]) if slowest_calls else 0.0
+        labels = self._labels(slowest_calls)
         lines = [
             self._call(label, call, part, Scale(call.start, longest, self._bar))
-            for label, (call, part) in zip(labels, shown, strict=True)
+            for label, (call, part) in zip(labels, slowest_calls, strict=True)
         ]
         self._print_lines(lines)
-        self._more(len(everything) - len(shown))
+        self._print_rest(len(all_calls) - len(slowest_calls))
 
     def print_summary(self) -> None:
         """Print a row for each tool and actor, then the number of lost events and the time spent on recording."""
@@ -141,8 +143,8 @@ class Waterfall:
         for part in self._recording.parts:
             self._line(f"recording: {statement(part)}", "dim" if part.closing and not part.lost else "yellow")
 
-    def _run(self, run: RunOfCalls, part: Part, wanted: Collection[int]) -> None:
-        batches = {number: [call for call in calls if id(call) in wanted] for number, calls in run.batches.items()}
+    def _run(self, run: RunOfCalls, part: Part, shown_ids: Collection[int]) -> None:
+        batches = {number: [call for call in calls if id(call) in shown_ids] for number, calls in run.batches.items()}
         if batches and not any(batches.values()):
             return
         took = "" if run.run is None or run.run.end is None else duration(run.run.end - run.run.start)
@@ -167,51 +169,51 @@ class Waterfall:
         if self._console.is_terminal:
             self._console.print(Text("\n").join(lines), soft_wrap=True)
         else:  # many times faster than styled output, which matters for a file with all calls
-            self._console.out("\n".join(line.plain for line in lines), highlight=False)
+            self._console.out("\n".join(text.plain for text in lines), highlight=False)
 
     def _call(self, label: str, call: RecordedCall, part: Part, scale: Scale) -> Text:
         outcome = call.outcome or "open"
         style = STYLES.get(outcome, _FAILED)
-        drawn = Text.assemble((f"{middle(named(outcome), 11):<11} ", style))
+        bar_text = Text.assemble((f"{middle(escape_name(outcome), 11):<11} ", style))
         for glyph, cells in groupby(bar(call, end_of(call, part), scale, self._glyphs)):
             styles = {self._glyphs["waiting"]: "yellow", self._glyphs["between"]: "dim"}
-            drawn.append("".join(cells), styles.get(glyph, style))
-        took = f" {duration(_took(call, part)):>8}"
+            bar_text.append("".join(cells), styles.get(glyph, style))
+        duration_text = f" {duration(_duration_of(call, part)):>8}"
         attempts = f" x{len(call.attempts)}" if len(call.attempts) > 1 else ""
-        line = Text("  " if self._narrow else "    ")
-        line.append(set_cell_size(label, self._name + 2))
+        row = Text("  " if self._narrow else "    ")
+        row.append(set_cell_size(label, self._name + 2))
         if self._narrow:
-            line.append(took)
-            line.append_text(Text("\n    ").append_text(drawn).append(attempts, "bold"))
+            row.append(duration_text)
+            row.append_text(Text("\n    ").append_text(bar_text).append(attempts, "bold"))
         else:
-            line.append_text(drawn).append(took).append(f"{attempts:<3}", "bold")
-        self._tell(line, label, call, part)
-        line.rstrip()
-        return line
+            row.append_text(bar_text).append(duration_text).append(f"{attempts:<3}", "bold")
+        self._add_details(row, label, call, part)
+        row.rstrip()
+        return row
 
-    def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
+    def _add_details(self, row: Text, label: str, call: RecordedCall, part: Part) -> None:
         """Add the error, middleware decisions, progress, id and arguments of a call to the printed line of the call."""
         # If the terminal is too narrow for them, they are in lines below it.
-        told = [
-            named(error_beside(call.outcome, call.error)),
+        details = [
+            escape_name(error_beside(call.outcome, call.error)),
             one_line(notes_in_short(call), _LONGEST_ARGUMENTS),
-            named(call.id or ""),
+            escape_name(call.id or ""),
         ]
-        text, written = "  ".join(filter(None, told)), _not_in(label, call, part)
-        both = "  ".join(filter(None, (text, written)))
-        room = self._width - cell_len(line.plain.rsplit("\n", 1)[-1]) - 1
-        if not self._console.is_terminal or cell_len(both) <= room:
-            line.append(f" {both}", "dim")
+        details_text, arguments_text = "  ".join(filter(None, details)), _hidden_arguments(label, call, part)
+        full_text = "  ".join(filter(None, (details_text, arguments_text)))
+        free_width = self._width - cell_len(row.plain.rsplit("\n", 1)[-1]) - 1
+        if not self._console.is_terminal or cell_len(full_text) <= free_width:
+            row.append(f" {full_text}", "dim")
             return
-        line.rstrip()
+        row.rstrip()
         indent = "    " if self._narrow else "      "
         wrapper = TextWrapper(self._width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-        below = wrapper.wrap(both)
-        if written and len(below) > 1:
-            below = [*wrapper.wrap(text), indent + middle(written, self._width - len(indent))]
-        line.append("".join(f"\n{one}" for one in below), "dim")
+        rows_below = wrapper.wrap(full_text)
+        if arguments_text and len(rows_below) > 1:
+            rows_below = [*wrapper.wrap(details_text), indent + middle(arguments_text, self._width - len(indent))]
+        row.append("".join(f"\n{text}" for text in rows_below), "dim")
 
-    def _more(self, hidden: int) -> None:
+    def _print_rest(self, hidden: int) -> None:
         if hidden:
             self._line(f"    and {hidden:,} more; --all", "dim")
 
@@ -219,30 +221,30 @@ class Waterfall:
         self._console.print(Text(text, style), soft_wrap=not self._console.is_terminal)
 
 
-def _longest_label(recording: Recording, most: int) -> int:
+def _longest_label(recording: Recording, max_width: int) -> int:
     """Return the width, in terminal cells, of the widest label of a recording's calls; at most `most`."""
     longest = 4
     for part in recording.parts:
         for call in part.calls:
-            longest = max(longest, cell_len(call_labels([(call.tool, _arguments(call, part))], most)[0]))
-            if longest == most:
-                return most
+            longest = max(longest, cell_len(call_labels([(call.tool, _arguments(call, part))], max_width)[0]))
+            if longest == max_width:
+                return max_width
     return longest
 
 
 def _arguments(call: RecordedCall, part: Part) -> Arguments | None:
     """Return the arguments of a call as texts; `None` unless the recording says that it contains arguments."""
-    return shown_arguments(call.args) if part.captures else None
+    return argument_texts(call.args) if part.captures else None
 
 
-def _not_in(label: str, call: RecordedCall, part: Part) -> str:
+def _hidden_arguments(label: str, call: RecordedCall, part: Part) -> str:
     """Return the arguments of a call as text, or an empty text if the label of the call shows all of them."""
     args = _arguments(call, part)
-    whole = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
-    return "" if whole == label or not args else whole.removeprefix(named(call.tool))
+    full_label = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
+    return "" if full_label == label or not args else full_label.removeprefix(escape_name(call.tool))
 
 
-def _took(call: RecordedCall, part: Part) -> float:
+def _duration_of(call: RecordedCall, part: Part) -> float:
     return end_of(call, part) - call.start
 
 
@@ -255,7 +257,7 @@ LIMIT = 40
 def show_recording(options: TraceOptions) -> int:
     """Print a recording, or write it as an HTML page or as a trace for Perfetto; return the exit code."""
     path = find_recording(options.recording, db=options.db, records=options.records)
-    recording = _narrowed(_read(path), options)
+    recording = _filter_recording(_read(path), options)
     if options.html:
         _write(options.html, page, recording)
     if options.perfetto:
@@ -272,22 +274,22 @@ def _read(path: Path) -> Recording:
         raise CommandError(printable(str(error))) from error
 
 
-def _narrowed(recording: Recording, options: TraceOptions) -> Recording:
+def _filter_recording(recording: Recording, options: TraceOptions) -> Recording:
     tools = sorted({call.tool for call in recording.calls()})
     if options.tool is not None and options.tool not in tools:
-        there = one_line(", ".join(map(named, tools)), 400) or "none at all"
-        raise CommandError(f"no call of a tool '{named(options.tool)}' is in the recording; it has {there}")
+        tool_names = one_line(", ".join(map(escape_name, tools)), 400) or "none at all"
+        raise CommandError(f"no call of a tool '{escape_name(options.tool)}' is in the recording; it has {tool_names}")
     if options.tool is None and not options.failed:
         return recording
-    return replace(recording, parts=tuple(_only(part, options) for part in recording.parts))
+    return replace(recording, parts=tuple(_filter_part(part, options) for part in recording.parts))
 
 
-def _only(part: Part, options: TraceOptions) -> Part:
+def _filter_part(part: Part, options: TraceOptions) -> Part:
     """Return a part of a recording with only the calls that the options select, and the runs that made these calls."""
-    wanted = (options.tool,) if options.tool else {call.tool for call in part.calls}
-    calls = tuple(call for call in part.calls if call.tool in wanted and (call.failed or not options.failed))
-    made = {call.run for call in calls}
-    return replace(part, calls=calls, runs=tuple(run for run in part.runs if run.number in made))
+    tools = (options.tool,) if options.tool else {call.tool for call in part.calls}
+    calls = tuple(call for call in part.calls if call.tool in tools and (call.failed or not options.failed))
+    run_numbers = {call.run for call in calls}
+    return replace(part, calls=calls, runs=tuple(run for run in part.runs if run.number in run_numbers))
 
 
 def _write(target: Path, view: Callable[[Recording], str], recording: Recording) -> None:

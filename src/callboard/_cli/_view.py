@@ -13,7 +13,7 @@ from rich.text import Text
 
 from callboard._cli._call_counts import ActorRow, CallCounts, OpenCall, ToolRow, percentile, total
 from callboard._cli._grid import Column, call_labels, grid, middle
-from callboard._cli._shown_text import duration, named, one_line
+from callboard._cli._shown_text import duration, escape_name, one_line
 from callboard.telemetry import FAILURES, Outcome
 
 # Columns about tools and actors: live, in the result of the demo, and of a recording.
@@ -105,12 +105,12 @@ def rows_table(
 ) -> Table:
     """Return a table of named rows, with one line for each row, at most `width` terminal cells wide."""
     # The middle of a name that is too wide is cut, because names differ at the end.
-    shown = list(rows)
+    named_values = list(rows)
 
-    def names(room: int) -> list[str]:
-        return [middle(named(name), room) for name, _ in shown]
+    def names(max_width: int) -> list[str]:
+        return [middle(escape_name(name), max_width) for name, _ in named_values]
 
-    values = [row for _, row in shown]
+    values = [row for _, row in named_values]
     return grid(heading, names, columns, values, width=width, least=least, ends_in_total=ends_in_total)
 
 
@@ -196,8 +196,8 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
     actors = list(counts.actors.rows().items())[:_ACTORS_SHOWN]
     of_actors = _HEADING + len(actors) if actors and height >= _ROOM_FOR_ACTORS else 0
     each = lines_of_a_call(width)
-    room = height - len(head) - _HEADING - of_actors
-    tools, calls = _shares(room, len(rows), each * min(counts.most_open, _SLOWEST))
+    free_lines = height - len(head) - _HEADING - of_actors
+    tools, calls = _shares(free_lines, len(rows), each * min(counts.most_open, _SLOWEST))
     if tools > 0:
         yield live_table(_at_most(tools, rows), width)
     if of_actors:
@@ -210,14 +210,14 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
         yield from [Text()] * (calls - each * len(open_now))
 
 
-def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
-    """Divide `room` lines between the table of tools and the open calls; return the number of lines of each part."""
+def _shares(line_count: int, tools: int, calls: int) -> tuple[int, int]:
+    """Divide `line_count` lines between the table of tools and the open calls; return the number for each of them."""
     # `tools` and `calls` are the lines that they need. Each gets half of the lines, and lines that the other does not
     # need.
-    for_calls = room - _BLANK - _HEADING
-    of_tools = min(tools, max(room // 2, for_calls - calls))
+    for_calls = line_count - _BLANK - _HEADING
+    of_tools = min(tools, max(line_count // 2, for_calls - calls))
     of_calls = min(calls, for_calls - of_tools)
-    return (of_tools, of_calls) if of_calls > 0 else (min(tools, room), 0)
+    return (of_tools, of_calls) if of_calls > 0 else (min(tools, line_count), 0)
 
 
 def _at_most(number: int, rows: Mapping[str, ToolRow]) -> Sequence[tuple[str, ToolRow]]:
@@ -225,8 +225,8 @@ def _at_most(number: int, rows: Mapping[str, ToolRow]) -> Sequence[tuple[str, To
     named_rows = list(rows.items())
     if len(named_rows) <= number:
         return named_rows
-    shown, rest = named_rows[: number - 1], named_rows[number - 1 :]
-    return [*shown, (f"{len(rest)} more", total(row for _, row in rest))]
+    first_rows, further_rows = named_rows[: number - 1], named_rows[number - 1 :]
+    return [*first_rows, (f"{len(further_rows)} more", total(row for _, row in further_rows))]
 
 
 def _head(counts: CallCounts, rows: Mapping[str, ToolRow], now: float) -> list[str]:
@@ -235,7 +235,7 @@ def _head(counts: CallCounts, rows: Mapping[str, ToolRow], now: float) -> list[s
     kinds = ", ".join(f"{row.states[kind]} {kind}" for kind in FAILURES if row.states[kind])
     failed = f"{row.failed} failed ({kinds})" if kinds else "0 failed"
     questions = f", {row.states['interrupted']} asked a person" if row.states["interrupted"] else ""
-    since, rate = duration(counts.elapsed(now)), counts.rate(now)
+    since, rate = duration(counts.run_time(now)), counts.rate(now)
     return [
         f"{since}: {row.calls - row.open} of {row.calls} calls ended, {rate:.1f} a second",
         f"{row.states['running']} running, {row.states['waiting']} waiting ({queue})",
@@ -257,7 +257,7 @@ def line(counts: CallCounts, now: float) -> str:
 
 def _row_line(name: str, columns: Sequence[Column[T]], row: T) -> str:
     cells = ((column.heading, column.cell(row)) for column in columns)
-    return f"{one_line(named(name), 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"
+    return f"{one_line(escape_name(name), 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"
 
 
 # Consoles.

@@ -46,8 +46,8 @@ class Picture:
         """`True` after the last run of the command."""
         self._lock = threading.Lock()
         self._next = 0.0
-        self._found = Recording(path=recording, parts=())
-        self._made = (b"", "")
+        self._content = Recording(path=recording, parts=())
+        self._response = (b"", "")
 
     def newest(self) -> tuple[bytes, str]:
         """Return the web page's current data as JSON, with an HTTP entity tag (ETag) that changes with the data."""
@@ -55,11 +55,11 @@ class Picture:
             since = monotonic()
             if since >= self._next:
                 state = self._read()
-                body = page_json(self._found, state).encode()
-                self._made = (body, f'"{sha256(body).hexdigest()[:32]}"')
+                body = page_json(self._content, state).encode()
+                self._response = (body, f'"{sha256(body).hexdigest()[:32]}"')
                 now = monotonic()
                 self._next = now + max(_LEAST_AGE, _SHARE * (now - since))
-            return self._made
+            return self._response
 
     def end(self) -> None:
         """Make the web page show that the last run of the command has ended."""
@@ -71,10 +71,10 @@ class Picture:
         if self.recording.exists():
             if self.recording.stat().st_size > _LONGEST:
                 return "ended" if self.is_over else "long"
-            self._found = read_recording(self.recording)
+            self._content = read_recording(self.recording)
         if self.is_over:
             return "ended"
-        parts = self._found.parts
+        parts = self._content.parts
         return "running" if parts and parts[-1].closing is None else "waiting"
 
 
@@ -129,7 +129,7 @@ class _Server(ThreadingTCPServer):
         with self._lock:
             # Connections that only wait would otherwise keep the owner out: anybody at this machine can open them.
             if len(self._open) >= _MOST:
-                self._cut(next((one for one in self._open if one not in self._owners), None))
+                self._shut_down(next((connection for connection in self._open if connection not in self._owners), None))
             if has_room := self._lock.wait_for(lambda: len(self._open) < _MOST, _ROOM):
                 self._open[request] = monotonic()
         if has_room:
@@ -157,9 +157,9 @@ class _Server(ThreadingTCPServer):
         with self._lock:
             for connection, since in self._open.items():
                 if monotonic() - since >= age:
-                    self._cut(connection)
+                    self._shut_down(connection)
 
-    def _cut(self, connection: socket.socket | None) -> None:
+    def _shut_down(self, connection: socket.socket | None) -> None:
         if connection is not None:
             with suppress(OSError):  # its thread then fails to read or to write
                 connection.shutdown(socket.SHUT_RDWR)
@@ -210,8 +210,8 @@ class _Requests(BaseHTTPRequestHandler):
         """Log nothing, because log lines would disturb the output of the run on the terminal."""
 
     def _has_token(self) -> bool:
-        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
-        return secrets.compare_digest(given, f"Bearer {self._site.token}".encode())
+        header = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        return secrets.compare_digest(header, f"Bearer {self._site.token}".encode())
 
     def _answer(self, code: HTTPStatus, body: bytes = b"", kind: str | None = None, **headers: str) -> None:
         self.send_response_only(code)

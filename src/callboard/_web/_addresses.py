@@ -24,9 +24,9 @@ async def system_resolver(host: str, port: int) -> Collection[str]:
     Raises:
         OSError: if the name does not resolve.
     """
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    entries = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # A dict removes duplicates and keeps the system's order of preference (RFC 6724).
-    return dict.fromkeys(str(entry[4][0]) for entry in found)
+    return dict.fromkeys(str(entry[4][0]) for entry in entries)
 
 
 # Classification of hosts and addresses.
@@ -80,7 +80,7 @@ def is_public(host: str) -> bool:
 def _top_level_domains() -> frozenset[str]:
     """Return the endings of public names; a name such as `kubernetes.default.svc` is local to one network."""
     lines = files("callboard._web").joinpath("domains.txt").read_text(encoding="ascii").splitlines()
-    return frozenset(line for line in lines if not line.startswith("#"))
+    return frozenset(domain for domain in lines if not domain.startswith("#"))
 
 
 def is_public_address(address: Address) -> bool:

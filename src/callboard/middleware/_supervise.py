@@ -161,9 +161,9 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         context, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not context.observers.calls:
             return context
-        shown_arguments = shown_by(self._middleware)
+        argument_texts = shown_by(self._middleware)
         description = None if tool is None else tool.description
-        return context._replace(describe=lambda _: description, shown=lambda call: shown_arguments(call, context.run))
+        return context._replace(describe=lambda _: description, shown=lambda call: argument_texts(call, context.run))
 
     def _check_names(self, request: ToolCallRequest) -> None:
         """Raise `ValueError` if options name tools that the agent lacks. The agent's tools are known only in a run."""

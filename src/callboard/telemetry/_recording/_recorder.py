@@ -59,93 +59,93 @@ class Records:
     def of_call(self, event: CallEvent, time: float) -> Line:
         """Return the recorded line for an event of a tool call; `time` is in seconds since the recording's header."""
         phase = event.phase
-        line: Line = {"t": time, "event": phase, "call": event.number}
+        entry: Line = {"t": time, "event": phase, "call": event.number}
         if phase == "begun":
-            line |= {"batch": event.batch, "tool": event.tool}
+            entry |= {"batch": event.batch, "tool": event.tool}
             if event.call_id is not None:
-                line["id"] = event.call_id
+                entry["id"] = event.call_id
             if event.run is not None and event.run.number:
-                line["run"] = event.run.number
+                entry["run"] = event.run.number
             if event.resumes is not None:  # a mark of `_links`: the span of the call, a space, the span of the run
-                line["resumes"] = event.resumes.split(" ")[0]
+                entry["resumes"] = event.resumes.split(" ")[0]
             if self._capture.wanted and event.call is not None:
-                line["args"] = self._captured(event.call.get("args"))
+                entry["args"] = self._capture_value(event.call.get("args"))
         elif phase == "noted":
-            line["what"] = event.what
+            entry["what"] = event.what
             if event.facts:
-                line["facts"] = dict(event.facts)
+                entry["facts"] = dict(event.facts)
             if self._capture.wanted and event.message:
-                line["message"] = self._captured(event.message)
+                entry["message"] = self._capture_value(event.message)
         elif phase == "ended":
-            line |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
+            entry |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
             if self._capture.wanted and event.result is not None:
-                line["result"] = self._captured(result_of(event.result))
+                entry["result"] = self._capture_value(result_of(event.result))
         elif phase in ("started", "attempt_ended"):
-            line["attempt"] = event.attempt
+            entry["attempt"] = event.attempt
         if event.queue_wait and phase in ("gave_up", "started", "ended"):
-            line["waited"] = round(event.queue_wait, 6)
+            entry["waited"] = round(event.queue_wait, 6)
         if event.error is not None and phase in ("gave_up", "attempt_ended", "ended"):
-            line["error"] = error_type(event.error)
-        return line
+            entry["error"] = error_type(event.error)
+        return entry
 
     def of_run(self, event: RunEvent, time: float) -> Line:
         """Return the recorded line for an event of an agent run; `time` is in seconds since the recording's header."""
-        line: Line = {"t": time, "event": f"run_{event.phase}", "run": event.run.number}
+        entry: Line = {"t": time, "event": f"run_{event.phase}", "run": event.run.number}
         if event.phase == "begun":
             info = event.run
             facts = {"agent": info.agent, "thread": info.thread_id, "run_id": info.run_id, "namespace": info.namespace}
             if info.resumes is not None:
                 facts["resumes"] = info.resumes.split(" ")[-1]
-            line |= {name: text for name, text in facts.items() if text}
+            entry |= {name: text for name, text in facts.items() if text}
             if self._capture.wanted and event.given is not None:
                 kind = "command" if isinstance(event.given, Command) else "input"
-                line[kind] = self._captured(repeatable(event.given))
-            return line
+                entry[kind] = self._capture_value(repeatable(event.given))
+            return entry
         if event.phase == "ended":
-            line["outcome"] = outcome_of_run(event)
+            entry["outcome"] = outcome_of_run(event)
             if event.questions:
-                line["questions"] = event.questions
+                entry["questions"] = event.questions
                 if self._capture.wanted:
-                    line["question_ids"] = [*event.question_ids]
-            return _with_error(line, event.error)
-        line["event"] = f"model_{event.phase}"
+                    entry["question_ids"] = [*event.question_ids]
+            return _with_error(entry, event.error)
+        entry["event"] = f"model_{event.phase}"
         reply = event.result if isinstance(event.result, AIMessage) else None
         if self._capture.wanted and event.phase == "answered" and event.result is not None:
-            line["response" if reply is None else "reply"] = self._captured(repeatable(event.result))
+            entry["response" if reply is None else "reply"] = self._capture_value(repeatable(event.result))
         about = about_reply(reply, about_model(event.model))
         numbers = {"model": about.get(names.REQUEST_MODEL)}
         if event.phase == "answered":
             numbers["calls"] = len(reply.tool_calls) if reply is not None else None
             numbers["input_tokens"] = about.get(names.INPUT_TOKENS)
             numbers["output_tokens"] = about.get(names.OUTPUT_TOKENS)
-        line |= {name: number for name, number in numbers.items() if number is not None}
-        return _with_error(line, event.error)
+        entry |= {name: number for name, number in numbers.items() if number is not None}
+        return _with_error(entry, event.error)
 
-    def _captured(self, value: object) -> Any:
+    def _capture_value(self, value: object) -> Any:
         plain = self._capture.plain(value)
         return LongValue(plain, self._capture.redacted) if is_long(plain) else self._capture.redacted(plain)
 
     def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
         """Return the recorded line for an event of an actor or actor call; `time` is in seconds since the header."""
         if isinstance(event, ActorEvent):
-            line: Line = {"t": time, "event": f"actor_{event.phase}", "actor": event.actor}
-            return _with_error(line | self._key(event.key), event.error)
-        line = {"t": time, "event": f"ask_{event.phase}", "ask": event.number}
+            entry: Line = {"t": time, "event": f"actor_{event.phase}", "actor": event.actor}
+            return _with_error(entry | self._key(event.key), event.error)
+        entry = {"t": time, "event": f"ask_{event.phase}", "ask": event.number}
         if event.phase == "begun":
-            line |= {"actor": event.actor, "handler": event.handler, "ahead": event.ahead, **self._key(event.key)}
-            return line if event.call is None else line | {"call": event.call}
+            entry |= {"actor": event.actor, "handler": event.handler, "ahead": event.ahead, **self._key(event.key)}
+            return entry if event.call is None else entry | {"call": event.call}
         if event.phase == "ended":
-            line |= {"waited": round(event.waited, 6), "outcome": outcome_of(event.error)}
-        return _with_error(line, event.error)
+            entry |= {"waited": round(event.waited, 6), "outcome": outcome_of(event.error)}
+        return _with_error(entry, event.error)
 
     def _key(self, key: Hashable) -> Line:
-        return {"key": self._captured(str(key))} if self._capture.wanted and key is not None else {}
+        return {"key": self._capture_value(str(key))} if self._capture.wanted and key is not None else {}
 
 
-def _with_error(line: Line, error: BaseException | None) -> Line:
+def _with_error(entry: Line, error: BaseException | None) -> Line:
     if error is not None:
-        line["error"] = error_type(error)
-    return line
+        entry["error"] = error_type(error)
+    return entry
 
 
 # RecordingWriter
@@ -192,7 +192,7 @@ class RecordingWriter:
         self._capture = Capture(capture, redact)
         self._records = Records(self._capture)
         self._clock = clock
-        self._around = ExitStack()
+        self._observation = ExitStack()
         self._writer: _Writer
         self._since = 0.0
         self._gap = 0  # events dropped since the last line that was kept
@@ -220,13 +220,13 @@ class RecordingWriter:
             "captures": self._capture.wanted,
         }
         self._writer.offer(_as_line(header))
-        self._around.enter_context(observe_in_context(careful_observers(self._call, self._run, self._actor)))
+        self._observation.enter_context(observe_in_context(careful_observers(self._call, self._run, self._actor)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._around.close()  # first: from now on no new call is recorded
+        self._observation.close()  # first: from now on no new call is recorded
         with self._lock:
-            self._tell_gap()
+            self._write_gap()
             self._is_over = True
             # The counters as they are now: they go on counting the events of calls that outlive the block.
             closing = partial(self._closing, self._now(), self.events, self.lost, self.overhead)
@@ -262,8 +262,8 @@ class RecordingWriter:
     def _now(self) -> float:
         return round(self._clock() - self._since, 6)
 
-    def _take(self, line: Line, since: float) -> None:
-        data = LongLine(line) if any(isinstance(value, LongValue) for value in line.values()) else _as_line(line)
+    def _take(self, entry: Line, since: float) -> None:
+        data = LongLine(entry) if any(isinstance(value, LongValue) for value in entry.values()) else _as_line(entry)
         with self._lock:  # several threads may run event loops
             if self._is_over:
                 self.lost += 1
@@ -271,12 +271,12 @@ class RecordingWriter:
                 self.lost += 1
                 self._gap += 1
             else:
-                self._tell_gap()
+                self._write_gap()
                 self._writer.offer(data)
             self.events += 1
             self.overhead += perf_counter() - since
 
-    def _tell_gap(self) -> None:
+    def _write_gap(self) -> None:
         """Write a line with the number of events that were dropped since the last written line."""
         if self._gap:
             gap, self._gap = self._gap, 0
@@ -286,18 +286,18 @@ class RecordingWriter:
 class LongLine:
     """Line with captured values that the thread of the writer redacts."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, entry: Line) -> None:
+        self._entry = entry
 
     def __len__(self) -> int:
-        return sum(value.size for value in self._line.values() if isinstance(value, LongValue))
+        return sum(value.size for value in self._entry.values() if isinstance(value, LongValue))
 
-    def encoded(self) -> bytes:
+    def encode_values(self) -> bytes:
         """Redact the values, and return the line as it is written."""
-        return _as_line({key: _redacted(value) for key, value in self._line.items()})
+        return _as_line({key: _redact(value) for key, value in self._entry.items()})
 
 
-def _redacted(value: Any) -> Any:
+def _redact(value: Any) -> Any:
     return value.redacted() if isinstance(value, LongValue) else value
 
 
@@ -323,7 +323,7 @@ class _Writer:
         self._failed = False
         self._changed = threading.Condition()
         # A daemon: a disk that never answers must not keep the process from ending.
-        self._thread = threading.Thread(target=self._work, name="callboard recorder", daemon=True)
+        self._thread = threading.Thread(target=self._write_lines, name="callboard recorder", daemon=True)
         self._thread.start()
 
     def has_room(self, size: int) -> bool:
@@ -345,11 +345,13 @@ class _Writer:
         if self._thread.is_alive():
             _log.error("the recording's disk did not answer within 10 s; the recording is incomplete")
 
-    def _work(self) -> None:
+    def _write_lines(self) -> None:
         try:
             with self._file:
                 while lines := self._next():
-                    self._write(b"".join(line if isinstance(line, bytes) else line.encoded() for line in lines))
+                    self._write(
+                        b"".join(entry if isinstance(entry, bytes) else entry.encode_values() for entry in lines)
+                    )
                     with self._changed:
                         self._done += sum(map(len, lines))
                         self._changed.notify_all()
@@ -389,8 +391,8 @@ def _is_cut(path: Path) -> bool:
         return file.read() != b"\n"
 
 
-def _as_line(line: Line) -> bytes:
+def _as_line(entry: Line) -> bytes:
     try:
-        return to_json(line, fallback=type_mark) + b"\n"
+        return to_json(entry, fallback=type_mark) + b"\n"
     except ValueError:  # a lone surrogate; UTF-8 cannot encode it, an escape in ASCII can
-        return dumps(line, default=type_mark).encode() + b"\n"
+        return dumps(entry, default=type_mark).encode() + b"\n"

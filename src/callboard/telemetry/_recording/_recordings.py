@@ -148,23 +148,25 @@ def _damage(error: ValidationError) -> str:
 class _Call(TrackedCall):
     """Tracked call with its finished waits in queues, finished attempts, and notes (decisions or progress reports)."""
 
-    __slots__ = ("known", "notes", "over", "waits")
+    __slots__ = ("ended_attempts", "notes", "record", "waits")
 
     def __init__(self, begun: _CallLine) -> None:
         super().__init__(begun)
         fields = _fields(begun, "number", "batch", "tool", "id", "run", "resumes", "args")
-        self.known = RecordedCall(start=begun.time, **fields)
+        self.record = RecordedCall(start=begun.time, **fields)
         self.waits: list[Wait] = []
-        self.over: list[RecordedAttempt] = []
+        self.ended_attempts: list[RecordedAttempt] = []
         """Attempts of the call that have ended."""
         self.notes: list[Note] = []
 
-    def built(self, asks: Sequence[RecordedAsk]) -> RecordedCall:
+    def build(self, asks: Sequence[RecordedAsk]) -> RecordedCall:
         waits = [*self.waits, *(Wait(start=since) for _, since in self.waiting)]
-        attempts = self.over + [RecordedAttempt(number=number, start=since) for number, since in self.running.items()]
+        attempts = self.ended_attempts + [
+            RecordedAttempt(number=number, start=since) for number, since in self.running.items()
+        ]
         return replace(
-            self.known,
-            waited=self.known.waited or sum(wait.end - wait.start for wait in waits if wait.end is not None),
+            self.record,
+            waited=self.record.waited or sum(wait.end - wait.start for wait in waits if wait.end is not None),
             waits=tuple(sorted(waits, key=lambda wait: wait.start)),
             attempts=tuple(sorted(attempts, key=lambda attempt: (attempt.start, attempt.number))),
             notes=tuple(self.notes),
@@ -210,40 +212,42 @@ class _Calls(CallTracker[_Call, _CallLine]):
             self.gave_up(call, event, waited_since)
 
     def attempt_ended(self, call: _Call, event: _CallLine, since: float) -> None:
-        call.over.append(RecordedAttempt(number=event.attempt, start=since, end=event.time, error=event.error))
+        call.ended_attempts.append(
+            RecordedAttempt(number=event.attempt, start=since, end=event.time, error=event.error)
+        )
 
     def noted(self, call: _Call, event: _CallLine) -> None:
         facts = event.facts if isinstance(event.facts, dict) else {}
         call.notes.append(Note(time=event.time, what=event.what, facts=facts, message=event.message))
 
     def ended(self, call: _Call, event: _CallLine) -> None:
-        call.known = replace(call.known, end=event.time, **_fields(event, "outcome", "error", "waited", "result"))
+        call.record = replace(call.record, end=event.time, **_fields(event, "outcome", "error", "waited", "result"))
 
 
 class _Run:
     """Run of an agent with its requests so far, in a list: a copy for each request would take quadratic time."""
 
-    __slots__ = ("known", "requests")
+    __slots__ = ("record", "requests")
 
     def __init__(self, begun: _RunLine) -> None:
         fields = _fields(begun, "agent", "thread", "run_id", "namespace", "resumes", "input", "command")
-        self.known = RecordedRun(number=begun.run, start=begun.time, **fields)
+        self.record = RecordedRun(number=begun.run, start=begun.time, **fields)
         self.requests: list[ModelRequest] = []
 
-    def take(self, line: _RunLine) -> None:
+    def take(self, entry: _RunLine) -> None:
         """Add a line that follows the beginning of the run."""
-        if line.event == "run_ended":
-            self.known = replace(
-                self.known, end=line.time, **_fields(line, "outcome", "error", "questions", "question_ids")
+        if entry.event == "run_ended":
+            self.record = replace(
+                self.record, end=entry.time, **_fields(entry, "outcome", "error", "questions", "question_ids")
             )
-        elif line.event == "model_asked":
-            self.requests.append(ModelRequest(start=line.time, model=line.model))
+        elif entry.event == "model_asked":
+            self.requests.append(ModelRequest(start=entry.time, model=entry.model))
         elif self.requests and self.requests[-1].end is None:
-            fields = _fields(line, "error", "calls", "input_tokens", "output_tokens", "reply", "response")
-            self.requests[-1] = replace(self.requests[-1], end=line.time, **fields)
+            fields = _fields(entry, "error", "calls", "input_tokens", "output_tokens", "reply", "response")
+            self.requests[-1] = replace(self.requests[-1], end=entry.time, **fields)
 
-    def built(self) -> RecordedRun:
-        return replace(self.known, requests=tuple(self.requests))
+    def build(self) -> RecordedRun:
+        return replace(self.record, requests=tuple(self.requests))
 
 
 class PartBuilder:
@@ -265,37 +269,37 @@ class PartBuilder:
         kind = _LINES.get(str(event.get("event")))
         if kind is None:
             return
-        line = kind.model_validate(event)
-        if isinstance(line, _Timed):
-            self._end = max(self._end, line.time)
-        if isinstance(line, _CallLine):
-            self._calls(line)
-        elif isinstance(line, _RunLine):
-            if line.event == "run_begun":
-                self._runs[line.run] = _Run(line)
-            elif (run := self._runs.get(line.run)) is not None:
-                run.take(line)
-        elif isinstance(line, _AskLine):
-            self._take_ask(line)
-        elif isinstance(line, _Timed):
-            phase = line.event.removeprefix("actor_")
-            self._lives.append(ActorChange(time=line.time, what=phase, **_fields(line, "actor", "error", "key")))
-        elif line.event == "closed":
-            self._closing = Closing(**line.model_dump(exclude={"event"}))
-        elif isinstance(line, _CountLine):
-            self._lost += line.events
+        entry = kind.model_validate(event)
+        if isinstance(entry, _Timed):
+            self._end = max(self._end, entry.time)
+        if isinstance(entry, _CallLine):
+            self._calls(entry)
+        elif isinstance(entry, _RunLine):
+            if entry.event == "run_begun":
+                self._runs[entry.run] = _Run(entry)
+            elif (run := self._runs.get(entry.run)) is not None:
+                run.take(entry)
+        elif isinstance(entry, _AskLine):
+            self._take_ask(entry)
+        elif isinstance(entry, _Timed):
+            phase = entry.event.removeprefix("actor_")
+            self._lives.append(ActorChange(time=entry.time, what=phase, **_fields(entry, "actor", "error", "key")))
+        elif entry.event == "closed":
+            self._closing = Closing(**entry.model_dump(exclude={"event"}))
+        elif isinstance(entry, _CountLine):
+            self._lost += entry.events
 
-    def built(self) -> Part:
+    def build(self) -> Part:
         """Return all events added so far as a `Part`: the section of a recording file that one recorder has written."""
         header, closing = self._header, self._closing
         asks: defaultdict[int | None, list[RecordedAsk]] = defaultdict(list)
         for ask in self._asks.values():
             asks[ask.call].append(ask)
         return Part(
-            started=_moment(header.started),
+            started=_parse_time(header.started),
             end=self._end,
-            runs=tuple(run.built() for run in self._runs.values()),
-            calls=tuple(call.built(asks[number]) for number, call in self._calls.all.items()),
+            runs=tuple(run.build() for run in self._runs.values()),
+            calls=tuple(call.build(asks[number]) for number, call in self._calls.all.items()),
             asks=tuple(self._asks.values()),
             lives=tuple(self._lives),
             **_fields(header, "callboard", "python", "pid"),
@@ -304,27 +308,27 @@ class PartBuilder:
             closing=closing,
         )
 
-    def _take_ask(self, line: _AskLine) -> None:
-        if line.event == "ask_begun":
-            fields = _fields(line, "actor", "handler", "call", "ahead", "key")
-            self._asks[line.ask] = RecordedAsk(number=line.ask, start=line.time, **fields)
-        elif (ask := self._asks.get(line.ask)) is None:
+    def _take_ask(self, entry: _AskLine) -> None:
+        if entry.event == "ask_begun":
+            fields = _fields(entry, "actor", "handler", "call", "ahead", "key")
+            self._asks[entry.ask] = RecordedAsk(number=entry.ask, start=entry.time, **fields)
+        elif (ask := self._asks.get(entry.ask)) is None:
             return
-        elif line.event == "ask_taken":
-            self._asks[line.ask] = replace(ask, taken=line.time)
+        elif entry.event == "ask_taken":
+            self._asks[entry.ask] = replace(ask, taken=entry.time)
         else:
-            taken = ask.taken
-            if taken is None and line.waited and line.outcome == "ok":
-                taken = min(line.time, ask.start + line.waited)  # the line "ask_taken" was lost: infer its time
-            self._asks[line.ask] = replace(ask, end=line.time, taken=taken, **_fields(line, "outcome", "error"))
+            start_time = ask.taken
+            if start_time is None and entry.waited and entry.outcome == "ok":
+                start_time = min(entry.time, ask.start + entry.waited)  # the line "ask_taken" was lost: infer its time
+            self._asks[entry.ask] = replace(ask, end=entry.time, taken=start_time, **_fields(entry, "outcome", "error"))
 
 
-def _fields(line: _Line, *names: str) -> dict[str, Any]:
+def _fields(entry: _Line, *names: str) -> dict[str, Any]:
     """Return the fields of a line that `names` lists, as keyword arguments for a record with fields of these names."""
-    return {name: getattr(line, name) for name in names}
+    return {name: getattr(entry, name) for name in names}
 
 
-def _moment(written: str | None) -> datetime | None:
+def _parse_time(written: str | None) -> datetime | None:
     try:
         time = None if written is None else datetime.fromisoformat(written)
     except ValueError:
@@ -355,26 +359,26 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def _parts(path: Path, lines: Iterable[bytes]) -> Iterator[Part]:
-    building: PartBuilder | None = None
+    builder: PartBuilder | None = None
     for number, event in _events(path, lines):
         try:
-            if building is None or _begins_part(event):
+            if builder is None or _begins_part(event):
                 name = str(event.get("format") or "")
                 if not _begins_part(event) or not name.startswith(_FAMILY):
                     raise ValueError("not a recording: it does not begin with a header")
                 if name != FORMAT:
                     raise ValueError(f"the format is {name!r}; this version of callboard reads {FORMAT!r}")
-                if building is not None:
-                    yield building.built()
-                building = PartBuilder(event)
+                if builder is not None:
+                    yield builder.build()
+                builder = PartBuilder(event)
             else:
-                building.take(event)
+                builder.take(event)
         except ValidationError as error:
-            raise _at(path, number, _damage(error)) from None
+            raise _error_at(path, number, _damage(error)) from None
         except ValueError as error:
-            raise _at(path, number, str(error)) from None
-    if building is not None:
-        yield building.built()
+            raise _error_at(path, number, str(error)) from None
+    if builder is not None:
+        yield builder.build()
 
 
 def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
@@ -382,26 +386,26 @@ def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
     # A killed process leaves half a line at the end of the file. A recorder that appends ends this line and writes its
     # header next. So a damaged line is an error unless the file ends, or a header follows: judge it on the next line.
     damaged = 0
-    for number, line in enumerate(lines, 1):
-        event = _parsed(line)
-        cut_off = not line.endswith(b"\n")
-        if number == 1 and event is None and not (cut_off and line.startswith(b"{")):
-            raise _at(path, number, "not a recording: the line is not a JSON object")
+    for number, data in enumerate(lines, 1):
+        event = _parse(data)
+        cut_off = not data.endswith(b"\n")
+        if number == 1 and event is None and not (cut_off and data.startswith(b"{")):
+            raise _error_at(path, number, "not a recording: the line is not a JSON object")
         if number == 1 and event is not None:  # a header alone is a recording, even without its line end
             yield number, event
             continue
         if cut_off:  # only the last line can lack its end: a killed process left it
             return
         if damaged and not (event and _begins_part(event)):
-            raise _at(path, damaged, "damaged: the line is not a JSON object")
+            raise _error_at(path, damaged, "damaged: the line is not a JSON object")
         damaged = 0 if event else number
         if event:
             yield number, event
 
 
-def _parsed(line: bytes) -> Event | None:
+def _parse(data: bytes) -> Event | None:
     try:
-        value: object = json.loads(line)
+        value: object = json.loads(data)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -411,5 +415,5 @@ def _begins_part(event: Event) -> bool:
     return event.get("event") == "header"
 
 
-def _at(path: Path, line: int, problem: str) -> ValueError:
-    return ValueError(f"{path}, line {line}: {problem}")
+def _error_at(path: Path, number: int, problem: str) -> ValueError:
+    return ValueError(f"{path}, line {number}: {problem}")
