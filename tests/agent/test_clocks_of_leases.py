@@ -9,7 +9,7 @@ import anyio
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard import ToolNode
+from callboard import CallPolicy, Limit, ToolNode
 from callboard.conversations import _journal, _lease
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._saver import Saver
@@ -200,11 +200,13 @@ class StandsStill(InMemorySaver):
         super().put_writes(config, writes, task_id, task_path)
 
 
-@pytest.mark.parametrize("at", ["claim", "hold", ""])
+@pytest.mark.parametrize("at", ["claim", "later claim", "hold", ""])
 async def test_a_holder_that_was_replaced_begins_no_call(
     at: str, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its claim or its renewal is dropped in silence, or it stands still before a call whose claim is stored.
+
+    A later claim is that of a call that waited for another one, and is stored alone.
 
     The new run does not know that the call begins, so both would charge.
     """
@@ -215,6 +217,7 @@ async def test_a_holder_that_was_replaced_begins_no_call(
     def charge() -> str:
         """Charge."""
         began.append("charge")
+        saver.at = "claim" if at == "later claim" else ""
         return "charged"
 
     def think(state: Any) -> Any:
@@ -231,11 +234,12 @@ async def test_a_holder_that_was_replaced_begins_no_call(
             saver.stand_still()
         return await call_next(request)
 
-    node = ToolNode([charge], middleware=[late])
-    agent = scripted([calls("charge"), "done"], node, checkpointer=saver, pre_model_hook=think)
+    node = ToolNode([charge], middleware=[late], policies={"charge": CallPolicy(limit=Limit(concurrency=1))})
+    asked = ["charge"] * (2 if at == "later claim" else 1)
+    agent = scripted([calls(*asked), "done"], node, checkpointer=saver, pre_model_hook=think)
     with anyio.fail_after(10), pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await agent.ainvoke(QUESTION, AT)
-    assert began == []
+    assert began == asked[1:]
 
 
 class Forgetful(InMemorySaver):
@@ -260,6 +264,19 @@ async def test_a_database_that_keeps_nothing_is_no_other_run(loses: str) -> None
     saver.loses = loses
     with pytest.raises(StorageError, match=r"thread '1'.* does not keep what is written there\. Bring back a copy"):
         await agent.ainvoke(QUESTION, AT)
+
+
+async def test_a_database_that_loses_entries_during_a_run_is_no_other_run(clocks: Clocks) -> None:
+    """The run looks at its lease, and finds neither its own entry nor that of another run."""
+    saver = InMemorySaver()
+
+    async def think(state: Any) -> Any:
+        saver.writes.clear()
+        clocks.append((100.0 + 2 * HOUR, 5_000.0 + 2 * HOUR))
+        return {}
+
+    with pytest.raises(StorageError, match=r"thread '1'.* does not keep what is written there"):
+        await scripted(["hi"], [], checkpointer=saver, pre_model_hook=think).ainvoke(QUESTION, AT)
 
 
 @pytest.mark.exhaustive

@@ -256,6 +256,30 @@ async def test_a_command_of_a_call_under_theirs_changes_the_state_under_ours(
     assert sorted(shape(state)[2 : 2 + len(expected)]) == sorted(expected)
 
 
+@pytest.mark.parametrize("second", ["react v2", "ours"])
+async def test_a_finished_call_that_goes_to_a_node_by_name_goes_there_under_ours(saver: Any, second: str) -> None:
+    desk, seen = Desk(), list[str]()
+
+    @tool
+    def leave_out(id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Go to the model without the hook."""
+        return Command(update={"messages": [ToolMessage("ok", tool_call_id=id)]}, goto="agent")
+
+    def hook(state: Any) -> Any:
+        seen.append("hook")
+        return {}
+
+    requested = calls(tool_call("leave_out", "1"), tool_call("ask", "2", query="a"))
+    model = ScriptedModel([requested, "by name", "by the edge"])
+    first, later = (
+        agent(kind, model, desk.tools(leave_out), checkpointer=saver, pre_model_hook=hook)
+        for kind in ("react v2", second)
+    )
+    await first.ainvoke(QUESTION, AT)
+    await later.ainvoke(Command(resume="yes"), AT)
+    assert (len(seen), len(model.requests)) == (2, 3)
+
+
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
 @PAIRS
 async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tuple[str, str], when: str) -> None:

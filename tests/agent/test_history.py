@@ -22,7 +22,8 @@ from langchain_core.tools import tool
 from langgraph.channels import BinaryOperatorAggregate
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
-from langgraph.types import Overwrite, interrupt
+from langgraph.types import Command, Overwrite, interrupt
+from pydantic import BaseModel
 
 from callboard import AgentState, create_agent, create_react_agent
 from callboard.conversations._channels import Schema, State
@@ -66,6 +67,24 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
     assert complaint(given_to_model[-1]) is None
     assert shape(given_to_model[-1]) == ["human:go", "ai:", "tool:yes", "human:by the way"]
     assert shape(result) == ["human:go", "ai:", "human:by the way", "tool:yes", "ai:done"], "as added"
+
+
+class Summary(BaseModel):
+    text: str
+
+
+async def test_the_request_for_a_structured_response_has_each_answer_after_its_call() -> None:
+    @tool
+    async def ask() -> str:
+        """Ask."""
+        return str(interrupt("really?"))
+
+    model = ScriptedModel([calls("ask"), "done", calls(("Summary", {"text": "all"}))])
+    agent = create_react_agent(model, [ask], response_format=Summary, checkpointer=InMemorySaver())
+    await agent.ainvoke(say("go"), AT)
+    result = await agent.ainvoke(Command(resume="yes", update={"messages": [HumanMessage("by the way")]}), AT)
+    assert result["structured_response"] == Summary(text="all")
+    assert shape(model.requests[-1]) == ["human:go", "ai:", "tool:yes", "human:by the way", "ai:done"]
 
 
 def broken(call_id: str | None) -> Any:
