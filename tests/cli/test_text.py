@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from langgraph.types import Interrupt
 
 from callboard._cli._grid import call_label
-from callboard._cli._run_command import accept_all, in_short
+from callboard._cli._run_command import accept_all, describe_question
 from callboard._cli._shown_text import as_json, escape_name, one_line
 from callboard.questions import approval_in, free_answer, printable
 
@@ -142,7 +142,7 @@ def test_what_only_looks_like_an_approval_is_a_free_question() -> None:
     for value in ({"action_request": "pay"}, [REQUEST], [], "pay?", {"action_requests": []}, None, 3):
         assert approval_in(value) is None
         assert accept_all(Interrupt(value, id="1")) is None
-        assert in_short(value)
+        assert describe_question(value)
 
 
 def test_a_typed_answer_is_json_or_text() -> None:

@@ -169,7 +169,7 @@ def accept_all(question: Interrupt) -> Any:
     return approval.encode([yes] * len(approval.actions))
 
 
-def in_short(value: object) -> str:
+def describe_question(value: object) -> str:
     """Return an agent's question as short text: the actions to approve, with reasons, or else the question's value."""
     approval = approval_in(value)
     if approval is None:
@@ -327,7 +327,7 @@ class ThreadRunner:
         recording: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         own_checkpointer = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
-        self.is_kept = saver is not None or (
+        self.is_stored = saver is not None or (
             own_checkpointer is not None and not isinstance(own_checkpointer, InMemorySaver)
         )
         self._agent = copy.copy(agent)
@@ -342,14 +342,14 @@ class ThreadRunner:
         self._scope: CancelScope | None = None
         self._cancelled = False
 
-    async def standing(self) -> StateSnapshot:
+    async def snapshot(self) -> StateSnapshot:
         """Return the current state of the conversation; each question is listed once, even if several tasks ask it."""
         state: StateSnapshot = await self._agent.aget_state(self._config)
         return state._replace(interrupts=tuple({question.id: question for question in state.interrupts}.values()))
 
     async def run(self, update: Any) -> tuple[StateSnapshot, Exception | None]:
         """Run the agent until it stops, and show its output; return the new state and the error of the run, if any."""
-        before = await self.standing()
+        before = await self.snapshot()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
         calls.add_reply(open_calls(before.values))
         screen = Screen(self._console, calls, [message.id for message in _messages(before.values)], live=self._live)
@@ -366,7 +366,7 @@ class ThreadRunner:
                     except Exception as error:
                         failure = error  # returned below: the task group would wrap it in a group
                 watchers.cancel_scope.cancel()
-        return await self.standing(), failure
+        return await self.snapshot(), failure
 
     def cancel(self) -> None:
         """Cancel the current run, and each later run as soon as it starts. Running calls get their time to clean up."""
@@ -439,7 +439,7 @@ def _run_in_loop(options: RunOptions, console: Console, page: WebPage | None) ->
         saver = None if threads is None else threads.saver_for(agent)
         recording = partial(record_calls, path, page.recording if page else None, capture=options.capture)
         conversation = ThreadRunner(agent, saver, thread_id, console, live=options.live, recording=recording)
-        if path is not None and not conversation.is_kept:  # otherwise the printed thread name leads to the file
+        if path is not None and not conversation.is_stored:  # otherwise the printed thread name leads to the file
             console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
         return _Session(options, portal, conversation, thread_id, console).play()
 
@@ -465,8 +465,8 @@ class _Session:
 
     def play(self) -> int:
         """Run the agent and ask its questions, until it has finished or a question stays open; return the exit code."""
-        before = self._wait(self._conversation.standing)
-        if self._conversation.is_kept:
+        before = self._wait(self._conversation.snapshot)
+        if self._conversation.is_stored:
             self._say(f"thread {escape_name(self._thread_id)}")
         try:
             if self._options.resume:
@@ -478,74 +478,74 @@ class _Session:
             self._say_how_to_go_on("Stopped")
             raise
 
-    def _resume(self, standing: StateSnapshot) -> int:
-        if standing.created_at is None:
+    def _resume(self, snapshot: StateSnapshot) -> int:
+        if snapshot.created_at is None:
             raise CommandError(
                 f"there is no thread {self._thread_id!r} to resume; callboard threads lists those there are"
             )
-        if not standing.interrupts and not standing.next:
+        if not snapshot.interrupts and not snapshot.next:
             self._say("nothing to resume: the last turn is complete")
-            return self._finish(standing, DONE)
-        if standing.interrupts:
-            return self._go_on(standing)
+            return self._finish(snapshot, DONE)
+        if snapshot.interrupts:
+            return self._go_on(snapshot)
         return self._run(None)
 
     def _run(self, update: Any) -> int:
-        standing, failure = self._wait(partial(self._conversation.run, update))
+        snapshot, failure = self._wait(partial(self._conversation.run, update))
         if failure is None:
-            return self._go_on(standing)
+            return self._go_on(snapshot)
         if self._has_person and isinstance(failure, ValidationError) and is_invalid_resume(failure):
             self._console.print(f"That answer was refused: {printable(str(failure))}", style="red")
-            return self._go_on(standing)
+            return self._go_on(snapshot)
         print(f"Error: the run failed: {error_text(failure)}", file=sys.stderr)
         self._say_how_to_go_on("Failed")
         return FAILED
 
-    def _go_on(self, standing: StateSnapshot) -> int:
+    def _go_on(self, snapshot: StateSnapshot) -> int:
         """Get answers to open questions and resume the run, until the agent has finished or a question stays open."""
         # Returns the exit code of the command.
-        if not standing.interrupts and not standing.next:
-            return self._finish(standing, DONE)
+        if not snapshot.interrupts and not snapshot.next:
+            return self._finish(snapshot, DONE)
         goes_on = False
         resume: Any = None
         try:
-            if standing.interrupts:
+            if snapshot.interrupts:
                 answers: dict[str, Any] = {}
                 if self._options.yes:
-                    accepting = {question.id: accept_all(question) for question in standing.interrupts}
+                    accepting = {question.id: accept_all(question) for question in snapshot.interrupts}
                     answers = {name: answer for name, answer in accepting.items() if answer is not None}
-                open_questions = [question for question in standing.interrupts if question.id not in answers]
+                open_questions = [question for question in snapshot.interrupts if question.id not in answers]
                 if open_questions and self._has_person:
                     answers |= self._asker.ask(open_questions)
                 goes_on, resume = bool(answers), Command(resume=answers)
             else:
                 # A breakpoint: the user, or `--yes`, allows the run to continue.
-                for call in open_calls(standing.values):
+                for call in open_calls(snapshot.values):
                     self._say(f"call    {call_label(call['name'], call['args'], _LONG)}")
-                question = f"Stopped before {', '.join(standing.next)}. Go on?"
+                question = f"Stopped before {', '.join(snapshot.next)}. Go on?"
                 goes_on = self._options.yes or (self._has_person and self._asker.confirm(question))
         except EOFError:
             self._console.print()
         if goes_on:
             return self._run(resume)
-        for interrupt in standing.interrupts:
-            self._console.print(f"waits   {one_line(in_short(interrupt.value), _LONG)}", soft_wrap=True)
+        for interrupt in snapshot.interrupts:
+            self._console.print(f"waits   {one_line(describe_question(interrupt.value), _LONG)}", soft_wrap=True)
         self._say_how_to_go_on("Waiting for a person")
-        return self._finish(standing, WAITING)
+        return self._finish(snapshot, WAITING)
 
-    def _finish(self, standing: StateSnapshot, code: int) -> int:
-        values = standing.values
+    def _finish(self, snapshot: StateSnapshot, code: int) -> int:
+        values = snapshot.values
         if self._options.as_json:
-            questions = [{"id": question.id, "value": question.value} for question in standing.interrupts]
-            thread = self._thread_id if self._conversation.is_kept else None
-            state = {"thread": thread, "state": values, "next": standing.next, "questions": questions}
+            questions = [{"id": question.id, "value": question.value} for question in snapshot.interrupts]
+            thread = self._thread_id if self._conversation.is_stored else None
+            state = {"thread": thread, "state": values, "next": snapshot.next, "questions": questions}
             print(as_json(state, indent=2))
         elif isinstance(values, Mapping) and code == DONE and values.get("structured_response") is not None:
             self._console.print(as_text(values["structured_response"]))
         return code
 
     def _say_how_to_go_on(self, reason: str) -> None:
-        if not self._conversation.is_kept:
+        if not self._conversation.is_stored:
             self._say(f"{reason}. Nothing is kept without a database: give --db next time.")
             return
         options = self._options

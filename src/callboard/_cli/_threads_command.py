@@ -13,7 +13,7 @@ from rich.text import Text
 
 from callboard._cli._command_options import ShowOptions, ThreadsOptions
 from callboard._cli._grid import call_label
-from callboard._cli._run_command import in_short
+from callboard._cli._run_command import describe_question
 from callboard._cli._shown_text import CommandError, as_json, count, escape_name, one_line
 from callboard._cli._storage import open_database
 from callboard._cli._view import open_console, text_width
@@ -167,7 +167,7 @@ class _Printer:
         if conversation.questions:
             self._line(f"waits for a person: {count(len(conversation.questions), 'question')}", "yellow")
             for question in conversation.questions:
-                self._line(f"  {one_line(in_short(question.value), 2 * self._length)}")
+                self._line(f"  {one_line(describe_question(question.value), 2 * self._length)}")
         elif conversation.next:
             self._line(f"stopped before {_join_names(conversation.next)}", "yellow")
 
