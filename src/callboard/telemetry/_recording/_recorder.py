@@ -294,11 +294,8 @@ class LongLine:
 
     def encode_values(self) -> bytes:
         """Redact the values, and return the line as it is written."""
-        return _as_line({key: _redact(value) for key, value in self._entry.items()})
-
-
-def _redact(value: Any) -> Any:
-    return value.redacted() if isinstance(value, LongValue) else value
+        values = self._entry.items()
+        return _as_line({key: value.redacted() if isinstance(value, LongValue) else value for key, value in values})
 
 
 class _Writer:
