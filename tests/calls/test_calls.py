@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import BatchContext, batch_context
+from callboard._calls._batch_context import BatchContext, create_batch_context
 from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._limits import Limiter
 from callboard._calls._observers import observe
@@ -58,7 +58,7 @@ def one_call(
 
     call: ToolCallLike = {"name": "work", "args": {}, "id": call_id}
     policy = CallPolicy(timeout=timeout)
-    return Scripted(call, policy, limiters, batch_context(), lambda call: call.attempt(None, act))
+    return Scripted(call, policy, limiters, create_batch_context(), lambda call: call.attempt(None, act))
 
 
 async def run(*calls: SupervisedCall[object]) -> None:

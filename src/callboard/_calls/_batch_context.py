@@ -29,13 +29,13 @@ class BatchContext(NamedTuple):
     batch: int
     describe: Callable[[str], str | None] = lambda _: None
     """Function that takes the name of a tool and returns the tool's description for observers."""
-    shown: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
+    redact_call: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
     """Function that takes a call and returns the version of the call that observers may see."""
     on_progress: OnProgress | None = None
     """Callback for the progress reports of the calls, run in the event loop's thread; `None` without one."""
 
 
-def batch_context(on_progress: OnProgress | None = None) -> BatchContext:
+def create_batch_context(on_progress: OnProgress | None = None) -> BatchContext:
     """Return the event loop, deadline, agent run and observers of a batch that the calling task starts."""
     loop = current_loop()
     now = loop.now()

@@ -467,7 +467,7 @@ class SupervisedCall(Generic[T]):
         reporter.set(self)
         if self._observers:
             context = self._batch_context
-            call, description = context.shown(self.call), context.describe(self.name)
+            call, description = context.redact_call(self.call), context.describe(self.name)
             self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
 
     def end(self, result: T) -> None:

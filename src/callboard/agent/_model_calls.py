@@ -16,7 +16,7 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import batch_context
+from callboard._calls._batch_context import create_batch_context
 from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._observers import Observers
 from callboard._langgraph._vocabulary import call_context
@@ -28,7 +28,7 @@ from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.agent._model import run_function, with_handler
 from callboard.conversations._flow import MODEL
 from callboard.exceptions import CallError
-from callboard.tools._supervision import Supervision, run_judged, untouched
+from callboard.tools._supervision import Supervision, keep_message, run_judged
 
 Request = ModelRequest[Any]
 Response = ModelResponse[Any]
@@ -119,13 +119,15 @@ class _ModelCall(SupervisedCall[Response]):
         context = partial(call_context, config, request.state, getattr(request.runtime, "context", None))
         call: ToolCallLike = {"name": MODEL, "args": {}, "id": None}
         # Observers hear of requests from the run: for them, a call is a call of a tool.
-        around = batch_context()._replace(observers=Observers())
+        around = create_batch_context()._replace(observers=Observers())
         super().__init__(*supervision.terms(call, context=context), around)
         self._threads = supervision.threads if takes_thread else None
         self._body = body if self.policy.idle_timeout is None else partial(_reporting_tokens, body)
 
     async def run(self) -> Response:
-        response = await run_judged(self, partial(self.attempt, self._threads, self._body), lambda _: None, untouched)
+        response = await run_judged(
+            self, partial(self.attempt, self._threads, self._body), lambda _: None, keep_message
+        )
         return cast("Response", response)
 
 

@@ -15,7 +15,7 @@ from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from callboard._calls._batch_context import batch_context
+from callboard._calls._batch_context import create_batch_context
 from callboard._calls._draining import InFlight, Operation
 from callboard._calls._observers import current_observers
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
@@ -350,7 +350,7 @@ def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Rea
 
 async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:
     """Run an agent and return its state for the caller; raise `RunDeadlineExceededError` after `budget` seconds."""
-    around = batch_context()
+    around = create_batch_context()
     deadline = around.now + budget
     # The earlier of two deadlines: tools and nested agents read their remaining time from it.
     token = current_timed.set(Timed(around.loop, min(deadline, around.until), DEFAULT_GRACE))

@@ -28,7 +28,7 @@ from callboard.agent._run_context import RunContext
 from callboard.conversations._flow import TOOLS, Sent
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of
-from callboard.tools._chain import Chain, Link, Next, named
+from callboard.tools._chain import Chain, Link, Next, link_of
 from callboard.tools._errors import (
     UNKNOWN,
     error_message,
@@ -40,8 +40,8 @@ from callboard.tools._errors import (
 )
 from callboard.tools._large_values import MANY_CALLS, run_in_worker
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._plan import injected_args, written_args
-from callboard.tools._results import Output, Requested, ResultRules, count_calls, messages_in, parse_input
+from callboard.tools._plan import injected_args, model_args
+from callboard.tools._results import NodeRequest, Output, ResultRules, count_calls, messages_in, parse_input
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, Reports, ToolBatch
 from callboard.tools._unanswered import answered_ids, id_of
@@ -71,7 +71,7 @@ async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
 async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False) -> "CallStep":
     messages_key = run.tools.messages_key
 
-    def read() -> tuple[Requested, list[str]]:
+    def read() -> tuple[NodeRequest, list[str]]:
         requested = parse_input(state, messages_key)
         requested = requested._replace(calls=run.plan.flow.open_calls(messages_in(state, messages_key)))
         return requested, keys_of(requested.calls)
@@ -128,7 +128,7 @@ class CallStep:
     def __init__(
         self,
         run: RunContext,
-        requested: Requested,
+        requested: NodeRequest,
         tasks: Mapping[str, str],
         places: Mapping[str, NodePlace],
         answers: dict[str, Any],
@@ -189,7 +189,7 @@ class CallStep:
                     await self._settled(key, message)
             elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
                 tool = run.tools.tool(call["name"])
-                args = call["args"] if tool is None else written_args(call, injected_args(tool))
+                args = call["args"] if tool is None else model_args(call, injected_args(tool))
                 question = question_about(call["name"], args, "the process ended")
                 await thread.asked({task: record._replace(pending=(question,))})
 
@@ -258,12 +258,12 @@ class CallStep:
         """Store, for a cancelled or failed batch, which calls have certainly ended without a result."""
         # Without this record, only their claims would be stored, and their outcome would count as unknown.
         thread = self._run.thread
-        for key in (*batch.signalled, *batch.failed):
+        for key in (*batch.signalled_keys, *batch.failures):
             record, known = thread.known_of(self.tasks[key]), batch.ledger.known_of(key)
-            if record.claimed and (known.pending or key not in batch.failed):
+            if record.claimed and (known.pending or key not in batch.failures):
                 # The claim replaced the call's open question. If the answer was refused, the question is open again.
                 await self._asked(key, known if known.pending else record.accepted())
-        for key, error in batch.failed.items():
+        for key, error in batch.failures.items():
             await thread.failed(self.tasks[key], error)
 
     async def _batch(self, config: RunnableConfig) -> ToolBatch:
@@ -281,9 +281,9 @@ class CallStep:
             reports=Reports(
                 on_finish=self._finished if self._records_each else None,
                 on_claim=self._claimed if thread.is_kept else None,
-                claims_only_said=thread.is_kept and not thread.claims_ahead,
+                claims_only_explicit=thread.is_kept and not thread.claims_ahead,
                 on_ask=self._asked,
-                around=self._call if self._tells_each else None,
+                wrap_call=self._call if self._tells_each else None,
                 entries=None if entries is None else around_call(entries, run.tools.messages_key),
             ),
         )
@@ -292,7 +292,7 @@ class CallStep:
         """Run the batch inside the user's override of a `ToolNode` method; return the combined output."""
         run, messages_key = self._run, self._run.tools.messages_key
 
-        async def step(requested: Requested, config: RunnableConfig) -> Any:
+        async def step(requested: NodeRequest, config: RunnableConfig) -> Any:
             name_calls = partial(keys_of, requested.calls)
             keys = await run_in_worker(name_calls) if len(requested.calls) > MANY_CALLS else name_calls()
             tasks = {key: self.tasks.get(key, key) for key in keys}
@@ -306,7 +306,7 @@ class CallStep:
         for key, output in zip(self.tasks, outputs, strict=True):
             # Recorded a second time, because the method may have changed results; the last entry of a task counts.
             await self._record_result(key, with_writes(output, self._writes.get(key, ())))
-        return ResultRules("dict", messages_key).combined(outputs)
+        return ResultRules("dict", messages_key).combine(outputs)
 
     def _leave_with(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
@@ -369,7 +369,7 @@ class CallStep:
 # Overridden methods of a tools node, around each call or around all calls of a reply. The method gets the same input as
 # in LangGraph: a call and the state in version "v2", the state in version "v1".
 
-Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
+Step = Callable[[NodeRequest, RunnableConfig], Awaitable[Any]]
 """Async function that runs calls, and returns their results in the form of a node's output: the base method."""
 
 
@@ -387,13 +387,13 @@ def around_call(entries: Entries, messages_key: str) -> Link:
             config = _config(entry, request.runtime.config)
             runtime = replace(request.runtime, state=given.state, config=config)
             requests = (ToolCallRequest(call, request.tool, given.state, runtime) for call in given.calls)
-            return ResultRules(given.kind, messages_key).combined([await call_next(one) for one in requests])
+            return ResultRules(given.kind, messages_key).combine([await call_next(one) for one in requests])
 
         entry = Entry(sent(request.tool_call, request.state), request.runtime.config, {})
         result = await entries(entry, inner)
         return outputs_of(result, [request.tool_call], messages_key, entries.name)[0]
 
-    return named(entries.name, around)
+    return link_of(entries.name, around)
 
 
 async def around_all(

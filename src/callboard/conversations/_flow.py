@@ -24,7 +24,7 @@ from callboard.conversations._channels import MESSAGES, Flow, State
 from callboard.conversations._history import is_repair, repair
 from callboard.tools._bounds import is_unkept
 from callboard.tools._call_record import keys_of
-from callboard.tools._results import Requested, parse_input
+from callboard.tools._results import NodeRequest, parse_input
 from callboard.tools._unanswered import (
     answered_ids,
     calls_in,
@@ -224,7 +224,7 @@ class Sent:
     def task_of(self, key: str) -> str:
         return f"{self.task}|{key}"
 
-    def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
+    def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> NodeRequest:
         """Return the calls in the input of this `Send` that the conversation has not answered."""
         requested = parse_input(self.payload, messages_key)
         if requested.kind == "list":

@@ -31,7 +31,7 @@ from callboard.tools._invoke import refusal
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names
-from callboard.tools._plan import injected_args, plan_for, written_args
+from callboard.tools._plan import injected_args, model_args, plan_for
 from callboard.tools._results import CallNext, Output
 
 # Approved arguments
@@ -327,7 +327,7 @@ class RequireApproval(Middleware):
         # First drop what the model wrote for injected arguments: `when`, the question, the digest and the tool must
         # all see the same arguments.
         call = request.tool_call
-        args = written_args(call, injected_args(tool))
+        args = model_args(call, injected_args(tool))
         if len(args) != len(call["args"]):
             request = request.override(tool_call={**call, "args": args})
         # A pending answer that is bound to a digest is always examined, even if `when` now returns false.

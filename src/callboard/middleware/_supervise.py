@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import BatchContext, batch_context
+from callboard._calls._batch_context import BatchContext, create_batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall, note
 from callboard._calls._limits import NoKeyError
 from callboard._langgraph._call_scope import scope_in_task
@@ -39,7 +39,7 @@ from callboard.tools._middleware_hooks import Missing, check_missing
 from callboard.tools._plan import ToolFacts, inject, plan_for
 from callboard.tools._results import Item, messages_in
 from callboard.tools._supervision import OnFailure, Supervision, run_judged
-from callboard.tools._tool_batch import chunks_for
+from callboard.tools._tool_batch import progress_writer
 from callboard.tools._unanswered import answer_of, calls_in, last_reply
 
 try:
@@ -158,12 +158,12 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     def _batch_context_of(self, request: ToolCallRequest) -> BatchContext:
         """Return the `BatchContext` of a call: its deadline, its observers, and the data that observers may see."""
         # The tool's description is added only if an observer is active.
-        context, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
+        context, tool = create_batch_context(progress_writer(runtime_of(request.runtime.config))), request.tool
         if not context.observers.calls:
             return context
-        argument_texts = shown_by(self._middleware)
+        redact_call = shown_by(self._middleware)
         description = None if tool is None else tool.description
-        return context._replace(describe=lambda _: description, shown=lambda call: argument_texts(call, context.run))
+        return context._replace(describe=lambda _: description, redact_call=lambda call: redact_call(call, context.run))
 
     def _check_names(self, request: ToolCallRequest) -> None:
         """Raise `ValueError` if options name tools that the agent lacks. The agent's tools are known only in a run."""

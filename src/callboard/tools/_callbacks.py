@@ -56,18 +56,20 @@ def own_span() -> Generator[None]:
 
 
 def manager_of_run(
-    kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
+    kind: type[Manager], manager: AsyncCallbackManager, run_id: UUID, more_handlers: Sequence[BaseCallbackHandler] = ()
 ) -> Manager:
-    """Return a LangChain run manager with the handlers of `around`, and for nested runs also the handlers in `more`."""
+    """Return a LangChain run manager with the handlers of `manager`, and for nested runs also `more_handlers`."""
     return kind(
         run_id=run_id,
-        handlers=around.handlers,
-        inheritable_handlers=[*around.inheritable_handlers, *more] if more else around.inheritable_handlers,
-        parent_run_id=around.parent_run_id,
-        tags=around.tags,
-        inheritable_tags=around.inheritable_tags,
-        metadata=around.metadata,
-        inheritable_metadata=around.inheritable_metadata,
+        handlers=manager.handlers,
+        inheritable_handlers=[*manager.inheritable_handlers, *more_handlers]
+        if more_handlers
+        else manager.inheritable_handlers,
+        parent_run_id=manager.parent_run_id,
+        tags=manager.tags,
+        inheritable_tags=manager.inheritable_tags,
+        metadata=manager.metadata,
+        inheritable_metadata=manager.inheritable_metadata,
     )
 
 
@@ -111,12 +113,12 @@ async def tell(
     for handler in wanting:
         if handler.run_inline:
             await _tell_one(handler, context, event, args, kwargs)
-    others = [handler for handler in wanting if not handler.run_inline]
-    if len(others) == 1 or is_sync_entry():
-        for handler in others:
+    threaded = [handler for handler in wanting if not handler.run_inline]
+    if len(threaded) == 1 or is_sync_entry():
+        for handler in threaded:
             await _tell_one(handler, context, event, args, kwargs)
-    elif others:
-        await _tell_together(others, context, event, args, kwargs)
+    elif threaded:
+        await _tell_together(threaded, context, event, args, kwargs)
 
 
 async def _tell_together(
@@ -229,16 +231,16 @@ class LazyManager:
     Thousands of calls may wait, and copies of handlers, tags and metadata are a tenth of the memory of each.
     """
 
-    around: AsyncCallbackManager
+    tool_manager: AsyncCallbackManager
     run_id: UUID | None
     """Id of the tool's run; if it is `None`, an id is created when one is needed."""
 
     @classmethod
-    def below(cls, around: AsyncCallbackManager, run_id: UUID | None) -> Self:
-        """Return a manager for the runs below a run of a tool, whose own manager is `around`."""
+    def below(cls, manager: AsyncCallbackManager, run_id: UUID | None) -> Self:
+        """Return a manager for the runs below a run of a tool, whose own manager is `manager`."""
         # Not by `__init__`, which has LangChain's parameters: LangChain's `copy` makes a manager of the same class.
         manager_of_nested_runs = cls.__new__(cls)
-        manager_of_nested_runs.around = around
+        manager_of_nested_runs.tool_manager = manager
         manager_of_nested_runs.run_id = run_id
         return manager_of_nested_runs
 
@@ -246,11 +248,11 @@ class LazyManager:
         if name == "parent_run_id":
             value: Any = self.run_id or uuid7()
         elif name in ("handlers", "inheritable_handlers"):
-            value = self.around.inheritable_handlers.copy()
+            value = self.tool_manager.inheritable_handlers.copy()
         elif name in ("tags", "inheritable_tags"):
-            value = self.around.inheritable_tags.copy()
+            value = self.tool_manager.inheritable_tags.copy()
         elif name in ("metadata", "inheritable_metadata"):
-            value = self.around.inheritable_metadata.copy()
+            value = self.tool_manager.inheritable_metadata.copy()
         else:
             raise AttributeError(name)
         setattr(self, name, value)
@@ -268,21 +270,21 @@ class LazySyncManager(LazyManager, CallbackManager):
 class ToolRun:
     """Run of a tool, as reported to callback handlers."""
 
-    __slots__ = ("_context", "_tool", "around", "id")
+    __slots__ = ("_context", "_tool", "id", "tool_manager")
 
     def __init__(self, tool: BaseTool, manager: AsyncCallbackManager, run_id: UUID | None) -> None:
         self._tool = tool
         self._context = HandlerContext()
-        self.around = manager
+        self.tool_manager = manager
         self.id = run_id or uuid7()
 
     @property
     def manager(self) -> AsyncCallbackManagerForToolRun:
         """LangChain's run manager, for a tool function with a parameter `run_manager`, which may change its lists."""
-        return manager_of_run(AsyncCallbackManagerForToolRun, self.around.copy(), self.id)
+        return manager_of_run(AsyncCallbackManagerForToolRun, self.tool_manager.copy(), self.id)
 
-    async def started(self, call: ToolCall, run_name: str | None) -> None:
-        if not self.around.handlers:
+    async def report_start(self, call: ToolCall, run_name: str | None) -> None:
+        if not self.tool_manager.handlers:
             return  # the text of the arguments may be long
         tool = self._tool
         inputs = tool._filter_injected_args(call["args"])
@@ -290,25 +292,25 @@ class ToolRun:
             "on_tool_start",
             {"name": tool.name, "description": tool.description},
             str(inputs),
-            metadata=self.around.metadata,
+            metadata=self.tool_manager.metadata,
             color="green",
             name=run_name,
             inputs=inputs,
             tool_call_id=call["id"],
         )
 
-    async def ended(self, output: object) -> None:
+    async def report_end(self, output: object) -> None:
         await self._tell("on_tool_end", output, color="green", name=self._tool.name)
 
-    async def failed(self, error: BaseException, call_id: str | None) -> None:
+    async def report_error(self, error: BaseException, call_id: str | None) -> None:
         await self._tell("on_tool_error", error, tool_call_id=call_id)
 
-    async def cut_off(self, error: BaseException, call_id: str | None) -> None:
+    async def report_cancel(self, error: BaseException, call_id: str | None) -> None:
         """Report a cancelled run as failed, because tracers show a run only if its end was reported."""
         # On trio a cancelled scope cancels every await in it. Shielded, the handlers have the call's grace.
         with cleanup():
-            await self.failed(error, call_id)
+            await self.report_error(error, call_id)
 
     async def _tell(self, event: str, *args: object, **kwargs: object) -> None:
-        kwargs |= {"run_id": self.id, "parent_run_id": self.around.parent_run_id, "tags": self.around.tags}
-        await tell(self.around.handlers, self._context, event, "ignore_agent", *args, **kwargs)
+        kwargs |= {"run_id": self.id, "parent_run_id": self.tool_manager.parent_run_id, "tags": self.tool_manager.tags}
+        await tell(self.tool_manager.handlers, self._context, event, "ignore_agent", *args, **kwargs)

@@ -26,7 +26,7 @@ _WRAPPERS = ("wrap_tool_call", "awrap_tool_call")
 Next = Callable[[Any], Awaitable[Any]]
 Wrapper = Callable[[Any, Next], Awaitable[Any]]
 """Async function `(request, call_next)`. It may call `call_next` any number of times, also concurrently."""
-Bounded = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+RunInTime = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
 """Async function that takes an error message and its request, and returns the message to use instead."""
 
@@ -37,15 +37,15 @@ def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
     if not isinstance(middleware, (list, tuple)) and (
         isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable)
     ):
-        raise TypeError(f"{option} takes a list of middleware, got {middleware!r}{_as_list(middleware)}")
-    given = tuple(middleware)
-    for one in given:
-        if inspect.isclass(one):
-            raise TypeError(f"{option} takes instances, and {one.__name__} is a class; write {one.__name__}(...)")
-    return given
+        raise TypeError(f"{option} takes a list of middleware, got {middleware!r}{_list_hint(middleware)}")
+    items = tuple(middleware)
+    for item in items:
+        if inspect.isclass(item):
+            raise TypeError(f"{option} takes instances, and {item.__name__} is a class; write {item.__name__}(...)")
+    return items
 
 
-def _as_list(middleware: object) -> str:
+def _list_hint(middleware: object) -> str:
     """Return a hint for the end of an error text: how to correct a value that is not a list. Empty if no hint fits."""
     if middleware is None:
         return "; leave it out for none"
@@ -61,10 +61,10 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
     if wrap is not None and is_async(wrap):
         raise TypeError(f"wrap_tool_call takes a plain function; give {wrap!r} as awrap_tool_call=")
-    return _either(wrap, awrap)
+    return _join_halves(wrap, awrap)
 
 
-def _no_result(kind: str, name: str, output: object, call_id: str | None) -> TypeError:
+def _missing_result_error(kind: str, name: str, output: object, call_id: str | None) -> TypeError:
     return TypeError(
         f"The {kind} {name} returned {output!r} for call {call_id!r}; it has to return a ToolMessage, a Command or a "
         "list of them"
@@ -76,44 +76,48 @@ def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | 
     if not middleware and wrapper is None:
         return None
     warn_of_wrong_order(middleware)
-    links = [named(middleware_name(one), as_middleware(one)) for one in middleware]
+    links = [link_of(middleware_name(item), as_middleware(item)) for item in middleware]
     warn_of_ignored_hooks(middleware)
     if wrapper is not None:
         links.append(Link(wrapper, _warn_of_none))
-    reworks = [(middleware_name(one), rework) for one in middleware if (rework := hook(one, "aerror_message"))]
+    reworks = [(middleware_name(item), rework) for item in middleware if (rework := hook(item, "aerror_message"))]
     return Chain(links, reworks)
 
 
-def as_middleware(one: object) -> Wrapper:
+def as_middleware(middleware: object) -> Wrapper:
     """Return a middleware (a function, or an object with methods) as an async function `(request, call_next)`."""
-    if langchain_base(type(one)) is not None:
-        return langchain_middleware(one)
-    halves = _either(_method(one, "wrap_tool_call"), _method(one, "awrap_tool_call"))
+    if langchain_base(type(middleware)) is not None:
+        return langchain_middleware(middleware)
+    halves = _join_halves(_method(middleware, "wrap_tool_call"), _method(middleware, "awrap_tool_call"))
     if halves is not None:
         return halves
-    if isinstance(one, Middleware):
-        return _passing(one)
-    if not inspect.isclass(one) and callable(one):
-        _check_takes_two(one)
-        return cast("Wrapper", one) if is_async(one) else SyncMiddleware(cast("Callable[..., Any]", one))
+    if isinstance(middleware, Middleware):
+        return _default_wrapper(middleware)
+    if not inspect.isclass(middleware) and callable(middleware):
+        _check_takes_two(middleware)
+        return (
+            cast("Wrapper", middleware)
+            if is_async(middleware)
+            else SyncMiddleware(cast("Callable[..., Any]", middleware))
+        )
     raise TypeError(
         "A middleware is a function (request, call_next), sync or async, or an object with awrap_tool_call or "
-        f"wrap_tool_call; got {one!r}{misspelt_in(type(one), _WRAPPERS)}"
+        f"wrap_tool_call; got {middleware!r}{misspelt_in(type(middleware), _WRAPPERS)}"
     )
 
 
-def _passing(one: Middleware) -> Wrapper:
+def _default_wrapper(middleware: Middleware) -> Wrapper:
     """Return the default `awrap_tool_call` of a middleware that wraps no calls; it only calls `call_next`."""
-    if not (one.tools or any(hook(one, name) for name in HOOKS)):
-        misspelt = misspelt_in(type(one), (*dir(Middleware), *_WRAPPERS))
-        remedy = misspelt or "; override awrap_tool_call, for example"
-        raise TypeError(f"The middleware {type(one).__name__} overrides no method of Middleware{remedy}")
-    if misspelt := misspelt_in(type(one), _WRAPPERS):
-        raise TypeError(f"The middleware {type(one).__name__} has no wrapper of calls{misspelt}")
-    return one.awrap_tool_call
+    if not (middleware.tools or any(hook(middleware, name) for name in HOOKS)):
+        hint = misspelt_in(type(middleware), (*dir(Middleware), *_WRAPPERS))
+        remedy = hint or "; override awrap_tool_call, for example"
+        raise TypeError(f"The middleware {type(middleware).__name__} overrides no method of Middleware{remedy}")
+    if hint := misspelt_in(type(middleware), _WRAPPERS):
+        raise TypeError(f"The middleware {type(middleware).__name__} has no wrapper of calls{hint}")
+    return middleware.awrap_tool_call
 
 
-def _either(wrap: Callable[..., Any] | None, awrap: Wrapper | None) -> Wrapper | None:
+def _join_halves(wrap: Callable[..., Any] | None, awrap: Wrapper | None) -> Wrapper | None:
     if awrap is None:
         return None if wrap is None else SyncMiddleware(wrap)
     if wrap is None or is_missing(wrap):
@@ -132,8 +136,8 @@ def _check_takes_two(fn: Callable[..., Any]) -> None:
         ) from None
 
 
-def _method(one: object, name: str) -> Callable[..., Any] | None:
-    return None if getattr(type(one), name, None) is None else hook(one, name)
+def _method(middleware: object, name: str) -> Callable[..., Any] | None:
+    return None if getattr(type(middleware), name, None) is None else hook(middleware, name)
 
 
 class Link(NamedTuple):
@@ -144,12 +148,12 @@ class Link(NamedTuple):
     """Function of an output and the id of its call; it raises an error for an invalid output."""
 
 
-def named(name: str, middleware: Wrapper) -> Link:
+def link_of(name: str, middleware: Wrapper) -> Link:
     """Return a link of a chain: a middleware, and a check of its output; the check's error names the middleware."""
-    return Link(middleware, partial(_check, name))
+    return Link(middleware, partial(_check_output, name))
 
 
-def _check(name: str, output: object, call_id: str | None) -> None:
+def _check_output(name: str, output: object, call_id: str | None) -> None:
     if type(output) is ToolMessage and output.tool_call_id == call_id:
         return
     if inspect.iscoroutine(output):
@@ -159,13 +163,13 @@ def _check(name: str, output: object, call_id: str | None) -> None:
             "`return await call_next(request)`"
         )
     if not is_output(output):
-        raise _no_result("middleware", name, output, call_id)
+        raise _missing_result_error("middleware", name, output, call_id)
     if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
         raise ValueError(
             f"The middleware {name} returned a message with tool_call_id {output.tool_call_id!r} for "
             f"call {call_id!r}; give it tool_call_id=request.tool_call['id']"
         )
-    answers = [_answers_in(cast("Item", item), call_id) for item in items_in(output)]
+    answers = [_count_answers(cast("Item", item), call_id) for item in items_in(output)]
     total = sum(answers)
     # A command that the tool itself returned may contain several answers, as in LangGraph.
     if total < 1 or (total > 1 and isinstance(output, list)):
@@ -178,24 +182,24 @@ def _check(name: str, output: object, call_id: str | None) -> None:
 def _warn_of_none(output: object, call_id: str | None) -> None:
     """Log a warning if a wrapper in LangGraph's style returned `None`: LangGraph does not reject this output."""
     if output is None:
-        told = _no_result("wrapper", "wrap_tool_call or awrap_tool_call", output, call_id)
-        _log.warning("%s", told)
+        error = _missing_result_error("wrapper", "wrap_tool_call or awrap_tool_call", output, call_id)
+        _log.warning("%s", error)
 
 
-def _answers_in(item: Item, call_id: str | None) -> float:
+def _count_answers(item: Item, call_id: str | None) -> float:
     """Return the number of messages in an output that answer a call; `nan` if it is unknown or not to be checked."""
     if isinstance(item, Command) and (item.graph is not None or not isinstance(item.update, (dict, list))):
         return math.nan  # it leaves for another graph, or its update has an unknown form
-    found = list(entries_in(item))
-    if any(isinstance(one, RemoveMessage) and one.id == REMOVE_ALL_MESSAGES for one in found):
+    entries = list(entries_in(item))
+    if any(isinstance(entry, RemoveMessage) and entry.id == REMOVE_ALL_MESSAGES for entry in entries):
         return math.nan
-    return sum(_answers(one, call_id) for one in found)
+    return sum(_is_answer(entry, call_id) for entry in entries)
 
 
-def _answers(one: object, call_id: str | None) -> bool:
-    if isinstance(one, dict):  # LangChain also accepts messages as dicts
-        return cast("dict[str, object]", one).get("tool_call_id") == call_id
-    return isinstance(one, ToolMessage) and one.tool_call_id == call_id
+def _is_answer(entry: object, call_id: str | None) -> bool:
+    if isinstance(entry, dict):  # LangChain also accepts messages as dicts
+        return cast("dict[str, object]", entry).get("tool_call_id") == call_id
+    return isinstance(entry, ToolMessage) and entry.tool_call_id == call_id
 
 
 class Chain:
@@ -211,26 +215,28 @@ class Chain:
         self._reworks = reworks[::-1]
 
     async def rework(
-        self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
+        self, message: ToolMessage, request: Any, on_failure: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
-        """Return a message after all `aerror_message` methods changed it; `failed` turns their errors into messages."""
+        """Return a message after all `aerror_message` methods changed it; `on_failure` makes messages of errors."""
         for name, rework in self._reworks:
             try:
                 message = _message_of(name, await rework(message, request), request.tool_call["id"])
             except Exception as error:
                 if is_control_flow(error):
                     raise
-                message = failed(error)
+                message = on_failure(error)
         return message
 
-    async def __call__(self, request: Any, call_next: Next, bounded: Bounded | None = None) -> Any:
-        """Run a call through all middleware and then `call_next`; `bounded` can limit the time of the middleware."""
+    async def __call__(self, request: Any, call_next: Next, run_in_time: RunInTime | None = None) -> Any:
+        """Run a call through all middleware and then `call_next`; `run_in_time` limits the time of the middleware."""
         signals: list[Exception] = []
         outermost, check = self._links[0]
         step = partial(self._step, signals, call_next, 1)
         output: object = None
         try:
-            output = await (outermost(request, step) if bounded is None else bounded(partial(outermost, request, step)))
+            output = await (
+                outermost(request, step) if run_in_time is None else run_in_time(partial(outermost, request, step))
+            )
             if check is not None:
                 check(output, request.tool_call["id"])
         except Exception:
@@ -248,16 +254,16 @@ class Chain:
                 del signal
         return output
 
-    async def _step(self, signals: list[Exception], call_next: Next, place: int, request: Any) -> Any:
-        """Run the chain from the middleware at position `place` inwards; after the last middleware, run `call_next`."""
+    async def _step(self, signals: list[Exception], call_next: Next, index: int, request: Any) -> Any:
+        """Run the chain from the middleware at `index` inwards; after the last middleware, run `call_next`."""
         # After an interrupt no body may start: its effect would come before the person's answer.
         if signals:
             raise signals[0]
         try:
-            if place == len(self._links):
+            if index == len(self._links):
                 return await call_next(request)
-            middleware, check = self._links[place]
-            output = await middleware(request, partial(self._step, signals, call_next, place + 1))
+            middleware, check = self._links[index]
+            output = await middleware(request, partial(self._step, signals, call_next, index + 1))
             if check is not None:
                 check(output, request.tool_call["id"])
             return output

@@ -41,7 +41,7 @@ class ErrorPolicy:
 
     def __init__(self, handling: ErrorHandling) -> None:
         self._handling = handling
-        self._types = _handled_types(handling)
+        self._types = _exception_types(handling)
         self._is_default = handling is only_invalid_arguments
 
     def content(self, error: Exception) -> str | None:
@@ -50,7 +50,7 @@ class ErrorPolicy:
             return None
         if self._is_default and not isinstance(error, ToolInvocationError):
             # The model's value did no harm: the tool has run, and its neighbours must not be lost for its result.
-            return None if (reason := finished_without_text(error)) is None else f"Error: {reason}"
+            return None if (reason := text_about_lost_result(error)) is None else f"Error: {reason}"
         return self._text(error)
 
     def invalid_arguments(self, error: Exception) -> str | None:
@@ -82,7 +82,7 @@ class ErrorPolicy:
         if handling is None or isinstance(handling, (bool, tuple, type)):
             if isinstance(error, CallError):
                 return f"Error: {error}"  # such as a timeout: the default text would ask the model to fix its mistake
-            if (reason := finished_without_text(error)) is not None:
+            if (reason := text_about_lost_result(error)) is not None:
                 return f"Error: {reason}"
             try:
                 text = repr(error)
@@ -117,9 +117,11 @@ def error_message(content: str, call: ToolCall, error: Exception | None = None) 
     return ToolMessage(content=content, name=call["name"], tool_call_id=call["id"], status="error", **extra)
 
 
-def unknown_tool(call: ToolCall, known: Any) -> ToolMessage:
-    """Return the error message for a call of a tool that does not exist; `known` are the names of all tools."""
-    content = INVALID_TOOL_NAME_ERROR_TEMPLATE.format(requested_tool=call["name"], available_tools=", ".join(known))
+def unknown_tool(call: ToolCall, tool_names: Any) -> ToolMessage:
+    """Return the error message for a call of a tool that does not exist; `tool_names` are the names of all tools."""
+    content = INVALID_TOOL_NAME_ERROR_TEMPLATE.format(
+        requested_tool=call["name"], available_tools=", ".join(tool_names)
+    )
     return error_message(content, call)
 
 
@@ -129,8 +131,8 @@ def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: fr
         raise error
     # The text goes to the model: injected state and stores are confidential, and the model could not correct them.
     details = [detail for detail in error.errors() if not detail["loc"] or detail["loc"][0] not in injected]
-    about = [_without(detail, injected) for detail in details] or [_INVALID_INJECTED]
-    raise ToolInvocationError(call["name"], error, call["args"], about) from error
+    shown_details = [_without_injected(detail, injected) for detail in details] or [_INVALID_INJECTED]
+    raise ToolInvocationError(call["name"], error, call["args"], shown_details) from error
 
 
 _INVALID_INJECTED: Any = {
@@ -141,15 +143,15 @@ _INVALID_INJECTED: Any = {
 }
 
 
-def _without(detail: Any, injected: frozenset[str]) -> Any:
+def _without_injected(detail: Any, injected: frozenset[str]) -> Any:
     # An error of a validator for the whole model has no place, and LangGraph's text would begin with a colon.
-    loc, given = detail["loc"] or ("the arguments together",), detail.get("input")
-    if isinstance(given, dict):
-        given = {key: value for key, value in given.items() if key not in injected}
-    return {**detail, "loc": loc, "input": given}
+    loc, input_value = detail["loc"] or ("the arguments together",), detail.get("input")
+    if isinstance(input_value, dict):
+        input_value = {key: value for key, value in input_value.items() if key not in injected}
+    return {**detail, "loc": loc, "input": input_value}
 
 
-def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
+def _exception_types(handling: Any) -> tuple[type[Exception], ...]:
     if handling is None or isinstance(handling, (bool, str)):
         return (Exception,)
     if handling is only_invalid_arguments:
@@ -160,13 +162,13 @@ def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
     if inspect.iscoroutinefunction(handling):
         raise TypeError(f"handle_tool_errors takes a plain function from an error to a text, got {handling!r}")
     if callable(handling) and not isinstance(handling, type):
-        return _annotated_types(cast("Callable[..., str]", handling))
+        return _types_in_annotation(cast("Callable[..., str]", handling))
     raise ValueError(
         f"Got unexpected type of `handle_tool_error`. Expected bool, str or callable. Received: {handling}"
     )
 
 
-def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]:
+def _types_in_annotation(handler: Callable[..., str]) -> tuple[type[Exception], ...]:
     """Return the exception types in the annotation of an error handler's parameter; `Exception` if it has none."""
     parameters = list(inspect.signature(handler).parameters)
     if len(parameters) == 2 and parameters[0] in ("self", "cls"):
@@ -199,29 +201,29 @@ def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]
 class _FinishedNote(str):
     """Note on an error that was raised after a tool's function had returned."""
 
-    __slots__ = ("told",)
-    told: str
+    __slots__ = ("model_text",)
+    model_text: str
     """Sentence for the model, which must learn that the tool has run."""
 
 
-def note_without_text(error: Exception, tool: str, call_id: str | None, result: object) -> None:
+def note_lost_result(error: Exception, tool: str, call_id: str | None, result: object) -> None:
     """Add a note to an error that was raised when a tool's result could not be converted to text."""
     kind = type(result).__qualname__
     note = _FinishedNote(
         f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "
         "text. Return a text, or repair its __str__."
     )
-    note.told = (
+    note.model_text = (
         f"The tool {tool!r} has run and finished, but its result is lost: an object of the type {kind} could not be "
         f"turned into a text ({error!r}). Do not assume that it had no effect."
     )
     error.add_note(note)
 
 
-def finished_without_text(error: Exception) -> str | None:
+def text_about_lost_result(error: Exception) -> str | None:
     """Return a text for the model if a tool has run and only the conversion of its result failed; else `None`."""
     notes = getattr(error, "__notes__", ())
-    return next((note.told for note in notes if isinstance(note, _FinishedNote)), None)
+    return next((note.model_text for note in notes if isinstance(note, _FinishedNote)), None)
 
 
 # Calls that started and never ended
@@ -248,8 +250,8 @@ REPEATS = "__callboard_repeats__"
 class OutcomeUnknown(GraphInterrupt):
     """Interrupt that asks a person what to do with a call that started and never ended."""
 
-    def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
-        super().__init__((question_about(name, args, why),))
+    def __init__(self, name: str, args: dict[str, Any], reason: str) -> None:
+        super().__init__((question_about(name, args, reason),))
 
 
 def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
@@ -275,13 +277,13 @@ def is_lost(error: BaseException) -> bool:
     return not (isinstance(of_engine, EngineError) and of_engine.recurs)
 
 
-def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
+def question_about(name: str, args: dict[str, Any], reason: str) -> Interrupt:
     """Return the question to a person about a call with unknown outcome, in the format of LangGraph's agent inbox."""
     allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
     request = {
         "action_request": {"action": name, "args": args},
         "config": allowed,
-        "description": f"This call was begun, and then {why}; whether it had any effect is unknown. "
+        "description": f"This call was begun, and then {reason}; whether it had any effect is unknown. "
         "Accept to run it again, respond with its result, or ignore it.",
     }
     # With an id of its own, so that an answer that arrives twice cannot answer a later question.
@@ -290,12 +292,12 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
 
 def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
     """Return the tool message that a person chose for a call with an unknown outcome; `None` to run the call again."""
-    given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
-    kind = given.get("type") if isinstance(given, dict) else None
+    decision: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    kind = decision.get("type") if isinstance(decision, dict) else None
     if kind == "accept":
         return None
-    if kind == "response" and given.get("args") is not None:
-        return ToolMessage(str(given["args"]), name=call["name"], tool_call_id=call["id"])
+    if kind == "response" and decision.get("args") is not None:
+        return ToolMessage(str(decision["args"]), name=call["name"], tool_call_id=call["id"])
     if kind == "ignore":
         return error_message(UNKNOWN, call)
     raise ValueError(

@@ -35,13 +35,13 @@ from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRu
 from callboard.tools._errors import (
     REPEATS,
     is_lost,
-    note_without_text,
+    note_lost_result,
     question_instead,
     raise_invalid_arguments,
     runs_again,
 )
 from callboard.tools._large_values import as_content, run_in_worker, takes_long, to_text, write_in_pieces
-from callboard.tools._plan import Plan, written_args
+from callboard.tools._plan import Plan, model_args
 from callboard.tools._results import items_in
 
 _TEXT_MESSAGE = ToolMessage("", artifact=None, tool_call_id="", name="", status="success")
@@ -60,18 +60,20 @@ async def invoke(
     config: RunnableConfig,
     manager: AsyncCallbackManager,
     *,
-    left: int = 2,
+    remaining_reruns: int = 2,
 ) -> object:
     """Run a tool; return the same result as `tool.ainvoke`, but with large message contents converted to text."""
     tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":
-        return await _in_words(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
+        return await _contents_to_text(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
     if plan.kind == "foreign sync":
-        return await _in_words(await attempt.run_in_thread(partial(plan.fn, {**call, "type": "tool_call"}, config)))
+        return await _contents_to_text(
+            await attempt.run_in_thread(partial(plan.fn, {**call, "type": "tool_call"}, config))
+        )
     run = None
     if manager.handlers or plan.run_manager or plan.callbacks:
         run = ToolRun(tool, manager, config.pop("run_id", None))
-        await run.started(call, config.get("run_name"))
+        await run.report_start(call, config.get("run_name"))
     try:
         try:
             args, kwargs = arguments_of(plan, call)
@@ -89,35 +91,35 @@ async def invoke(
                 var_child_runnable_config.set(before)
                 if tracing is not None:
                     _restore_tracing(tracing)
-            content, artifact = (response, None) if tool.response_format == "content" else _pair(response)
+            content, artifact = (response, None) if tool.response_format == "content" else _split_response(response)
             status = "success"
         except (ValidationError, ValidationErrorV1, ToolException) as error:
-            content, artifact, status = _handled_by_tool(tool, error), getattr(error, "artifact", None), "error"
+            content, artifact, status = _text_from_tool(tool, error), getattr(error, "artifact", None), "error"
         if content.__class__ is not str and takes_long(content):
-            output = await _formatted_in_worker(content, artifact, call, tool, status)
+            output = await _format_in_worker(content, artifact, call, tool, status)
         else:
-            output = _formatted(content, artifact, call, tool, status)
+            output = _format_message(content, artifact, call, tool, status)
     except Exception as error:
-        again, told = _outcome_of(error, plan, call, left)
+        is_rerun, replacement = _outcome_of(error, plan, call, remaining_reruns)
         if run is not None:
             # Handlers hear of the failure before a rerun starts: each run that began for them also ends.
-            await run.failed(told or error, call["id"])
-        if told is not None:
-            raise told from error
-        if not again:
+            await run.report_error(replacement or error, call["id"])
+        if replacement is not None:
+            raise replacement from error
+        if not is_rerun:
             raise
         # The call was lost with its actor or worker.
         note("rerun")
-        return await invoke(attempt, plan, call, config, manager, left=left - 1)
+        return await invoke(attempt, plan, call, config, manager, remaining_reruns=remaining_reruns - 1)
     except current_loop().cancelled_class as error:
         if run is not None:
-            await run.cut_off(error, call["id"])
+            await run.report_cancel(error, call["id"])
         raise
     if run is not None:
-        await run.ended(output)
+        await run.report_end(output)
     if isinstance(output, ToolMessage) and isinstance(output.content, str):
         return output
-    return await _in_words(output)
+    return await _contents_to_text(output)
 
 
 async def _run_sync(attempt: Attempt, fn: Callable[[], Any]) -> Any:
@@ -130,7 +132,7 @@ async def _run_sync(attempt: Attempt, fn: Callable[[], Any]) -> Any:
     return await result if isinstance(result, Coroutine) else result
 
 
-async def _in_words(output: object) -> object:
+async def _contents_to_text(output: object) -> object:
     """Convert large message contents to text, in place, if a model may not be able to read them; return the output."""
     for message in items_in(output):
         if isinstance(message, ToolMessage) and not isinstance(message.content, str) and takes_long(message.content):
@@ -138,7 +140,7 @@ async def _in_words(output: object) -> object:
     return output
 
 
-def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
+def _format_message(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
     call_id = call["id"]
     if content.__class__ is str and call_id.__class__ is str and status == "success":
         # pydantic would change none of these values, and its validation takes a fifth of the code by hand. A plain
@@ -162,20 +164,20 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
     try:
         return _format_output(content, artifact, call["id"], tool.name, status)
     except Exception as error:
-        note_without_text(error, tool.name, call["id"], content)
+        note_lost_result(error, tool.name, call["id"], content)
         raise
 
 
-async def _formatted_in_worker(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
+async def _format_in_worker(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
     """Return the ToolMessage for a large result; a worker thread writes its text."""
-    several = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
-    if several or isinstance(content, ToolOutputMixin) or call["id"] is None:
+    is_list_of_outputs = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
+    if is_list_of_outputs or isinstance(content, ToolOutputMixin) or call["id"] is None:
         return content
-    message = cast("ToolMessage", _formatted("", artifact, call, tool, status))
+    message = cast("ToolMessage", _format_message("", artifact, call, tool, status))
     try:
         message.content = await run_in_worker(partial(_content_of, content))
     except Exception as error:
-        note_without_text(error, tool.name, call["id"], content)
+        note_lost_result(error, tool.name, call["id"], content)
         raise
     return message
 
@@ -185,34 +187,34 @@ def _content_of(result: object) -> str | list[Any]:
     return write_in_pieces(result) if content is None else content
 
 
-def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tuple[bool, Exception | None]:
+def _outcome_of(error: Exception, plan: Plan, call: ToolCall, remaining_reruns: int) -> tuple[bool, Exception | None]:
     """Return whether a failed call runs again, and the error to raise instead of the original one (or `None`)."""
     if not isinstance(error, CallError) or (supervised := current_call()) is None:
-        return False, _of_other_loop(error, plan, call)
+        return False, _other_loop_error(error, plan, call)
     policy = supervised.policy
     # A function with `REPEATS` runs lost work again by itself.
-    if left and not hasattr(plan.fn, REPEATS) and is_lost(error) and runs_again(policy):
+    if remaining_reruns and not hasattr(plan.fn, REPEATS) and is_lost(error) and runs_again(policy):
         return True, None
-    return False, question_instead(policy, plan.tool.name, written_args(call, plan.injected), error)
+    return False, question_instead(policy, plan.tool.name, model_args(call, plan.injected), error)
 
 
-def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:
+def _other_loop_error(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:
     """Return an error about a tool that failed on trio because it needs asyncio; `None` for any other error."""
     if plan.kind != "async" or not isinstance(error, (RuntimeError, TypeError)) or current_loop().name != "trio":
         return None
     text = str(error)
     if text not in _NEEDS_ASYNCIO and not (text.startswith("trio") and "asyncio" in text):
         return None
-    who = f"The tool {plan.tool.name!r} (call {call['id']!r}) needs asyncio, and runs on trio here ({text})."
+    failure = f"The tool {plan.tool.name!r} (call {call['id']!r}) needs asyncio, and runs on trio here ({text})."
     return RuntimeError(
-        f"{who} Run the agent or the node on asyncio, write the tool with anyio, or make it a plain function: that "
+        f"{failure} Run the agent or the node on asyncio, write the tool with anyio, or make it a plain function: that "
         "runs in a thread, where asyncio.run() may be used."
     )
 
 
-def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
-    """Return the names of the arguments in `ready` that callboard has supplied, and not the model."""
-    return plan.injected.names | (ready["args"].keys() - call["args"].keys())
+def supplied_names(plan: Plan, injected_call: ToolCall, call: ToolCall) -> frozenset[str]:
+    """Return the names of the arguments in `injected_call` that callboard has supplied, and not the model."""
+    return plan.injected.names | (injected_call["args"].keys() - call["args"].keys())
 
 
 def refusal(plan: Plan, call: ToolCall) -> object | None:
@@ -226,28 +228,28 @@ def refusal(plan: Plan, call: ToolCall) -> object | None:
     try:
         arguments_of(plan, call)
     except Exception as error:
-        places = [detail["loc"] for detail in error.errors()] if isinstance(error, ValidationError) else [()]
+        locations = [detail["loc"] for detail in error.errors()] if isinstance(error, ValidationError) else [()]
         # Injected arguments are still absent here, and a validator of the whole schema may need them.
-        if supplied and all(not place or place[0] in supplied for place in places):
+        if supplied and all(not location or location[0] in supplied for location in locations):
             return None
         try:
-            return _formatted(_handled_by_tool(plan.tool, error), None, call, plan.tool, "error")
+            return _format_message(_text_from_tool(plan.tool, error), None, call, plan.tool, "error")
         except ValidationError:
             raise_invalid_arguments(cast("ValidationError", error), call, supplied)
     return None
 
 
-def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
+def raise_without_key(error: NoKeyError, plan: Plan, injected_call: ToolCall, call: ToolCall) -> NoReturn:
     """Raise the validation error of invalid arguments; if the arguments are valid, raise the key function's error."""
     try:
         # Keys are computed before validation: a key function often fails because the arguments are invalid.
-        arguments_of(plan, ready)
+        arguments_of(plan, injected_call)
     except ValidationError as invalid:
-        raise_invalid_arguments(invalid, call, filled_in(plan, ready, call))
+        raise_invalid_arguments(invalid, call, supplied_names(plan, injected_call, call))
     raise error.__cause__ or error from None
 
 
-def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
+def _text_from_tool(tool: BaseTool, error: Exception) -> Any:
     """Return the text of `handle_tool_error` or `handle_validation_error`; raise an error that neither handles."""
     if isinstance(error, ToolException):
         if tool.handle_tool_error:
@@ -261,20 +263,20 @@ def _enter_context(
     plan: Plan, config: RunnableConfig, manager: AsyncCallbackManager, run: ToolRun | None, kwargs: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Set a tool function's context variables and special arguments; return LangSmith's old context if it changed."""
-    sync = plan.kind == "sync"
+    is_sync = plan.kind == "sync"
     if run is not None and (plan.run_manager or plan.callbacks):
-        own = run.manager.get_sync() if sync else run.manager
+        run_manager = run.manager.get_sync() if is_sync else run.manager
         if plan.run_manager:
-            kwargs["run_manager"] = own
+            kwargs["run_manager"] = run_manager
         if plan.callbacks:
-            kwargs["callbacks"] = own.get_child()
+            kwargs["callbacks"] = run_manager.get_child()
     if plan.config_param is not None:
-        kwargs[plan.config_param] = own_copy(config)
+        kwargs[plan.config_param] = copy_config(config)
     # The config of runs nested in the body: copies of its own, without the name and the id of this run.
     run_id = config.pop("run_id", None) if run is None else run.id
     config["tags"] = config["tags"].copy()
     config["metadata"] = config["metadata"].copy()
-    config["callbacks"] = (LazySyncManager if sync else LazyAsyncManager).below(manager, run_id)
+    config["callbacks"] = (LazySyncManager if is_sync else LazyAsyncManager).below(manager, run_id)
     config.pop("run_name", None)
     if manager.handlers:
         return _set_config_context(config)[1]
@@ -286,19 +288,19 @@ def _enter_context(
 def arguments_of(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the validated arguments of a call; raise the validation error of the tool's schema."""
     if not plan.unvalidated and not plan.positional:
-        return _validated(plan, call)
+        return _validate(plan, call)
     written = call["args"]
-    added = {name: written[name] for name in plan.unvalidated if name in written}
-    rest = {name: value for name, value in written.items() if name not in added}
-    args, kwargs = _validated(plan, {**call, "args": rest})
-    kwargs = {**kwargs, **added}
+    unvalidated = {name: written[name] for name in plan.unvalidated if name in written}
+    schema_args = {name: value for name, value in written.items() if name not in unvalidated}
+    args, kwargs = _validate(plan, {**call, "args": schema_args})
+    kwargs = {**kwargs, **unvalidated}
     kwargs.pop("v__positional_only", None)  # a field of pydantic's own in the schema of a function
     # One that is missing has a default, and so have those after it.
-    given = [*takewhile(kwargs.__contains__, plan.positional)]
-    return (*args, *map(kwargs.pop, given)), kwargs
+    positional = [*takewhile(kwargs.__contains__, plan.positional)]
+    return (*args, *map(kwargs.pop, positional)), kwargs
 
 
-def _validated(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _validate(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
     call_id = call["id"]
     if plan.model is None or (plan.model.call_id and call_id is None):
         return plan.tool._to_args_and_kwargs(call["args"].copy(), call_id)
@@ -319,7 +321,7 @@ def _validated(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, A
     return (), arguments
 
 
-def own_copy(config: RunnableConfig) -> RunnableConfig:
+def copy_config(config: RunnableConfig) -> RunnableConfig:
     """Return a copy of a config whose tags, metadata and `configurable` may be changed."""
     return cast(
         "RunnableConfig",
@@ -338,7 +340,7 @@ def _restore_tracing(before: dict[str, Any]) -> None:
     _set_tracing_context(before)
 
 
-def _pair(response: object) -> tuple[Any, Any]:
+def _split_response(response: object) -> tuple[Any, Any]:
     if isinstance(response, tuple) and len(response) == 2:
         return response
     raise ValueError(

@@ -39,7 +39,7 @@ from callboard.tools._errors import ErrorHandling, only_invalid_arguments, unkno
 from callboard.tools._large_values import MANY_CALLS, run_in_worker
 from callboard.tools._ledger import Ledger
 from callboard.tools._plan import inject, injected_args
-from callboard.tools._results import Requested, count_calls, parse_input
+from callboard.tools._results import NodeRequest, count_calls, parse_input
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._subclassing import (
     Entries,
@@ -78,7 +78,7 @@ class ManyInputs(Runnable[Any, Any]):
             return []
         configs = get_config_list(config, len(inputs))
         width = configs[0].get("max_concurrency")
-        places = nullcontext() if width is None else CapacityLimiter(width)
+        permits = nullcontext() if width is None else CapacityLimiter(width)
         outputs: list[Any] = [None] * len(inputs)
         errors: list[BaseException] = []
         loop = current_loop()
@@ -86,7 +86,7 @@ class ManyInputs(Runnable[Any, Any]):
         async def run(number: int, scope: Scope) -> None:
             with scope:
                 try:
-                    async with places:
+                    async with permits:
                         outputs[number] = await self.ainvoke(inputs[number], configs[number], **kwargs)
                 # Cancellation is no error of this run: it must reach the nursery.
                 except loop.cancelled_class:
@@ -99,8 +99,8 @@ class ManyInputs(Runnable[Any, Any]):
                     nursery.cancel()
 
         async with loop.nursery() as nursery:
-            for number in range(len(inputs)):
-                nursery.start(partial(run, number), DEFAULT_GRACE)
+            for index in range(len(inputs)):
+                nursery.start(partial(run, index), DEFAULT_GRACE)
         try:
             if errors:
                 raise errors[0]
@@ -314,7 +314,7 @@ class ToolNode(ManyInputs, Openable):
             ValueError: if the input contains nothing to run, or the ledger belongs to other calls.
             BaseException: the unhandled error of a call, bare, after all started tasks have ended.
         """
-        entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
+        entry = Entry(input, config, _drop_none(ledger=ledger, resume=resume, runtime=runtime))
         running = running_method(self)
         if running is not None and running.run_calls is not None:
             return await continue_run(running, entry)
@@ -340,7 +340,7 @@ class ToolNode(ManyInputs, Openable):
         A tool or middleware with a sync and an async function uses the sync one, in a worker thread. Arguments and
         errors are those of `ainvoke`.
         """
-        options = _given(ledger=ledger, resume=resume, runtime=runtime)
+        options = _drop_none(ledger=ledger, resume=resume, runtime=runtime)
         running = running_method(self)
         if running is not None and running.method == "invoke" and running.run_calls is not None:
             return running.run_calls(Entry(input, config, options))
@@ -355,10 +355,10 @@ class ToolNode(ManyInputs, Openable):
 
     async def _run_batch(self, entry: Entry) -> Any:
         """Run a batch of the calls in the input of an entry, and return the combined output."""
-        batch = await self._batch(entry.input, entry.config, **entry.options)
+        batch = await self._prepare_batch(entry.input, entry.config, **entry.options)
         return await batch.run()
 
-    async def _batch(
+    async def _prepare_batch(
         self,
         input: Any,
         config: RunnableConfig | None,
@@ -368,14 +368,14 @@ class ToolNode(ManyInputs, Openable):
     ) -> ToolBatch:
         parse = partial(parse_input, input, self._setup.messages_key)
         has_many_calls = count_calls(input, self._setup.messages_key) > MANY_CALLS
-        requested = await run_in_worker(parse) if has_many_calls else parse()
+        request = await run_in_worker(parse) if has_many_calls else parse()
         config = ensure_config(config)
         if runtime is not None:
             config = with_runtime(config, runtime)
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
-        known = partial(Ledger, held=ledger, answers=resume)
-        batch = ToolBatch(self._setup, requested, config, known)
+        make_ledger = partial(Ledger, held=ledger, answers=resume)
+        batch = ToolBatch(self._setup, request, config, make_ledger)
         await batch.prepare()
         return batch
 
@@ -407,7 +407,7 @@ record_originals(ToolNode)
 LangGraphToolNode.register(ToolNode)
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _drop_none(**options: Any) -> dict[str, Any]:
     """Return the options that are not `None`."""
     # An override in a subclass need not accept options that no caller has set.
     return {name: value for name, value in options.items() if value is not None}
@@ -438,8 +438,8 @@ class NodeAccess:
     @property
     def needs_checkpointer(self) -> list[str]:
         """Names of the middleware whose questions to people would be lost without a checkpointer."""
-        given = self._node._options.middleware
-        return [type(one).__name__ for one in given if getattr(one, "needs_checkpointer", False) is True]
+        middleware = self._node._options.middleware
+        return [type(item).__name__ for item in middleware if getattr(item, "needs_checkpointer", False) is True]
 
     @property
     def grace(self) -> float:
@@ -451,15 +451,15 @@ class NodeAccess:
 
     def text_about_unknown(self, call: ToolCall) -> str | None:
         """Return the text for the model about a call of a tool that does not exist; `None` if there may be one."""
-        known = self._node.tools_by_name
-        return None if call["name"] in known or self._node._setup.chain else unknown_tool(call, known).text
+        tools = self._node.tools_by_name
+        return None if call["name"] in tools or self._node._setup.chain else unknown_tool(call, tools).text
 
     def policy(self, call: ToolCall) -> CallPolicy:
         return self._node._setup.supervision.terms(call).policy
 
     async def batch(
         self,
-        requested: Requested,
+        request: NodeRequest,
         config: RunnableConfig,
         *,
         records: Mapping[str, CallRecord],
@@ -469,7 +469,7 @@ class NodeAccess:
         reports: Reports,
     ) -> ToolBatch:
         """Return a batch of calls, ready to run, that continues with the records and answers of an earlier run."""
-        ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
-        batch = ToolBatch(self._node._setup, requested, config, ledger, keys=keys, reports=reports)
+        make_ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
+        batch = ToolBatch(self._node._setup, request, config, make_ledger, keys=keys, reports=reports)
         await batch.prepare()
         return batch

@@ -83,13 +83,13 @@ def injected_args(tool: BaseTool) -> InjectedArgs:
     # Other callables may be equal and behave differently, and an incomplete schema may be completed later.
     if fn.__class__ is not FunctionType or not getattr(schema, "__pydantic_complete__", False):
         return _read_injected_args(schema, fn)
-    known = _injected.get(schema)
-    if known is None:
-        known = _injected.setdefault(schema, WeakKeyDictionary())
-    found = known.get(fn)
-    if found is None:
-        found = known[fn] = _read_injected_args(schema, fn)
-    return found
+    by_function = _injected.get(schema)
+    if by_function is None:
+        by_function = _injected.setdefault(schema, WeakKeyDictionary())
+    injected = by_function.get(fn)
+    if injected is None:
+        injected = by_function[fn] = _read_injected_args(schema, fn)
+    return injected
 
 
 # By schema and function, and not by tool: a change of a tool's fields is noticed, and nothing is kept alive.
@@ -101,33 +101,37 @@ def _read_injected_args(schema: Any, fn: Any) -> InjectedArgs:
     # langchain-core does not see the annotations of fields with some aliases.
     aliased = {name: field.rebuild_annotation() for name, field in fields.items() if field.validation_alias}
     hints = {**hints_of(fn), **aliased}
-    found = injected_args_of(schema, hints)
+    langgraph_args = injected_args_of(schema, hints)
     # langchain-core fills the fields of its schemas, by their own names, and a parameter `tool_call_id`.
     call_ids = {
         name
         for name in hints.keys() - (fields.keys() - aliased.keys()) - {"tool_call_id"}
         if _is_injected_arg_type(hints[name], injected_type=InjectedToolCallId)
     }
-    forbidden = {*found.all_injected_keys, *found.state, *(name for name in (found.store, found.runtime) if name)}
-    if found.state:
+    forbidden = {
+        *langgraph_args.all_injected_keys,
+        *langgraph_args.state,
+        *(name for name in (langgraph_args.store, langgraph_args.runtime) if name),
+    }
+    if langgraph_args.state:
         hints |= {**get_all_basemodel_annotations(schema), **aliased}
-    aliases = {name: others for name in forbidden & fields.keys() if (others := _aliases_of(fields[name]))}
+    aliases = {name: alias_paths for name in forbidden & fields.keys() if (alias_paths := _aliases_of(fields[name]))}
     if isinstance(schema, type) and issubclass(schema, BaseModelV1):
         aliases = {name: [[schema.__fields__[name].alias]] for name in forbidden & schema.__fields__.keys()}
     config = getattr(schema, "model_config", {})
     reads_names = config.get("populate_by_name") or config.get("validate_by_name")
-    optional = frozenset(found._optional_state_args)
+    optional = frozenset(langgraph_args._optional_state_args)
     return InjectedArgs(
-        found.state,
+        langgraph_args.state,
         optional,
-        frozenset(name for name in found.state.keys() - optional if _allows_none(hints[name])),
-        found.store,
-        found.runtime,
+        frozenset(name for name in langgraph_args.state.keys() - optional if _allows_none(hints[name])),
+        langgraph_args.store,
+        langgraph_args.runtime,
         frozenset(call_ids),
         frozenset(forbidden),
-        paths={} if reads_names else {name: others[0] for name, others in aliases.items()},
+        paths={} if reads_names else {name: alias_paths[0] for name, alias_paths in aliases.items()},
         # The model could write the value within the argument in which a path begins.
-        unwritable=frozenset({*forbidden, *(str(path[0]) for others in aliases.values() for path in others)}),
+        unwritable=frozenset({*forbidden, *(str(path[0]) for alias_paths in aliases.values() for path in alias_paths)}),
     )
 
 
@@ -139,8 +143,8 @@ def _aliases_of(field: FieldInfo) -> list[Sequence[str | int]]:
 
 
 def _allows_none(hint: Any) -> bool:
-    kinds = get_args(hint)
-    return _allows_none(kinds[0]) if get_origin(hint) is Annotated else NoneType in (hint, *kinds)
+    types = get_args(hint)
+    return _allows_none(types[0]) if get_origin(hint) is Annotated else NoneType in (hint, *types)
 
 
 def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any], messages_key: str) -> ToolCall:
@@ -161,17 +165,17 @@ def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any
         values[injected.runtime] = runtime
     if injected.call_ids:
         values |= dict.fromkeys(injected.call_ids, call["id"])
-    for name, (*around, key) in injected.paths.items():
+    for name, (*outer_keys, key) in injected.paths.items():
         if name in values:
-            value, place = values.pop(name), values
-            for outer in around:
-                place = place.setdefault(outer, {})
-            place[key] = value
+            value, target = values.pop(name), values
+            for outer_key in outer_keys:
+                target = target.setdefault(outer_key, {})
+            target[key] = value
     # The model is not trusted: forbidden names are always removed, because an optional one may get no value.
-    return {**call, "args": {**written_args(call, injected), **values}}
+    return {**call, "args": {**model_args(call, injected), **values}}
 
 
-def written_args(call: ToolCall, injected: InjectedArgs) -> dict[str, Any]:
+def model_args(call: ToolCall, injected: InjectedArgs) -> dict[str, Any]:
     """Return the arguments of a call that the model has written and is allowed to write."""
     return {name: value for name, value in call["args"].items() if name not in injected.unwritable}
 
@@ -216,7 +220,7 @@ _RUNS_FUNCTIONS = (StructuredTool, Tool)
 _INVOKES = {BaseTool.ainvoke, *(cls.ainvoke for cls in _RUNS_FUNCTIONS)}
 _CALLS_COROUTINE = {cls._arun for cls in _RUNS_FUNCTIONS}
 _CALLS_FUNC = {cls._run for cls in _RUNS_FUNCTIONS}
-_OWN_WAYS = ("arun", "run", "invoke")
+_RUN_METHODS = ("arun", "run", "invoke")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +278,13 @@ def plan_for(tool: BaseTool) -> Plan:
 
 
 def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
-    if _has_own_ways(type(tool)):
-        own: tuple[Kind, Callable[..., Any]] = (
+    if _has_own_run_methods(type(tool)):
+        kind_and_fn: tuple[Kind, Callable[..., Any]] = (
             ("foreign sync", tool.invoke) if door == "sync" else ("foreign", tool.ainvoke)
         )
-        return Plan(tool, *own, injected, None, frozenset(), frozenset(), (), None, False, False)
+        return Plan(tool, *kind_and_fn, injected, None, frozenset(), frozenset(), (), None, False, False)
     kind, fn = _sync_body(tool) if door == "sync" else _body(tool)
-    behind = fn in (getattr(tool, "coroutine", None), getattr(tool, "func", None))
+    is_wrapped_function = fn in (getattr(tool, "coroutine", None), getattr(tool, "func", None))
     parameters = _signature_parameters(fn)
     return Plan(
         tool=tool,
@@ -290,17 +294,17 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
         model=_args_model(tool),
         direct=tool._injected_args_keys,
         unvalidated=_outside_of_schema(tool, injected),
-        positional=tuple(name for name, one in parameters.items() if one.kind is Parameter.POSITIONAL_ONLY),
+        positional=tuple(name for name, parameter in parameters.items() if parameter.kind is Parameter.POSITIONAL_ONLY),
         config_param=_get_runnable_config_param(fn),
-        run_manager=not behind and "run_manager" in parameters,
-        callbacks=behind and "callbacks" in parameters,
+        run_manager=not is_wrapped_function and "run_manager" in parameters,
+        callbacks=is_wrapped_function and "callbacks" in parameters,
     )
 
 
-def _has_own_ways(cls: type) -> bool:
+def _has_own_run_methods(cls: type) -> bool:
     """Return whether a tool class overrides the methods by which LangChain runs a tool; mocks usually do."""
     ainvoke = getattr(cls, "ainvoke", None)
-    return ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS)
+    return ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _RUN_METHODS)
 
 
 def _body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
@@ -376,14 +380,14 @@ def _is_plain(schema: type[BaseModel]) -> bool:
 
 T = TypeVar("T")
 
-_MOST = 4096
+_MAX_NAMES = 4096
 """Maximum number of cached tool names; the oldest name is removed when a new one is added."""
-_ALIKE = 4
+_MAX_PER_NAME = 4
 """Maximum number of cached tools with the same name. Several nodes may share a middleware, and a node may be made per
 request."""
 
 
-class _Known(Generic[T]):
+class _CachedFacts(Generic[T]):
     """Cached data about a tool, and the functions and the schema of the tool from which this data was computed."""
 
     __slots__ = ("ainvoke", "arun", "coroutine", "facts", "func", "invoke", "run", "schema", "tool")
@@ -406,14 +410,14 @@ class ToolFacts(Generic[T]):
         find_out: function of a tool that returns its facts.
     """
 
-    __slots__ = ("_find_out", "_known")
+    __slots__ = ("_cache", "_find_out")
 
     def __init__(self, find_out: Callable[[BaseTool], T]) -> None:
         self._find_out = find_out
-        self._known: dict[str, tuple[_Known[T], ...]] = {}
+        self._cache: dict[str, tuple[_CachedFacts[T], ...]] = {}
 
     def __len__(self) -> int:
-        return sum(one.tool() is not None for known in list(self._known.values()) for one in known)
+        return sum(cached.tool() is not None for cached_facts in list(self._cache.values()) for cached in cached_facts)
 
     def of(self, tool: BaseTool) -> T:
         """Return the facts about a tool from the cache; compute them first if they are missing or the tool has changed.
@@ -421,25 +425,27 @@ class ToolFacts(Generic[T]):
         Errors are not cached.
         """
         # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
-        known = self._known.get(tool.name, ())
+        cached_facts = self._cache.get(tool.name, ())
         cls: Any = tool.__class__
-        for one in known:
+        for cached in cached_facts:
             # By identity: callable objects may be equal and behave differently. A user's test may replace a tool's
             # fields, or its class's methods, by mocks.
             if (
-                one.tool() is tool
-                and getattr(tool, "coroutine", None) is one.coroutine
-                and getattr(tool, "func", None) is one.func
-                and getattr(tool, "args_schema", None) is one.schema
-                and cls._run is one.run
-                and cls._arun is one.arun
-                and cls.invoke is one.invoke
-                and cls.ainvoke is one.ainvoke
+                cached.tool() is tool
+                and getattr(tool, "coroutine", None) is cached.coroutine
+                and getattr(tool, "func", None) is cached.func
+                and getattr(tool, "args_schema", None) is cached.schema
+                and cls._run is cached.run
+                and cls._arun is cached.arun
+                and cls.invoke is cached.invoke
+                and cls.ainvoke is cached.ainvoke
             ):
-                return one.facts
-        found = _Known(tool, self._find_out)
-        if not known and len(self._known) >= _MOST:
-            self._known.pop(next(iter(list(self._known))), None)
-        others = tuple(one for one in known if (held := one.tool()) is not None and held is not tool)
-        self._known[tool.name] = (found, *others[: _ALIKE - 1])
-        return found.facts
+                return cached.facts
+        new_facts = _CachedFacts(tool, self._find_out)
+        if not cached_facts and len(self._cache) >= _MAX_NAMES:
+            self._cache.pop(next(iter(list(self._cache))), None)
+        other_facts = tuple(
+            cached for cached in cached_facts if (cached_tool := cached.tool()) is not None and cached_tool is not tool
+        )
+        self._cache[tool.name] = (new_facts, *other_facts[: _MAX_PER_NAME - 1])
+        return new_facts.facts

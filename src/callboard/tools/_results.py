@@ -19,7 +19,7 @@ from callboard.tools._unanswered import answers_to, asked_at, each_without_answe
 InputKind = Literal["list", "dict", "tool_calls"]
 
 
-class Requested(NamedTuple):
+class NodeRequest(NamedTuple):
     """Tool calls that an input of a node asks to run.
 
     A named tuple, because one is made for each batch, and a frozen dataclass takes several times as long to create.
@@ -35,83 +35,83 @@ class Requested(NamedTuple):
     """State that the input contains; `None` if the state must be read from the graph."""
 
 
-def parse_input(value: Any, messages_key: str) -> Requested:
+def parse_input(input: Any, messages_key: str) -> NodeRequest:
     """Return the tool calls of a node's input; raise ValueError for an input that is not valid."""
-    if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
-        state, call = value["state"], _checked(value["tool_call"])
+    if isinstance(input, dict) and input.get("__type") == "tool_call_with_context":
+        state, call = input["state"], _normalize_call(input["tool_call"])
         open_calls = each_without_answer([call], messages_in(state, messages_key))
-        return Requested(open_calls, [call], "tool_calls", state)
-    is_list = isinstance(value, list)
-    messages: Sequence[Any] = value if is_list else messages_in(value, messages_key)
+        return NodeRequest(open_calls, [call], "tool_calls", state)
+    is_list = isinstance(input, list)
+    messages: Sequence[Any] = input if is_list else messages_in(input, messages_key)
     if is_list and messages:
         if _are_calls(messages):
-            return Requested(messages, messages, "tool_calls", None)
+            return NodeRequest(messages, messages, "tool_calls", None)
         if _is_call(messages[-1]):
-            calls = [*map(_checked, messages)]
-            return Requested(calls, calls, "tool_calls", None)
+            calls = [*map(_normalize_call, messages)]
+            return NodeRequest(calls, calls, "tool_calls", None)
     if not messages or isinstance(messages[-1], dict):
-        if (mistaken := _mistaken(value, messages_key)) is not None:
-            raise ValueError(mistaken)
+        if (mistake := _mistake_in(input, messages_key)) is not None:
+            raise ValueError(mistake)
         if not messages:
             raise ValueError("No message found in input")
-    if (place := last_reply(messages)) is None:
+    if (index := last_reply(messages)) is None:
         raise ValueError("No AIMessage found in input")
-    reply = messages[place].tool_calls
+    reply = messages[index].tool_calls
     if not _are_calls(reply):
-        reply = [*map(_checked, reply)]
-    answers = messages[place + 1 :]
+        reply = [*map(_normalize_call, reply)]
+    answers = messages[index + 1 :]
     calls = without_answer(reply, answers) if answers else reply
-    return Requested(calls, reply, "list" if is_list else "dict", value)
+    return NodeRequest(calls, reply, "list" if is_list else "dict", input)
 
 
-def count_calls(value: Any, messages_key: str) -> int:
+def count_calls(input: Any, messages_key: str) -> int:
     """Return the number of calls, answered or not, that `parse_input` has to read in an input of a node."""
-    messages: Sequence[Any] = value if isinstance(value, list) else messages_in(value, messages_key)
+    messages: Sequence[Any] = input if isinstance(input, list) else messages_in(input, messages_key)
     if not messages or isinstance(messages[-1], dict):
         return len(messages)
-    place = last_reply(messages)
-    return 0 if place is None else len(messages[place].tool_calls)
+    index = last_reply(messages)
+    return 0 if index is None else len(messages[index].tool_calls)
 
 
 def _is_call(item: object) -> bool:
     return isinstance(item, dict) and (item.get("type") == "tool_call" or {"name", "args"} <= item.keys())
 
 
-def _mistaken(value: Any, messages_key: str) -> str | None:
+def _mistake_in(input: Any, messages_key: str) -> str | None:
     """Return an error text for an input in a known wrong form; `None` for any other input."""
-    last: object = value[-1] if isinstance(value, list) and value else None
-    if isinstance(value, str):
+    last: object = input[-1] if isinstance(input, list) and input else None
+    if isinstance(input, str):
         example = f"{{{messages_key!r}: [AIMessage(...)]}} or [{{'name': ..., 'args': ..., 'id': ...}}]"
-        return f"No message found in input: a node takes messages or tool calls, as in {example}; got {value!r}"
-    if isinstance(value, AIMessage):
-        return f"No message found in input: a message goes in a list, [message]; got {value!r}"
-    if _is_call(value):
-        return f"No message found in input: a tool call goes in a list, [call]; got {value!r}"
-    if _is_of_openai(value) or _is_of_openai(last):
+        return f"No message found in input: a node takes messages or tool calls, as in {example}; got {input!r}"
+    if isinstance(input, AIMessage):
+        return f"No message found in input: a message goes in a list, [message]; got {input!r}"
+    if _is_call(input):
+        return f"No message found in input: a tool call goes in a list, [call]; got {input!r}"
+    if _is_openai_call(input) or _is_openai_call(last):
         return (
             "No message found in input: a tool call is a dict with name, args and id, {'name': ..., 'args': {...}, "
-            f"'id': ...}}; OpenAI's form, with its function and a JSON text, is not one: {value!r}"
+            f"'id': ...}}; OpenAI's form, with its function and a JSON text, is not one: {input!r}"
         )
     return None
 
 
-def _is_of_openai(item: object) -> bool:
+def _is_openai_call(item: object) -> bool:
     return isinstance(item, dict) and isinstance(item.get("function"), dict)
 
 
 def messages_in(state: Any, key: str) -> Sequence[Any]:
     """Return the messages of a state, which is a dict or an object; an empty sequence if it has none."""
-    found: Any = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
-    return found or ()
+    messages: Any = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
+    return messages or ()
 
 
-def left_of(
-    requested: Requested, state: Any, messages_key: str, *, is_counted: bool
+def open_calls_and_reply(
+    request: NodeRequest, state: Any, messages_key: str, *, is_counted: bool
 ) -> tuple[Sequence[ToolCall], Sequence[ToolCall]]:
     """Return the requested calls that have no answer yet, and all calls of the model's reply that contains them."""
-    calls, reply = requested.calls, requested.reply
-    if requested.kind == "tool_calls":
-        if requested.state is None:
+    calls, reply = request.calls, request.reply
+    if request.kind == "tool_calls":
+        if request.state is None:
             calls = each_without_answer(calls, messages_in(state, messages_key))
         # Only a limit on the calls of a reply needs the reply, which must be looked up in the state.
         if is_counted:
@@ -123,11 +123,11 @@ def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Se
     """If `calls` is a single call from a model's reply, return all calls of this reply; otherwise return `calls`."""
     # LangGraph's `Send` delivers one call of a reply to the node.
     messages = messages_in(state, messages_key)
-    if len(calls) != 1 or (place := asked_at(calls[0], messages)) is None:
+    if len(calls) != 1 or (index := asked_at(calls[0], messages)) is None:
         return calls
-    reply = list(messages[place].tool_calls)
+    reply = list(messages[index].tool_calls)
     # The same object as in `calls`: `admission` finds surplus calls by identity.
-    reply[[id_of(one) for one in reply].index(id_of(calls[0]))] = calls[0]
+    reply[[id_of(call) for call in reply].index(id_of(calls[0]))] = calls[0]
     return reply
 
 
@@ -135,9 +135,9 @@ _IDS = (NoneType, int, float, UUID)
 """Types besides `str` that a `ToolMessage` accepts as a call id."""
 
 
-def _are_calls(given: Sequence[Any]) -> bool:
-    """Return whether all items are tool calls in normalized form. This test is much faster than `_checked`."""
-    for call in given:
+def _are_calls(items: Sequence[Any]) -> bool:
+    """Return whether all items are tool calls in normalized form. This test is much faster than `_normalize_call`."""
+    for call in items:
         if type(call) is not dict or type(call.get("args")) is not dict:
             return False
         if type(call.get("id")) is not str or type(call.get("name")) is not str:
@@ -145,7 +145,7 @@ def _are_calls(given: Sequence[Any]) -> bool:
     return True
 
 
-def _checked(call: Any) -> ToolCall:
+def _normalize_call(call: Any) -> ToolCall:
     """Return a tool call in normalized form; raise ValueError if it cannot be run and answered."""
     if not isinstance(call, Mapping):
         raise ValueError(f"A tool call is a dict with name, args and id, got {call!r}")
@@ -237,9 +237,11 @@ def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
         return cast("Item", change(output))
     update: Any = output.update
     if isinstance(update, dict):
-        return replace(output, update={key: _changed(value, change) for key, value in update.items()})
+        return replace(output, update={key: _change_entries(value, change) for key, value in update.items()})
     if isinstance(update, (list, tuple)):
-        entries = [(one[0], _changed(one[1], change)) if _is_pair(one) else change(one) for one in update]
+        entries = [
+            (entry[0], _change_entries(entry[1], change)) if _is_pair(entry) else change(entry) for entry in update
+        ]
         return replace(output, update=entries)
     return output
 
@@ -253,13 +255,13 @@ def _values(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
-def _changed(value: object, change: Callable[[Any], Any]) -> Any:
+def _change_entries(value: object, change: Callable[[Any], Any]) -> Any:
     if not isinstance(value, list):
         return change(value)
-    before = cast("list[object]", value)
-    after = [change(one) for one in before]
+    entries = cast("list[object]", value)
+    changed_entries = [change(entry) for entry in entries]
     # A subclass of list keeps its class if no entry in it has changed.
-    return value if all(new is old for new, old in zip(after, before, strict=True)) else after
+    return value if all(new is old for new, old in zip(changed_entries, entries, strict=True)) else changed_entries
 
 
 # Output of a batch
@@ -274,7 +276,7 @@ class ResultRules(NamedTuple):
     kind: InputKind
     messages_key: str
 
-    def checked(self, response: object, call: ToolCall) -> Output:
+    def check(self, response: object, call: ToolCall) -> Output:
         """Return a tool's response if it is a valid output of its call; raise TypeError or ValueError otherwise."""
         if isinstance(response, ToolMessage):
             if response.tool_call_id != call["id"]:
@@ -284,28 +286,28 @@ class ResultRules(NamedTuple):
                 )
             return response if type(response.content) is str else _plain_content(response)
         if isinstance(response, Command):
-            return self._command(response, call, needs_message=True)
+            return self._check_command(response, call, needs_message=True)
         if isinstance(response, list):
-            return self._list(response, call)
+            return self._check_list(response, call)
         raise TypeError(f"Tool {call['name']} returned unexpected type: {type(response)}")
 
-    def _list(self, response: list[Any], call: ToolCall) -> Output:
+    def _check_list(self, response: list[Any], call: ToolCall) -> Output:
         if not all(isinstance(item, (Command, ToolMessage)) for item in response):
             raise TypeError(
                 f"Tool {call['name']} returned a list with invalid element types: expected all Command or ToolMessage"
             )
-        answers = sum(self._answers(item, call) for item in response)
+        answers = sum(self._count_answers(item, call) for item in response)
         if answers != 1:
             raise ValueError(
                 f"Tool {call['name']} returned a list with {answers} messages bound to tool_call_id "
                 f"{call['id']!r}; expected exactly one terminating ToolMessage."
             )
         return [
-            self._command(item, call, needs_message=False) if isinstance(item, Command) else _plain_content(item)
+            self._check_command(item, call, needs_message=False) if isinstance(item, Command) else _plain_content(item)
             for item in response
         ]
 
-    def _answers(self, item: Item, call: ToolCall) -> int:
+    def _count_answers(self, item: Item, call: ToolCall) -> int:
         if isinstance(item, ToolMessage):
             return len(answers_to(call, [item]))
         return len(answers_to(call, self._messages_of(item)))
@@ -315,7 +317,7 @@ class ResultRules(NamedTuple):
         messages = update.get(self.messages_key, []) if isinstance(update, dict) else update or []
         return convert_to_messages(messages if isinstance(messages, (list, tuple)) else [messages])
 
-    def _command(self, command: Command[Any], call: ToolCall, *, needs_message: bool) -> Command[Any]:
+    def _check_command(self, command: Command[Any], call: ToolCall, *, needs_message: bool) -> Command[Any]:
         if isinstance(command.update, dict):
             self._refuse_if(self.kind == "list", command, call, _DICT_UPDATE)
             # A copy, because `message.name` is set below: the tool may keep the object and return it again.
@@ -328,19 +330,19 @@ class ResultRules(NamedTuple):
         messages = self._messages_of(command)
         if messages == [RemoveMessage(id=REMOVE_ALL_MESSAGES)]:
             return command
-        own = answers_to(call, messages)
-        for message in own:
+        answers = answers_to(call, messages)
+        for message in answers:
             message.name = call["name"]
         # A command for another graph leaves this graph, so its history need not contain the answer.
-        if needs_message and command.graph is None and not own:
-            raise ValueError(self._no_message(messages, call))
+        if needs_message and command.graph is None and not answers:
+            raise ValueError(self._missing_message_text(messages, call))
         return command
 
     def _refuse_if(self, wrong: bool, command: Command[Any], call: ToolCall, rule: str) -> None:
         if wrong:
             raise ValueError(f"{rule.format(key=self.messages_key)}, got: {command.update} for tool '{call['name']}'")
 
-    def _no_message(self, messages: Sequence[Any], call: ToolCall) -> str:
+    def _missing_message_text(self, messages: Sequence[Any], call: ToolCall) -> str:
         example = (
             '`Command(update={"messages": [ToolMessage("Success", tool_call_id=tool_call_id), ...]}, ...)`'
             if self.kind == "dict"
@@ -352,7 +354,7 @@ class ResultRules(NamedTuple):
             f"ToolMessage. You can fix it by modifying the tool to return {example}."
         )
 
-    def combined(self, outputs: Sequence[Output]) -> Any:
+    def combine(self, outputs: Sequence[Output]) -> Any:
         """Return the outputs of all calls of a batch, in call order, in the form that fits the node's input."""
         flat: list[Item] = []
         has_commands = False
@@ -362,16 +364,16 @@ class ResultRules(NamedTuple):
                 has_commands |= isinstance(item, Command)
         if not has_commands:
             return flat if self.kind == "list" else {self.messages_key: flat}
-        combined: list[Any] = []
+        results: list[Any] = []
         sends: list[Send] = []
         for item in flat:
             if isinstance(item, Command) and _sends_to_parent(item):
                 sends.extend(cast("list[Send]", item.goto))
             else:
-                combined.append(item if isinstance(item, Command) else self._messages([item]))
+                results.append(item if isinstance(item, Command) else self._messages([item]))
         if sends:
-            combined.append(Command(graph=Command.PARENT, goto=sends))
-        return combined
+            results.append(Command(graph=Command.PARENT, goto=sends))
+        return results
 
     def _messages(self, messages: list[Any]) -> Any:
         return messages if self.kind == "list" else {self.messages_key: messages}
@@ -399,6 +401,6 @@ def _sends_to_parent(command: Command[Any]) -> bool:
 
 def with_facts(message: ToolMessage, **facts: object) -> dict[str, Any]:
     """Return a message's additional data with facts about its call added: `{"callboard": {...}}`."""
-    about = message.additional_kwargs.get("callboard")
-    known = about if isinstance(about, Mapping) else {}
-    return {**message.additional_kwargs, "callboard": {**known, **facts}}
+    value = message.additional_kwargs.get("callboard")
+    earlier_facts = value if isinstance(value, Mapping) else {}
+    return {**message.additional_kwargs, "callboard": {**earlier_facts, **facts}}

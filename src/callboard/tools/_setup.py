@@ -43,15 +43,15 @@ class Setup:
     chain: Chain | None
     offers: Callable[[BaseTool], bool] | None
     """Function that returns whether the model may be offered a tool now; `None` if no middleware decides it."""
-    shown: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
+    redact_call: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
     """Function that returns the copy of a call that observers see, redacted by the middleware."""
-    at_tool: Judge
+    judge_tool_error: Judge
     """Function that returns the text for the model about an error of a tool, inside of all middleware; `None` to raise
     the error."""
-    at_end: Judge
+    judge_final_error: Judge
     """Function that returns the text for the model about an error that leaves all middleware; `None` to raise the
     error."""
-    at_override: Judge
+    judge_override_error: Judge
     """Function that returns the text for the model about an error that leaves a subclass's override around a call;
     `None` to raise the error."""
     on_error: OnError
@@ -101,64 +101,68 @@ class Options:
     on_unknown: OnUnknown | None
 
 
-def setup_of(given: Options) -> Setup:
+def setup_of(options: Options) -> Setup:
     """Return the setup of a new node, with its own limits and threads."""
-    _check_options(given)
-    name, middleware = given.name, given.middleware
+    _check_options(options)
+    name, middleware = options.name, options.middleware
     supervision = Supervision(
-        given.owner,
+        options.owner,
         f"node {name!r}",
-        timeout=given.timeout,
-        limit=given.limit,
-        policies=given.policies,
-        grace=given.grace,
-        on_unknown=given.on_unknown,
+        timeout=options.timeout,
+        limit=options.limit,
+        policies=options.policies,
+        grace=options.grace,
+        on_unknown=options.on_unknown,
     )
-    tools, actors = with_handlers(given.tools, f"the node {name!r}")
-    by_name = _by_name(tools, tools_of(middleware))
-    supervision.adopt(by_name.values())
+    tools, actors = with_handlers(options.tools, f"the node {name!r}")
+    tools_by_name = _collect_tools(tools, tools_of(middleware))
+    supervision.adopt(tools_by_name.values())
     actors.is_needed = actors.is_needed or bool(supervision.engines)
-    _check_supervised(by_name, supervision)
-    policies = supervision.policies_of(by_name)
+    _check_supervised(tools_by_name, supervision)
+    policies = supervision.policies_of(tools_by_name)
     if actors.specs:
         check_graces(actors, {name: policy.grace for name, policy in policies.items()})
-    errors = ErrorPolicy(given.handle_tool_errors)
-    wrapper = wrapper_middleware(given.wrap_tool_call, given.awrap_tool_call)
+    errors = ErrorPolicy(options.handle_tool_errors)
+    wrapper = wrapper_middleware(options.wrap_tool_call, options.awrap_tool_call)
     chain = chain_of(middleware, wrapper)
-    if given.owner == "ToolNode":
-        warn_of_model_cache(given.owner, middleware)
-    wrappers = [one for one in (given.wrap_tool_call, given.awrap_tool_call) if one is not None]
-    check_tools([*middleware, *wrappers], by_name)
+    if options.owner == "ToolNode":
+        warn_of_model_cache(options.owner, middleware)
+    wrappers = [wrap_call for wrap_call in (options.wrap_tool_call, options.awrap_tool_call) if wrap_call is not None]
+    check_tools([*middleware, *wrappers], tools_by_name)
     check_policies(middleware, policies)
     return Setup(
         name=name,
-        tools=by_name,
+        tools=tools_by_name,
         plans=ToolFacts(lambda tool: by_reference(plan_for(tool))),
         supervision=supervision,
-        messages_key=given.messages_key,
-        rules={kind: ResultRules(kind, given.messages_key) for kind in get_args(InputKind)},
+        messages_key=options.messages_key,
+        rules={kind: ResultRules(kind, options.messages_key) for kind in get_args(InputKind)},
         chain=chain,
         offers=offers_of(middleware),
-        shown=shown_by(middleware),
+        redact_call=shown_by(middleware),
         # With middleware, only invalid arguments become messages at the tool: middleware must see all other errors.
-        at_tool=errors.invalid_arguments if middleware else errors.content,
-        at_end=errors.after_middleware if middleware else errors.after_wrapper if wrapper else errors.without_result,
-        at_override=errors.without_result,
-        on_error=given.on_error,
+        judge_tool_error=errors.invalid_arguments if middleware else errors.content,
+        judge_final_error=errors.after_middleware
+        if middleware
+        else errors.after_wrapper
+        if wrapper
+        else errors.without_result,
+        judge_override_error=errors.without_result,
+        on_error=options.on_error,
         in_flight=InFlight(f"the node {name!r}"),
-        max_calls=given.max_calls,
+        max_calls=options.max_calls,
         actors=actors,
     )
 
 
-def _check_options(given: Options) -> None:
+def _check_options(options: Options) -> None:
     """Raise ValueError or TypeError for invalid options, before anything is built."""
-    if given.on_error not in _ON_ERROR:
-        raise ValueError(f"{given.owner}(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
-    if given.max_calls is not None:
-        check_count(f"{given.owner}(max_calls=...)", given.max_calls, least=1)
-    if not isinstance(given.tools, (list, tuple)):
-        _check_tools_iterable(given.tools)
+    if options.on_error not in _ON_ERROR:
+        raise ValueError(f"{options.owner}(on_error=...) is 'cancel' or 'finish', got {options.on_error!r}")
+    if options.max_calls is not None:
+        check_count(f"{options.owner}(max_calls=...)", options.max_calls, least=1)
+    if not isinstance(options.tools, (list, tuple)):
+        _check_tools_iterable(options.tools)
 
 
 def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -> None:
@@ -172,11 +176,11 @@ def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -
         check_on_engine(plan_for(tools[name]), engine)
 
 
-def _by_name(
-    tools: Iterable[BaseTool | Callable[..., Any]], of_middleware: Iterable[BaseTool | Callable[..., Any]]
+def _collect_tools(
+    tools: Iterable[BaseTool | Callable[..., Any]], middleware_tools: Iterable[BaseTool | Callable[..., Any]]
 ) -> dict[str, BaseTool]:
     by_name: dict[str, BaseTool] = {}
-    for item in (*tools, *of_middleware):
+    for item in (*tools, *middleware_tools):
         if not isinstance(item, BaseTool):
             _check_function(item)
         tool = item if isinstance(item, BaseTool) else _tool_of(item)
@@ -206,15 +210,15 @@ def _tool_of(function: Callable[..., Any]) -> BaseTool:
         raise
 
 
-def _check_tools_iterable(given: object) -> None:
+def _check_tools_iterable(tools: object) -> None:
     """Raise TypeError for a value of the argument `tools` that is no list of tools."""
-    if isinstance(given, (Actor, ChildSpec)):
-        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given!r}])")
-    if isinstance(given, BaseTool) or inspect.isroutine(given):
-        name = given.name if isinstance(given, BaseTool) else given.__name__
+    if isinstance(tools, (Actor, ChildSpec)):
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{tools!r}])")
+    if isinstance(tools, BaseTool) or inspect.isroutine(tools):
+        name = tools.name if isinstance(tools, BaseTool) else tools.__name__
         raise TypeError(f"ToolNode takes a list of tools: ToolNode([{name}]), not ToolNode({name})")
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        raise TypeError(f"ToolNode takes a list of tools, such as ToolNode([search]); got {given!r}")
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
+        raise TypeError(f"ToolNode takes a list of tools, such as ToolNode([search]); got {tools!r}")
 
 
 def _check_function(item: object) -> None:

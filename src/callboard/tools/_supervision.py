@@ -80,13 +80,13 @@ class Supervision:
         self.default = CallPolicy(timeout=timeout, grace=grace, on_unknown=on_unknown)
         self._owner = owner
         self._limit = limit
-        self._adopting = threading.Lock()
+        self._adoption_lock = threading.Lock()
         self.policies: dict[str, CallPolicy] = {}
         self.engines: dict[str, Engine] = {}
         """Engines for the bodies of some tools, by tool name."""
         self.shared = [] if limit is None else [limiter_of(limit, queue, f"the queue of {queue}")]
         self.limiters: dict[str, list[Limiter | SharedLimiter]] = {}
-        self.takes_context = any(one.takes_context for one in self.shared)
+        self.takes_context = any(limiter.takes_context for limiter in self.shared)
         """`True` if a limit's key or tenant function takes a `CallContext`."""
         self.grace = grace
         """Seconds of clean-up after a cancel for a whole run: the longest grace of all policies."""
@@ -98,8 +98,8 @@ class Supervision:
 
     def _add(self, name: str, policy: CallPolicy, label: str) -> None:
         """Set the policy of a tool; options that are missing in it are taken from the default policy."""
-        for of in ("timeout", "idle_timeout", "budget"):
-            warn_about_milliseconds(f"{label}: CallPolicy({of}=...)", getattr(policy, of))
+        for option in ("timeout", "idle_timeout", "budget"):
+            warn_about_milliseconds(f"{label}: CallPolicy({option}=...)", getattr(policy, option))
         warn_about_unreachable_timeout(f"{label}: CallPolicy", policy.timeout, policy.budget)
         default = self.default
         self.policies[name] = policy = replace(
@@ -111,9 +111,11 @@ class Supervision:
         if policy.runs_in is not None:
             self.engines[name] = policy.runs_in
         # The tool's own limit first, the node's last: a call that waits for its tool holds no permit of the node.
-        own = [limiter_of(policy.limit, f"tool:{name}", f"the queue of tool {name!r}")] if policy.limit else []
-        self.limiters[name] = limiters = [*own, *self.shared]
-        self.takes_context = self.takes_context or any(one.takes_context for one in limiters)
+        tool_limiters = (
+            [limiter_of(policy.limit, f"tool:{name}", f"the queue of tool {name!r}")] if policy.limit else []
+        )
+        self.limiters[name] = limiters = [*tool_limiters, *self.shared]
+        self.takes_context = self.takes_context or any(limiter.takes_context for limiter in limiters)
         self.grace = max(self.grace, policy.grace or 0.0)
         self.threads = self.threads.at_least(None if policy.limit is None else policy.limit.concurrency)
 
@@ -121,7 +123,7 @@ class Supervision:
         """Add the policies that decorators have set on tools; a policy that was given by tool name has priority."""
         # `Supervise` learns the tools in its first calls, which may run in several threads: two limiters for one tool
         # would let twice as many calls run.
-        with self._adopting:
+        with self._adoption_lock:
             for tool in tools:
                 if tool.name not in self.policies and (policy := policy_of(tool)) is not None:
                     self._add(tool.name, policy, f"tool {tool.name!r}")
@@ -129,24 +131,28 @@ class Supervision:
     def terms(
         self,
         call: ToolCallLike,
-        wider: Sequence[AnyLimiter] = (),
+        run_limiters: Sequence[AnyLimiter] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> CallOptions:
         """Return the policy and the limits of a call; `wider` are more limits, such as one for the whole run."""
         name = call["name"]
-        known = self.limiters.get(name, self.shared)
-        limiters: Sequence[AnyLimiter] = [one.seeing(context) for one in known] if self.takes_context else known
-        return CallOptions(call, self.policies.get(name, self.default), [*limiters, *wider] if wider else limiters)
+        tool_limiters = self.limiters.get(name, self.shared)
+        limiters: Sequence[AnyLimiter] = (
+            [limiter.seeing(context) for limiter in tool_limiters] if self.takes_context else tool_limiters
+        )
+        return CallOptions(
+            call, self.policies.get(name, self.default), [*limiters, *run_limiters] if run_limiters else limiters
+        )
 
     def policy(self, name: str) -> CallPolicy:
         return self.policies.get(name, self.default)
 
-    def rooms(self, name: str) -> dict[str, float]:
+    def initial_permits(self, name: str) -> dict[str, float]:
         """Return how many calls of a tool can start immediately under each of its limits, by the name of the limit."""
-        rooms = {} if self._limit is None else {"node": _permits_of(self._limit)}
-        if (own := self.policy(name).limit) is not None:
-            rooms[f"tool:{name}"] = _permits_of(own)
-        return rooms
+        permits = {} if self._limit is None else {"node": _permits_of(self._limit)}
+        if (limit := self.policy(name).limit) is not None:
+            permits[f"tool:{name}"] = _permits_of(limit)
+        return permits
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise ValueError if a policy was given for a name that none of the node's tools has."""
@@ -173,61 +179,63 @@ class Supervision:
 
 
 async def run_judged(
-    supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
+    supervised_call: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
 ) -> R | ToolMessage:
     """Run a call within its time budget, and return its output, or the message for its error."""
     try:
-        if supervised.policy.budget is None:
+        if supervised_call.policy.budget is None:
             running = inner()
             del inner  # this frame waits as long as the call: it should not keep the closure in memory
             return await running
-        return await supervised.within_budget(inner)
+        return await supervised_call.within_budget(inner)
     except BaseException as exc:
-        if (message := await message_for(supervised, exc, judge, rework)) is None:
+        if (message := await message_for(supervised_call, exc, judge, rework)) is None:
             raise
         return message
 
 
 async def message_for(
-    supervised: SupervisedCall[Any], exc: BaseException, judge: Judge, rework: Rework
+    supervised_call: SupervisedCall[Any], exc: BaseException, judge: Judge, rework: Rework
 ) -> ToolMessage | None:
     """Return the message for the error that a call has ended with; `None` if the caller must raise the error."""
     # Never raised here: this frame, which refers to the error, would be in its traceback, a reference cycle.
-    if (error := supervised.as_error(exc)) is None:
+    if (error := supervised_call.as_error(exc)) is None:
         return None
-    if (message := _message_of(supervised, error, judge)) is not None:
-        return await _reworked(supervised, message, judge, rework)
+    if (message := _message_of(supervised_call, error, judge)) is not None:
+        return await _rework_message(supervised_call, message, judge, rework)
     if error is not exc:
         raise error from exc
     return None
 
 
-def _message_of(supervised: SupervisedCall[Any], error: Exception, judge: Judge) -> ToolMessage | None:
+def _message_of(supervised_call: SupervisedCall[Any], error: Exception, judge: Judge) -> ToolMessage | None:
     if (content := judge(error)) is None:
         return None
-    supervised.handled_error = error
-    return error_message(content, cast("ToolCall", supervised.call), error)
+    supervised_call.handled_error = error
+    return error_message(content, cast("ToolCall", supervised_call.call), error)
 
 
-async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework) -> ToolMessage:
+async def _rework_message(
+    supervised_call: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework
+) -> ToolMessage:
     """Return the error message of a call after the middleware has changed it."""
 
-    def failed(error: Exception) -> ToolMessage:
-        if (told := _message_of(supervised, error, judge)) is None:
+    def on_failure(error: Exception) -> ToolMessage:
+        if (replacement := _message_of(supervised_call, error, judge)) is None:
             raise error
-        return told
+        return replacement
 
     # The error may be the spent budget itself: without the grace, redaction of its message would never run.
-    grace = supervised.time_limits.grace
-    reworked = partial(supervised.within_timeout, partial(rework, message, failed), at_least=grace)
+    grace = supervised_call.time_limits.grace
+    rework_in_time = partial(supervised_call.within_timeout, partial(rework, message, on_failure), at_least=grace)
     try:
-        return await supervised.within_budget(reworked, at_least=grace)
+        return await supervised_call.within_budget(rework_in_time, at_least=grace)
     except (CallTimeoutError, DeadlineExceededError) as error:
-        return failed(error)
+        return on_failure(error)
 
 
-async def untouched(message: ToolMessage, _: object) -> ToolMessage:
-    """Return the error message unchanged; takes the place of `_reworked` where no middleware may change it."""
+async def keep_message(message: ToolMessage, _: object) -> ToolMessage:
+    """Return the error message unchanged; takes the place of `_rework_message` where no middleware may change it."""
     return message
 
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from callboard._calls._batch import PORTION as STARTED_TOGETHER
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import BatchContext, batch_context
+from callboard._calls._batch_context import BatchContext, create_batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall
 from callboard._calls._draining import Operation
 from callboard._calls._limits import Limiter, NoKeyError
@@ -39,13 +39,13 @@ from callboard.tools._call_record import CallRecord, keys_of
 from callboard.tools._callbacks import NO_HANDLERS, manager_of_tool
 from callboard.tools._chain import Chain, Link
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
-from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
+from callboard.tools._invoke import copy_config, invoke, raise_without_key, supplied_names
 from callboard.tools._large_values import MANY_CALLS, has_many, run_in_worker
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import Plan, inject
-from callboard.tools._results import Output, Requested, left_of, messages_in
+from callboard.tools._results import NodeRequest, Output, messages_in, open_calls_and_reply
 from callboard.tools._setup import Setup
-from callboard.tools._supervision import OnFailure, limiter_of_run, message_for, run_judged, untouched
+from callboard.tools._supervision import OnFailure, keep_message, limiter_of_run, message_for, run_judged
 
 _log = logging.getLogger("callboard")
 
@@ -56,26 +56,26 @@ _MANY_MESSAGES = 10_000
 class ProgressChunks:
     """Function that writes progress and heartbeats of calls to a graph's stream. Only the first error is logged."""
 
-    __slots__ = ("_failed", "_runtime")
+    __slots__ = ("_has_failed", "_runtime")
 
     def __init__(self, runtime: Runtime[Any]) -> None:
         self._runtime = runtime
-        self._failed = False
+        self._has_failed = False
 
     def __call__(self, call: ToolCallLike, progress: Progress) -> None:
         """Write one progress report of a call to the graph's stream."""
-        about = {"type": "progress", "tool": call["name"], "tool_call_id": call.get("id")}
+        event = {"type": "progress", "tool": call["name"], "tool_call_id": call.get("id")}
         try:
-            self._runtime.stream_writer({**about, **progress._asdict()})
+            self._runtime.stream_writer({**event, **progress._asdict()})
             self._runtime.heartbeat()
         except Exception:
             # Progress is only advice: a broken stream must not fail a call with an effect of its own.
-            if not self._failed:
-                self._failed = True
+            if not self._has_failed:
+                self._has_failed = True
                 _log.exception("the stream of a graph could not be told of the progress of a call")
 
 
-def chunks_for(runtime: Runtime[Any]) -> OnProgress | None:
+def progress_writer(runtime: Runtime[Any]) -> OnProgress | None:
     """Return the function that writes progress to the graph's stream; `None` outside of a graph."""
     return None if runtime is NO_RUNTIME else ProgressChunks(runtime)
 
@@ -88,7 +88,7 @@ OnFinish = Callable[[str, Output, bool], Awaitable[None]]
 
 CallBody = Callable[[RunnableConfig | None], Coroutine[Any, Any, Output]]
 """Function that runs one call, with the given config, or with the batch's config for `None`."""
-Around = Callable[[Ledger, int, CallBody], Coroutine[Any, Any, Output]]
+WrapCall = Callable[[Ledger, int, CallBody], Coroutine[Any, Any, Output]]
 """Function that wraps one call: takes the ledger of the batch, the index of the call, and the function that runs it."""
 
 
@@ -103,11 +103,11 @@ class Reports:
     """
     on_claim: OnRecord | None = None
     """Called for each call that must not run twice, before its body starts, so that the caller can record the start."""
-    claims_only_said: bool = False
+    claims_only_explicit: bool = False
     """`True` to call `on_claim` only for calls whose policy sets `on_unknown` explicitly."""
     on_ask: OnRecord | None = None
     """Called when a call asks a question."""
-    around: Around | None = None
+    wrap_call: WrapCall | None = None
     """Function that runs each call, for a caller that observes the call from its beginning to its end."""
     entries: Link | None = None
     """The node's own `invoke` or `ainvoke` override as a middleware around each call, if each call is a task of its
@@ -117,196 +117,200 @@ class Reports:
 class ToolBatch:
     """Run of the tool calls in one input of a node, from the check of the calls to the combined output.
 
-    `ledger` makes the ledger, with the records that the caller has kept from an earlier run. `keys` are the keys of the
-    requested calls, if the caller has computed them. The other arguments are those of `Reports`.
+    `make_ledger` makes the ledger, with the records that the caller has kept from an earlier run. `keys` are those of
+    the requested calls, if the caller has computed them. The other arguments are those of `Reports`.
     """
 
     def __init__(
         self,
         setup: Setup,
-        requested: Requested,
+        request: NodeRequest,
         config: RunnableConfig,
-        ledger: Callable[..., Ledger],
+        make_ledger: Callable[..., Ledger],
         *,
         keys: Sequence[str] | None = None,
         reports: Reports = Reports(),
     ) -> None:
         self.reports = reports
-        self.failed: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
         """Unhandled errors as texts, by key. An error object would form a reference cycle through its traceback."""
-        self.signalled: list[str] = []
+        self.signalled_keys: list[str] = []
         """Keys of the calls that ended with a control flow error other than a question, such as a parent command."""
         self.results: tuple[Sequence[str], Sequence[Output]] = (), ()
         """Keys and outputs of the calls that ended with an output, after the end of the batch, however it ended."""
         self.setup = setup
         self.overrides = None if reports.entries is None else Chain([reports.entries])
         self._graphs, self._runtime = None, NO_RUNTIME
-        self.state = requested.state
-        if self.state is None and requested.kind == "tool_calls":
+        self.state = request.state
+        if self.state is None and request.kind == "tool_calls":
             self.state = read_state(config) if config["configurable"] else {}
         if config["configurable"]:  # outside of a graph it is empty as a rule, and there is nothing to look up
             config, self._graphs = config_for_calls(config)
             self._runtime = runtime_of(config)
         self.config = config
-        self._requested = requested
-        self._known_keys = keys
-        self._ledger = ledger
-        self.rules = setup.rules[requested.kind]
-        self._due: list[str] = []
+        self._request = request
+        self._given_keys = keys
+        self._make_ledger = make_ledger
+        self.rules = setup.rules[request.kind]
+        self._due_keys: list[str] = []
         """Keys of the calls without a result, in call order."""
         self.ready_tools: dict[str, ReadyTool] = {}
         """Facts about the tools that have been called, by name, for calls without callbacks of their own."""
         self.callbacks = config.get("callbacks")
-        self._open = 0
-        self._wide: Sequence[Limiter] = ()
+        self._open_count = 0
+        self._run_limiters: Sequence[Limiter] = ()
         self.threads = setup.supervision.threads
         if (concurrency := config.get("max_concurrency")) is not None:
-            self._wide = [limiter_of_run(concurrency)]
+            self._run_limiters = [limiter_of_run(concurrency)]
             self.threads = self.threads.at_least(concurrency)
 
     async def prepare(self) -> None:
         """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be run first."""
-        calls = self._requested.calls
+        calls = self._request.calls
         are_small = len(calls) <= MANY_CALLS and all(map(is_small, calls))
         # Too many calls, argument values or messages would hold the event loop while they are read.
         takes_long = not are_small and (len(calls) > MANY_CALLS or has_many([call["args"] for call in calls]))
-        if self._requested.kind == "tool_calls":
+        if self._request.kind == "tool_calls":
             takes_long |= len(messages_in(self.state, self.setup.messages_key)) > _MANY_MESSAGES
         if takes_long:
             await run_in_worker(partial(self._admit, are_small=are_small))
         else:
             self._admit(are_small=are_small)
-        self.ledger = self._ledger(self.config, self.setup.name, self._keys, graphs=self._graphs)
-        self.keeps = self.reports.on_finish is not None or self.ledger.is_kept
+        self.ledger = self._make_ledger(self.config, self.setup.name, self._keys, graphs=self._graphs)
+        self.stores_outputs = self.reports.on_finish is not None or self.ledger.is_kept
 
     def _admit(self, *, are_small: bool) -> None:
-        setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
-        if self._requested.kind == "tool_calls" and self.state:
+        setup, calls, reply = self.setup, self._request.calls, self._request.reply
+        if self._request.kind == "tool_calls" and self.state:
             is_counted = setup.max_calls is not None
-            calls, reply = left_of(self._requested, self.state, setup.messages_key, is_counted=is_counted)
+            calls, reply = open_calls_and_reply(self._request, self.state, setup.messages_key, is_counted=is_counted)
         # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
         # equal.
-        keys = self._known_keys if calls is self._requested.calls else None
+        keys = self._given_keys if calls is self._request.calls else None
         self._keys = keys_of(calls) if keys is None else keys
-        self._calls, self.refused = admission(calls, reply, setup.tools, setup.max_calls, are_small=are_small)
+        self._calls, self.refusals = admission(calls, reply, setup.tools, setup.max_calls, are_small=are_small)
 
     async def claims(self) -> list[str]:
         """Return keys of new calls that must not run twice and can start at once; the caller stores them as started."""
         # A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
         # has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
         # The caller stores all these claims together, before any tool function starts.
-        started: Counter[str] = Counter()
+        call_counts: Counter[str] = Counter()
         claims: list[str] = []
-        supervision, at_once = self.setup.supervision, self.config.get("max_concurrency")
+        supervision, concurrency = self.setup.supervision, self.config.get("max_concurrency")
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % MANY_CALLS == 0:
                 await checkpoint()
             tool = self.setup.tools.get(call["name"])
-            if tool is None or key in self.ledger.records or index in self.refused:
+            if tool is None or key in self.ledger.records or index in self.refusals:
                 continue
             if runs_again(supervision.policy(tool.name)):
                 continue
-            rooms = supervision.rooms(tool.name)
-            if at_once is not None:
-                rooms["run"] = at_once
+            permits_by_limit = supervision.initial_permits(tool.name)
+            if concurrency is not None:
+                permits_by_limit["run"] = concurrency
             if self.setup.plan(tool).takes_thread:
-                rooms["threads"] = self.threads.concurrency
+                permits_by_limit["threads"] = self.threads.concurrency
             # Keys of limits are ignored: a call with a free key may seem to have to wait. It is claimed later.
-            started.update(rooms.keys())
-            if all(started[name] <= room for name, room in rooms.items()):
+            call_counts.update(permits_by_limit.keys())
+            if all(call_counts[name] <= permits for name, permits in permits_by_limit.items()):
                 claims.append(key)
         return claims
 
     async def run(self) -> Any:
         """Run the calls that have no result yet, and return the output of the whole batch."""
         setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
-        around = batch_context(chunks_for(self._runtime))
-        if around.observers.calls:
-            around = self._named(around)
+        batch_context = create_batch_context(progress_writer(self._runtime))
+        if batch_context.observers.calls:
+            batch_context = self._with_observer_data(batch_context)
         # The node's actors take time to start: a drain cancels that, too.
         grace = setup.supervision.grace if setup.actors.is_needed else None
-        with Operation(setup.in_flight, around.loop, grace=grace, thread_id=thread_id) as operation:
+        with Operation(setup.in_flight, batch_context.loop, grace=grace, thread_id=thread_id) as operation:
             if not setup.actors.is_needed:
-                return await self._run(around, operation)
+                return await self._run(batch_context, operation)
             if setup.actors.in_journal:
                 setup.actors.journal()  # raises without a journal, before any call starts
             async with setup.actors.opened():
                 await checkpoint_if_cancelled()  # the actors may have taken long to start
-                return await self._run(around, operation)
+                return await self._run(batch_context, operation)
         raise operation.drain_error()
 
-    async def _run(self, around: BatchContext, operation: Operation) -> Any:
-        supervised: list[SupervisedCall[Output]] = []
+    async def _run(self, batch_context: BatchContext, operation: Operation) -> Any:
+        supervised_calls: list[SupervisedCall[Output]] = []
         try:
-            await self._supervise(supervised, around)
-            self._open = len(supervised)
+            await self._supervise(supervised_calls, batch_context)
+            self._open_count = len(supervised_calls)
             live = self.setup.supervision.batches
-            batch = Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow, live=live)
+            batch = Batch(supervised_calls, on_error=self.setup.on_error, is_signal=is_control_flow, live=live)
             operation.batch = batch
             if operation.is_stopped:  # a drain came while the calls were made
                 raise operation.drain_error()
             await batch.run()
         except BaseException as error:
-            self.failed = {
+            self.failures = {
                 key: repr(call.error or error)
-                # `_due` may be one longer: Ctrl-C may come between the two appends in `_supervise`.
-                for key, call in zip(self._due, supervised, strict=False)
+                # `_due_keys` may be one longer: Ctrl-C may come between the two appends in `_supervise`.
+                for key, call in zip(self._due_keys, supervised_calls, strict=False)
                 # Ctrl-C is no error of the tool: nobody knows what the interrupted body has done.
                 if call.ended and call.result is None and isinstance(call.error or error, Exception)
                 if not isinstance(call.error, GraphInterrupt)
             }
             # Also after a failure or a cancel: finished results and open questions must not be lost with the batch.
-            self._note(supervised)
+            self._record_ends(supervised_calls)
             self.ledger.publish()
             raise
-        return self._outcome(supervised)
+        return self._combine_outputs(supervised_calls)
 
-    async def _supervise(self, supervised: list[SupervisedCall[Output]], around: BatchContext) -> None:
-        """Append to `supervised` each call of the batch that has no result and no unanswered question."""
+    async def _supervise(self, supervised_calls: list[SupervisedCall[Output]], batch_context: BatchContext) -> None:
+        """Append to `supervised_calls` each call of the batch that has no result and no unanswered question."""
         ledger, supervision = self.ledger, self.setup.supervision
-        kind = _BatchCall if self.reports.around is None else _WrappedCall
+        call_class = _BatchCall if self.reports.wrap_call is None else _WrappedCall
         call_facts = partial(call_context, self.config, self.state, self._runtime.context)
         # With pauses for other tasks, because there may be very many calls.
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
                 await checkpoint()
-            resumes = None
+            resumed_mark = None
             if ledger.records:
                 ledger.settle_unknown(key, call)
-                if (known := ledger.records.get(key)) is not None:
-                    if known.has_ended or ledger.waits(key):
+                if (record := ledger.records.get(key)) is not None:
+                    if record.has_ended or ledger.waits(key):
                         continue
-                    resumes = known.mark
-            self._due.append(key)
-            terms = supervision.terms(call, self._wide, call_facts)
-            supervised.append(kind(self, key, index, terms, context=around, resumes=resumes))
+                    resumed_mark = record.mark
+            self._due_keys.append(key)
+            terms = supervision.terms(call, self._run_limiters, call_facts)
+            supervised_calls.append(
+                call_class(self, key, index, terms, batch_context=batch_context, resumed_mark=resumed_mark)
+            )
 
-    def _named(self, around: BatchContext) -> BatchContext:
+    def _with_observer_data(self, batch_context: BatchContext) -> BatchContext:
         """Return a copy of the batch's context with data for observers: tool descriptions, redaction and run ids."""
-        run, conf = around.run, self.config["configurable"]
+        run, conf = batch_context.run, self.config["configurable"]
         if run is None and "thread_id" in conf:
-            found = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
-            run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
-        return around._replace(run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
+            run_id = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
+            run = RunInfo(number=0, agent="", run_id=str(run_id), thread_id=str(conf["thread_id"]))
+        return batch_context._replace(
+            run=run, describe=self.setup.description, redact_call=lambda call: self.setup.redact_call(call, run)
+        )
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
         """Return the policy and the limits of the call in a request; middleware may have changed the call."""
-        return self.setup.supervision.terms(request.tool_call, self._wide, partial(context_of, request))
+        return self.setup.supervision.terms(request.tool_call, self._run_limiters, partial(context_of, request))
 
-    def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
+    def _combine_outputs(self, supervised_calls: Sequence[SupervisedCall[Output]]) -> Any:
         signals: list[BaseException] = []
         outputs: list[Any] = []  # `Output`, without a `cast` for each call
-        for key, call in zip(self._due, supervised, strict=True):
+        for key, call in zip(self._due_keys, supervised_calls, strict=True):
             if call.error is None:
                 outputs.append(call.result)
                 continue
             signals.append(call.error)
             if not isinstance(call.error, GraphInterrupt):
-                self.signalled.append(key)
+                self.signalled_keys.append(key)
         if not signals and not self.ledger.records and not self.ledger.may_be_replayed:
-            self.results = self._due, outputs
-            return self.rules.combined(outputs)
-        self._note(supervised)
+            self.results = self._due_keys, outputs
+            return self.rules.combine(outputs)
+        self._record_ends(supervised_calls)
         questions = self.ledger.pending
         if questions or signals or self.ledger.may_be_replayed:
             self.ledger.publish()
@@ -322,7 +326,7 @@ class ToolBatch:
             if (command := self.ledger.known_of(key).parent) is not None:
                 raise ParentCommand(command)
         self._raise_first(signals)
-        return self.rules.combined([cast("Output", self.ledger.records[key].output) for key in self._keys])
+        return self.rules.combine([cast("Output", self.ledger.records[key].output) for key in self._keys])
 
     def _raise_first(self, signals: list[BaseException]) -> None:
         try:
@@ -331,11 +335,11 @@ class ToolBatch:
         finally:
             signals.clear()  # the traceback refers to this list: break the reference cycle
 
-    def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
+    def _record_ends(self, supervised_calls: Sequence[SupervisedCall[Output]]) -> None:
         """Copy results and open questions of ended calls into the ledger, and remove error objects from the calls."""
         keys: list[str] = []
         outputs: list[Output] = []
-        for key, call in zip(self._due, supervised, strict=False):
+        for key, call in zip(self._due_keys, supervised_calls, strict=False):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
             elif isinstance(call.error, ParentCommand):
@@ -353,7 +357,7 @@ class ToolBatch:
         return ToolRuntime(
             state=self.state,
             tool_call_id=call["id"],
-            config=own_copy(config),
+            config=copy_config(config),
             context=runtime.context,
             store=runtime.store,
             stream_writer=runtime.stream_writer,
@@ -362,31 +366,33 @@ class ToolBatch:
             server_info=runtime.server_info,
         )
 
-    def ready(self, tool: BaseTool, config: RunnableConfig) -> "ReadyTool":
+    def ready_tool_of(self, tool: BaseTool, config: RunnableConfig) -> "ReadyTool":
         """Return the `ReadyTool` of a tool; the batch's calls share it, except calls that have their own callbacks."""
-        own = self.overrides is not None or config.get("callbacks") is not self.callbacks
+        has_own_callbacks = self.overrides is not None or config.get("callbacks") is not self.callbacks
         # At each attempt: middleware runs users' code between two, and may replace the tool's methods, as mocks do.
         plan = self.setup.plan(tool)
-        known = None if own else self.ready_tools.get(tool.name)
-        if known is not None and known.tool is tool and known.plan is plan:
-            return known
+        ready_tool = None if has_own_callbacks else self.ready_tools.get(tool.name)
+        if ready_tool is not None and ready_tool.tool is tool and ready_tool.plan is plan:
+            return ready_tool
         # The own `ainvoke` of a foreign tool calls the handlers; here they would be called twice.
-        manager = NO_HANDLERS if plan.is_foreign else manager_of_tool(tool, config if own else self.config)
-        known = ReadyTool(tool, plan, manager, self.threads if plan.takes_thread else None)
-        if not own and self.setup.tools.get(tool.name) is tool:
-            self.ready_tools[tool.name] = known
-        return known
+        manager = (
+            NO_HANDLERS if plan.is_foreign else manager_of_tool(tool, config if has_own_callbacks else self.config)
+        )
+        ready_tool = ReadyTool(tool, plan, manager, self.threads if plan.takes_thread else None)
+        if not has_own_callbacks and self.setup.tools.get(tool.name) is tool:
+            self.ready_tools[tool.name] = ready_tool
+        return ready_tool
 
-    async def keep(self, key: str, output: Output) -> None:
+    async def store_output(self, key: str, output: Output) -> None:
         """Store the output of a call, so that it survives a kill of the process."""
-        self._open -= 1
+        self._open_count -= 1
         if self.reports.on_finish is not None:
-            await self.reports.on_finish(key, output, not self._open)
-        if self._open and self.ledger.is_kept:  # the last result is stored by the caller of the batch
+            await self.reports.on_finish(key, output, not self._open_count)
+        if self._open_count and self.ledger.is_kept:  # the last result is stored by the caller of the batch
             self.ledger.finished(key, output)
             await self.ledger.save()
 
-    async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
+    async def store_question(self, key: str, interrupt: GraphInterrupt) -> None:
         """Store the questions of a call, so that they survive a kill of the process."""
         self.ledger.asked(key, interrupt, current_mark())
         if self.reports.on_ask is not None:
@@ -405,7 +411,7 @@ class ReadyTool(NamedTuple):
 class _BatchCall(SupervisedCall[Output]):
     """Supervised tool call of a batch, which runs the middleware and the tool, and turns errors into messages."""
 
-    __slots__ = ("_config", "index", "key", "of")
+    __slots__ = ("_config", "batch", "index", "key")
 
     call: ToolCall
 
@@ -416,114 +422,114 @@ class _BatchCall(SupervisedCall[Output]):
         index: int,
         terms: CallOptions,
         *,
-        context: BatchContext,
-        resumes: str | None,
+        batch_context: BatchContext,
+        resumed_mark: str | None,
     ) -> None:
-        super().__init__(*terms, context)
-        self.of = batch
+        super().__init__(*terms, batch_context)
+        self.batch = batch
         self.key = key
         self.index = index
-        self.resumes = resumes
+        self.resumes = resumed_mark
         self._config = batch.config
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
         """Run the call under `config`, by default the batch's config; return its output or an error message."""
-        batch, setup = self.of, self.of.setup
-        if batch.refused and self.index in batch.refused:
-            return await self._refused()
+        batch, setup = self.batch, self.batch.setup
+        if batch.refusals and self.index in batch.refusals:
+            return await self._refuse()
         config = self._config = batch.ledger.config_of_call(self.key, config or batch.config)
         if self.index and "run_id" in config:  # an id names one run: only the first call's run has it
             del config["run_id"]
         try:
             if batch.overrides is not None:
-                output = await self._overridden(batch.overrides)
+                output = await self._run_override(batch.overrides)
             else:
                 # The body of `run_judged`, written out: its frame would stay in memory while the call waits.
                 try:
                     if self.policy.budget is not None:
-                        output = await self.within_budget(self._execute if setup.chain is None else self._through_chain)
+                        output = await self.within_budget(self._execute if setup.chain is None else self._run_chain)
                     else:
-                        output = await (self._execute() if setup.chain is None else self._through_chain())
+                        output = await (self._execute() if setup.chain is None else self._run_chain())
                 except BaseException as exc:
-                    rework = untouched if setup.chain is None else self._reworked
-                    if (message := await message_for(self, exc, setup.at_end, rework)) is None:
+                    rework = keep_message if setup.chain is None else self._rework
+                    if (message := await message_for(self, exc, setup.judge_final_error, rework)) is None:
                         raise
                     output = message
         except GraphInterrupt as interrupt:
-            await batch.keep_question(self.key, interrupt)
+            await batch.store_question(self.key, interrupt)
             raise
-        if batch.keeps:
-            await batch.keep(self.key, output)
+        if batch.stores_outputs:
+            await batch.store_output(self.key, output)
         return output
 
-    async def _refused(self) -> Output:
+    async def _refuse(self) -> Output:
         """Return and store the error message of a refused call; nothing runs."""
-        message, self.handled_error = self.of.refused[self.index]
-        if self.of.keeps:
-            await self.of.keep(self.key, message)
+        message, self.handled_error = self.batch.refusals[self.index]
+        if self.batch.stores_outputs:
+            await self.batch.store_output(self.key, message)
         return message
 
-    async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
+    async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         """Return an error message after the middleware has changed it."""
-        chain = self.of.setup.chain
-        return message if chain is None else await chain.rework(message, self._request(), failed)
+        chain = self.batch.setup.chain
+        return message if chain is None else await chain.rework(message, self._tool_call_request(), on_failure)
 
-    async def _overridden(self, overrides: Chain) -> Output:
+    async def _run_override(self, overrides: Chain) -> Output:
         """Run the call through `ainvoke` or `invoke` of a user's subclass of `ToolNode`, within its time budget."""
-        setup, request = self.of.setup, self._request()
+        setup, request = self.batch.setup, self._tool_call_request()
         # An override may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
-        around = partial(overrides, request, self._given)
-        return cast("Output", await run_judged(self, around, setup.at_override, untouched))
+        run_override = partial(overrides, request, self._run_within_override)
+        return cast("Output", await run_judged(self, run_override, setup.judge_override_error, keep_message))
 
-    async def _given(self, request: ToolCallRequest) -> Output:
+    async def _run_within_override(self, request: ToolCallRequest) -> Output:
         """Run the call with the request that a `ToolNode` subclass's override has passed on; return its output."""
-        setup, call = self.of.setup, request.tool_call
+        setup, call = self.batch.setup, request.tool_call
         runtime = request.runtime
         request = ToolCallRequest(call, setup.tools.get(call["name"]), runtime.state, runtime)
         self._config = runtime.config
-        inner = partial(self._execute if setup.chain is None else self._through_chain, request)
-        return await run_judged(self, inner, setup.at_end, self._reworked)
+        inner = partial(self._execute if setup.chain is None else self._run_chain, request)
+        return await run_judged(self, inner, setup.judge_final_error, self._rework)
 
-    def _through_chain(self, request: ToolCallRequest | None = None) -> Awaitable[Output]:
-        chain = self.of.setup.chain
+    def _run_chain(self, request: ToolCallRequest | None = None) -> Awaitable[Output]:
+        chain = self.batch.setup.chain
         assert chain is not None
         # A middleware may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
-        request = self._request() if request is None else request
+        request = self._tool_call_request() if request is None else request
         return chain(request, self._execute, None if self.policy.timeout is None else self.within_timeout)
 
-    def _request(self) -> ToolCallRequest:
-        batch, call = self.of, self.call
+    def _tool_call_request(self) -> ToolCallRequest:
+        batch, call = self.batch, self.call
         tool = batch.setup.tools.get(call["name"])
         return ToolCallRequest(call, tool, batch.state, batch.runtime_for(call, self._config))
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
         """Make one attempt at the call, or at the changed call in `request`, and return its output."""
         # Few local names: this frame lives as long as the call, and thousands may wait.
-        batch, setup = self.of, self.of.setup
+        batch, setup = self.batch, self.batch.setup
         call, config = self.call if request is None else request.tool_call, self._config
-        known = batch.ready_tools.get(call["name"])
+        ready_tool = batch.ready_tools.get(call["name"])
         if (
-            known is None
+            ready_tool is None
             or config.get("callbacks") is not batch.callbacks
             # Without middleware no user's code runs between two attempts, so the facts need no check.
-            or (request is not None and known.tool is not request.tool)
-            or (request is not None and setup.plans.of(known.tool) is not known.plan)
+            or (request is not None and ready_tool.tool is not request.tool)
+            or (request is not None and setup.plans.of(ready_tool.tool) is not ready_tool.plan)
         ):
             if (tool := setup.tools.get(call["name"]) if request is None else request.tool) is None:
                 with self.outside_timeout():  # as an attempt, it restarts the timeout of the middleware
-                    message, self.handled_error = self._without_tool(call)
+                    message, self.handled_error = self._answer_unknown_tool(call)
                 return message
-            known = batch.ready(tool, config)
+            ready_tool = batch.ready_tool_of(tool, config)
         if request is not None:
             # `invoke` modifies the config, and middleware may make another attempt.
             config = config.copy()
             config["configurable"] = config["configurable"].copy()
-        ready = call
-        if not known.plan.injected.none:
+        injected_call = call
+        if not ready_tool.plan.injected.none:
             runtime = batch.runtime_for(call, self._config) if request is None else request.runtime
-            ready = inject(call, known.plan.injected, runtime, setup.messages_key)
+            injected_call = inject(call, ready_tool.plan.injected, runtime, setup.messages_key)
         terms = None
         # A middleware may have changed the call, whose name decides policy and limits, or the context of key functions.
         if request is not None and (call is not self.call or setup.supervision.takes_context):
@@ -531,49 +537,51 @@ class _BatchCall(SupervisedCall[Output]):
         try:
             try:
                 response = await self.attempt(
-                    known.threads,
-                    self._claimed if batch.reports.on_claim is not None and self._is_claimed(terms) else invoke,
-                    *(known.plan, ready, config, known.manager),
+                    ready_tool.threads,
+                    self._claim_and_invoke
+                    if batch.reports.on_claim is not None and self._is_claimed(terms)
+                    else invoke,
+                    *(ready_tool.plan, injected_call, config, ready_tool.manager),
                     terms=terms,
                 )
             except NoKeyError as error:
-                raise_without_key(error, known.plan, ready, call)
+                raise_without_key(error, ready_tool.plan, injected_call, call)
             except ValidationError as error:
-                raise_invalid_arguments(error, call, filled_in(known.plan, ready, call))
-            output, self.handled_error = batch.rules.checked(response, call), None
+                raise_invalid_arguments(error, call, supplied_names(ready_tool.plan, injected_call, call))
+            output, self.handled_error = batch.rules.check(response, call), None
         except Exception as error:
-            if (content := setup.at_tool(error)) is None:
+            if (content := setup.judge_tool_error(error)) is None:
                 raise
             output, self.handled_error = error_message(content, call, error), error
             log_failure(logging.DEBUG, f"the error of call {call['id']!r} of {call['name']!r} became a message", error)
         return output
 
-    def _without_tool(self, call: ToolCall) -> tuple[ToolMessage, Exception]:
+    def _answer_unknown_tool(self, call: ToolCall) -> tuple[ToolMessage, Exception]:
         """Return the message and the error for an unknown tool; raise TypeError if only a middleware has removed it."""
-        tools = self.of.setup.tools
+        tools = self.batch.setup.tools
         if call["name"] in tools:
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
         return unknown_tool(call, tools), LookupError(f"there is no tool {call['name']!r}")
 
     def _is_claimed(self, terms: CallOptions | None) -> bool:
         policy = self.policy if terms is None else terms.policy
-        return not runs_again(policy) and not (self.of.reports.claims_only_said and policy.on_unknown is None)
+        return not runs_again(policy) and not (self.batch.reports.claims_only_explicit and policy.on_unknown is None)
 
-    async def _claimed(
+    async def _claim_and_invoke(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
     ) -> object:
         """Store a claim, a record that the tool function is about to start; then run the tool and return the result."""
-        assert self.of.reports.on_claim is not None
+        assert self.batch.reports.on_claim is not None
         # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
-        await self.of.reports.on_claim(self.key, self.of.ledger.known_of(self.key))
+        await self.batch.reports.on_claim(self.key, self.batch.ledger.known_of(self.key))
         return await invoke(attempt, plan, call, config, manager)
 
 
 class _WrappedCall(_BatchCall):
-    """Call of a batch that runs within the function `around`, through which the batch's caller observes the call."""
+    """Call of a batch that runs within the function `wrap_call`, through which the batch's caller observes the call."""
 
     __slots__ = ()
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
-        around, run = self.of.reports.around, super().run
-        return await (run(config) if around is None else around(self.of.ledger, self.index, run))
+        wrap_call, run = self.batch.reports.wrap_call, super().run
+        return await (run(config) if wrap_call is None else wrap_call(self.batch.ledger, self.index, run))
