@@ -33,7 +33,7 @@ ANSWERS_IN_SOURCE = {
 
 ANSWERS_IN_ACTORS = {
     "which commands has the zygote": r'Struct\("!BQ[dq]"\)',
-    "how long may a report to the zygote take": r"(?m)^_?TO_TELL\b",
+    "how long may a report to the zygote take": r"(?m)^_?REPORT_TIMEOUT\b",
     "when is an engine open in an event loop": "EventLoopToken",
     "how is a foreign pickle read": r"\(pickle\.Unpickler\)",
     "who calls the C library": r"ctypes\.CDLL\(",

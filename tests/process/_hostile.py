@@ -94,7 +94,7 @@ def flood_socket(header: bytes, size: int) -> None:
 def flood_words(number: int, count: int) -> str:
     """Send messages as fast as they are read."""
     fd = _socket()
-    word = frame(Kind.TOLD, number, b'{"nobody": "' + b"x" * 32_000 + b'"}')
+    word = frame(Kind.EVENT, number, b'{"nobody": "' + b"x" * 32_000 + b'"}')
     for _ in range(count):
         view = memoryview(word)
         while view:

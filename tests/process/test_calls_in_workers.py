@@ -346,7 +346,7 @@ async def test_modules_that_cannot_be_preloaded_are_left_to_the_workers(caplog: 
     pool = Processes(workers=1)
     thread = f"{__package__}._starts_a_thread"
     for name in ("no_such_module", thread):
-        pool._wanted[name] = None
+        pool._optional_modules[name] = None
     pool.check(_decorated.double.fn, title="double")
     with anyio.fail_after(WAIT):
         async with pool:

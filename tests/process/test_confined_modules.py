@@ -119,7 +119,7 @@ def test_a_shared_library_of_the_program_opens_no_folder(project: Path, monkeypa
     """Only the file of a C module beside the script becomes readable; its folder may contain a `.env`."""
     library = project / "own.cpython-311-x86_64-linux-gnu.so"
     library.write_bytes(b"")
-    monkeypatch.setattr(_readable, "_mapped", lambda: {str(library)})
+    monkeypatch.setattr(_readable, "_library_files", lambda: {str(library)})
     found = _readable.always_readable((), network=False)
     assert str(library) in found
     assert str(project) not in found

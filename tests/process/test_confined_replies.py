@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from callboard.extend import Body
 from callboard_actors._engine._frames import Kind
-from callboard_actors._engine._plain_replies import returned
+from callboard_actors._engine._plain_replies import encode_result
 from callboard_actors.process import ResultLostError, WorkerCallError, _plain_codec
-from callboard_actors.process._plain_codec import opened_plain
+from callboard_actors.process._plain_codec import decode_plain_reply
 
 from . import _answers as answers
 from ._processes import WAIT, confined_here, opened
@@ -100,13 +100,13 @@ _PLAIN = st.recursive(
 @given(value=_PLAIN)
 def test_plain_data_comes_back_as_it_was(value: object) -> None:
     """Plain data includes infinities, large integers and every valid text."""
-    kind, reply = returned(value)
+    kind, reply = encode_result(value)
     assert kind is Kind.VALUE
     assert _opened(kind, reply) == value
 
 
 def _opened(kind: Kind, reply: bytes, fn: Callable[..., Any] = answers.give) -> Any:
-    return opened_plain(kind, reply, Body(fn=fn, args=(), title="give"), output="")
+    return decode_plain_reply(kind, reply, Body(fn=fn, args=(), title="give"), output="")
 
 
 class Bomb:
@@ -157,7 +157,7 @@ def test_many_commas_in_a_text_are_a_text() -> None:
     """The bound counts values, not commas inside of texts."""
     text = 'a,b[c{"' * 400_000
 
-    assert _opened(*returned(text)) == text
+    assert _opened(*encode_result(text)) == text
 
 
 @given(value=_PLAIN, most=st.integers(0, 30), piece=st.integers(1, 9))
@@ -202,7 +202,7 @@ async def test_a_reply_that_takes_long_to_read_does_not_hold_the_event_loop(repl
             await anyio.sleep(0.001)
             ticks += 1
 
-    opens = partial(_plain_codec.opened_reply, is_plain=True)
+    opens = partial(_plain_codec.decode_worker_reply, is_plain=True)
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(tick)

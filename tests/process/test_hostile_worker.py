@@ -94,8 +94,8 @@ async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -
         (hostile.frame(Kind.VALUE, 1, b"1") * 2, "something follows it"),
         (hostile.frame(Kind.VALUE, 1, b"", 2**60), "and max_result is"),
         (hostile.frame(Kind.VALUE, 1, b"1", 1000), None),
-        (hostile.frame(Kind.TOLD, 1, b"[" * 60_000), "JSON that is none"),
-        (hostile.frame(Kind.TOLD, 1, b"1", 2**30), "are the most"),
+        (hostile.frame(Kind.EVENT, 1, b"[" * 60_000), "JSON that is none"),
+        (hostile.frame(Kind.EVENT, 1, b"1", 2**30), "are the most"),
     ],
 )
 async def test_what_is_no_reply_ends_the_worker_and_its_call(data: bytes, reason: str | None) -> None:

@@ -55,7 +55,7 @@ async def test_modules_that_a_fork_would_not_stand_are_loaded_by_interpreters(ca
     thread, end = f"{__package__}._starts_a_thread", f"{__package__}._ends_its_process"
     pool = Processes(workers=1, preload=[thread])
     for name in ("no_such_module", end, bodies.__name__):
-        pool._wanted[name] = None
+        pool._optional_modules[name] = None
     with anyio.fail_after(WAIT):
         async with pool:
             assert await pool.run(bodies.is_loaded, thread)

@@ -91,7 +91,7 @@ async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Pa
         (bodies.end_there, (), "exited with code 3", True),
         (bodies.send_raw_there, (b"\x00" * 100,), "sent what is no reply", True),
         (bodies.send_raw_there, (HEADER.pack(MAGIC, Kind.VALUE, 99, 0),), "it is for no call", True),
-        (bodies.send_raw_there, (HEADER.pack(MAGIC, Kind.TOLD, 1, 2) + b"[]",), "sent what is no reply", True),
+        (bodies.send_raw_there, (HEADER.pack(MAGIC, Kind.EVENT, 1, 2) + b"[]",), "sent what is no reply", True),
     ],
 )
 async def test_what_ends_a_seat_is_told_to_every_open_call(

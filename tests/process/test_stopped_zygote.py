@@ -28,7 +28,7 @@ async def test_a_pool_whose_zygote_was_stopped_leaves_no_process(
     confine: Confine | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped zygote cannot end its workers, so all of them are killed with it."""
-    monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
+    monkeypatch.setattr(_crew, "_END_REPORT_TIMEOUT", 0.2)
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0.2, confine=confine) as pool:
@@ -41,7 +41,7 @@ async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leave
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even a process that left its group is ended, which normally only a running zygote can find."""
-    monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
+    monkeypatch.setattr(_crew, "_END_REPORT_TIMEOUT", 0.2)
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0.1) as pool, anyio.create_task_group() as group:
@@ -58,7 +58,7 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pool whose zygote stands still starts another one and goes on."""
-    monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
+    monkeypatch.setattr(_crew, "_END_REPORT_TIMEOUT", 0.2)
     async with opened(grace=0.1) as pool:
         async with anyio.create_task_group() as group:
             group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))

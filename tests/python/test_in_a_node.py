@@ -244,7 +244,7 @@ async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
     code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cell can switch off the timer that runs in its own process, so a timer outside of it is needed."""
-    monkeypatch.setattr("callboard_actors.python._tool._TO_ANSWER", 2.0)
+    monkeypatch.setattr("callboard_actors.python._tool._ANSWER_TIME", 2.0)
     async with ToolNode([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
         await told(node, "x = 42")
         said = await told(node, code)

@@ -17,7 +17,7 @@ MARKS_OF_A_WHOLE_LINE = "    ~~~~~~^^^^^^\n" if sys.version_info >= (3, 13) else
 
 @pytest.fixture
 def python(monkeypatch: pytest.MonkeyPatch) -> Iterator[Interpreter]:
-    monkeypatch.setattr("callboard_actors.python._interpreter._MOST_VALUE", 1000)
+    monkeypatch.setattr("callboard_actors.python._interpreter._MAX_VALUE", 1000)
     interpreter = Interpreter(max_output=1000)
     yield interpreter
     interpreter.close()
@@ -273,7 +273,7 @@ def _pyplot(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> dict[int, _Figure]:
 def test_figures_come_back_within_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large figure is drawn smaller, one over the budget is only described, and all figures are closed."""
     figures = _pyplot(monkeypatch, 50, 150, 5000, -1, 50)
-    monkeypatch.setattr("callboard_actors.python._interpreter._LARGEST", 100)
+    monkeypatch.setattr("callboard_actors.python._interpreter._MAX_PICTURE", 100)
     python = Interpreter(pictures=4)
     record = python.run("1")
     python.close()

@@ -226,7 +226,7 @@ async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
 
         return fresh
 
-    functions = [make(number) for number in range(_host_proxy._MOST_FUNCTIONS + 10)]
+    functions = [make(number) for number in range(_host_proxy._MAX_FUNCTIONS + 10)]
     with anyio.fail_after(WAIT):
         proxy = await _started(actor, monkeypatch)
         exchange = actor.exchange.remote
@@ -239,7 +239,7 @@ async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
         for number in [*range(len(functions)), 5, 5, len(functions) - 1]:
             assert await proxy.run_body(Body(fn=functions[number], title="fresh")) == number
         host: Any = actor._host
-        assert len(host._functions._pickles) <= _host_proxy._MOST_FUNCTIONS
+        assert len(host._functions._pickles) <= _host_proxy._MAX_FUNCTIONS
         await proxy.end("the test is over")
     assert sum(sent) == len(functions) + 1, "function 5 was forgotten, and is sent once more"
 
@@ -305,5 +305,5 @@ async def test_calls_that_were_not_sent_have_not_begun_when_the_ray_actor_is_los
                 group.start_soon(run, number)
                 await anyio.wait_all_tasks_blocked()
             actor.die()
-    assert ended.count("unknown") == len(begun) == _host_proxy._MOST_REQUESTS - 1, "one request was on its way before"
+    assert ended.count("unknown") == len(begun) == _host_proxy._MAX_REQUESTS - 1, "one request was on its way before"
     assert ended.count("unavailable") == 8 - len(begun)

@@ -16,9 +16,9 @@ from callboard.extend import Body
 from callboard_actors._engine._errors import ResultLostError, add_output
 from callboard_actors._engine._frames import Kind, reason_and_details
 from callboard_actors._engine._main_module import HERE, NAMES, main_module
-from callboard_actors._engine._pickles import found_behind, loads, named, way_to
+from callboard_actors._engine._pickles import attributes_to, find_by_attributes, loads, object_named
 
-_THERE = "in a worker process"
+_WORKER = "in a worker process"
 _FUNCTION = "function, which has to be importable by its name,"
 
 
@@ -35,15 +35,15 @@ class _Pickler(pickle.Pickler):
                     "(but a REPL, a notebook, `python -c` or the __main__.py of a package); move it into a module"
                 )
             try:
-                named(obj.__module__, obj.__qualname__)
+                object_named(obj.__module__, obj.__qualname__)
             except AttributeError as error:
                 raise pickle.PicklingError(str(error)) from error
         # The name of a decorated function leads to the decorator's result; the worker follows the same attributes.
         if isinstance(obj, FunctionType):
             # Usually the name leads to the function itself, and this check is cheap.
             is_its_name = getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is obj
-            if not is_its_name and (way := way_to(obj)):
-                return found_behind, (obj.__module__, obj.__qualname__, way)
+            if not is_its_name and (attributes := attributes_to(obj)):
+                return find_by_attributes, (obj.__module__, obj.__qualname__, attributes)
         return NotImplemented
 
 
@@ -54,16 +54,16 @@ def name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
-def _pickled(value: object) -> bytes:
+def _pickle(value: object) -> bytes:
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
 
 
-def packed(
+def pack_call(
     body: Body,
-    dumps: Callable[[object], bytes] = _pickled,
-    where: str = _THERE,
+    dumps: Callable[[object], bytes] = _pickle,
+    location: str = _WORKER,
     function: str = _FUNCTION,
 ) -> bytes:
     """Pickle a call; if this fails, raise a `TypeError` that names the unpicklable part."""
@@ -72,14 +72,14 @@ def packed(
     except Exception as error:
         # Parts are pickled one by one only after a failure, to name the part.
         parts: list[tuple[object, str]] = [(body.fn, function)]
-        parts += [(value, f"argument {position} ({_shown(value)})") for position, value in enumerate(body.args, 1)]
-        parts += [(value, f"argument {name} ({_shown(value)})") for name, value in body.kwargs.items()]
+        parts += [(value, f"argument {position} ({_text_of(value)})") for position, value in enumerate(body.args, 1)]
+        parts += [(value, f"argument {name} ({_text_of(value)})") for name, value in body.kwargs.items()]
         for value, part in parts:
             try:
                 dumps(value)
             except Exception as cause:
-                raise TypeError(refusal(body.title, part, cause, where)) from error
-        raise TypeError(refusal(body.title, "call", error, where)) from error
+                raise TypeError(refusal(body.title, part, cause, location)) from error
+        raise TypeError(refusal(body.title, "call", error, location)) from error
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
@@ -91,7 +91,7 @@ def check(fn: Callable[..., Any], title: str) -> None:
             "one; have it return a list, and tell of its progress by callboard.progress()"
         )
     try:
-        _pickled(fn)
+        _pickle(fn)
     except Exception as error:
         raise TypeError(refusal(title, _FUNCTION, error)) from error
     _warn_of_lost_cleanup(fn, title)
@@ -105,19 +105,19 @@ def module_of(fn: Callable[..., Any]) -> str | None:
     return HERE if module in NAMES else module
 
 
-def refusal(title: str, part: str, error: Exception, where: str = _THERE) -> str:
+def refusal(title: str, part: str, error: Exception, location: str = _WORKER) -> str:
     """Return the error text for a part of a call that cannot be pickled."""
-    return f"{title!r} cannot run {where}: its {part} cannot be pickled: {error}"
+    return f"{title!r} cannot run {location}: its {part} cannot be pickled: {error}"
 
 
-def _shown(value: object) -> str:
+def _text_of(value: object) -> str:
     try:
         return f"{value!r:.80}"
     except Exception:  # user-defined `__repr__`
         return f"of type {type(value).__qualname__}"
 
 
-def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
+def decode_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
     """Decode the reply of a trusted worker: return the result of the call, or raise its exception."""
     if kind is Kind.LOST:
         reason, details = reason_and_details(reply)
@@ -128,14 +128,14 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
     try:
         value = loads(reply)
     except Exception as error:
-        said = f"it cannot be read here: {type(error).__qualname__}({error})"
-        raise ResultLostError(body.title, said, call_id=body.call_id, output=output) from error
+        problem = f"it cannot be read here: {type(error).__qualname__}({error})"
+        raise ResultLostError(body.title, problem, call_id=body.call_id, output=output) from error
     if kind is Kind.VALUE:
         return value
     # Raising a `BaseException` such as `KeyboardInterrupt` or a cancellation here would act on the caller's task.
     if not isinstance(value, Exception):
-        said = f"it raised an object of type {type(value).__qualname__}"
-        raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
+        problem = f"it raised an object of type {type(value).__qualname__}"
+        raise ResultLostError(body.title, problem, call_id=body.call_id, output=output)
     add_output(value, output)
     raise value
 
@@ -146,7 +146,7 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
 def _warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
     """Warn about an async function that uses `callboard.cleanup()`: if a worker is killed, no clean-up runs."""
     function = inspect.unwrap(fn)
-    if not inspect.iscoroutinefunction(function) or not _shields(function.__code__, function.__globals__):
+    if not inspect.iscoroutinefunction(function) or not _uses_cleanup(function.__code__, function.__globals__):
         return
     warnings.warn(
         f"{title!r} uses cleanup(), and where it runs its process is killed when its call is cancelled or its time is "
@@ -157,7 +157,7 @@ def _warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
     )
 
 
-def _shields(code: CodeType, names: dict[str, Any]) -> bool:
+def _uses_cleanup(code: CodeType, names: dict[str, Any]) -> bool:
     return any(
         names.get(name) is cleanup or (names.get(name) is callboard and "cleanup" in inner.co_names)
         for inner in _codes(code)

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from callboard import CallboardError
 from callboard.extend import EngineError
 
-TO_TELL: Final = 0.5
+REPORT_TIMEOUT: Final = 0.5
 """Seconds to wait for the zygote's report of a worker's end after its socket was closed.
 
 Without a report in this time, the worker still lives and has closed the socket itself.
@@ -81,8 +81,8 @@ class WorkerCallError(CallboardError):
 def add_output(error: Exception, output: str) -> None:
     """Add the text that a call has printed to the call's error, as a note."""
     if output:
-        more = "... " if len(output) > _SHOWN else ""
-        error.add_note(f"Its stdout and stderr:\n{more}{output[-_SHOWN:]}")
+        ellipsis = "... " if len(output) > _SHOWN else ""
+        error.add_note(f"Its stdout and stderr:\n{ellipsis}{output[-_SHOWN:]}")
 
 
 def is_own_doing(exitcode: int | None) -> bool:

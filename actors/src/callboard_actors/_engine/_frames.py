@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 MAGIC: Final = b"cR"
 HEADER: Final = struct.Struct("!2sBQQ")
 """Layout of a frame's header: magic bytes, kind, number, length of the payload."""
-MAX_TOLD: Final = 64 * 1024
+MAX_EVENT: Final = 64 * 1024
 """Largest size of one event, in bytes."""
 
 
@@ -35,14 +35,14 @@ class Kind(IntEnum):
     """Call: injected context and options in JSON, then a pickle of the function and its arguments."""
     CANCEL = 2
     """Cancellation of a call; the reply to the call acknowledges it."""
-    TOLD = 3
+    EVENT = 3
     """Event of a running call, in JSON. A call may have any number of events, but none after its reply."""
     VALUE = 4
     """Reply with the result of a call."""
     RAISED = 5
     """Reply with the exception that a call has raised."""
     LOST = 6
-    """Reply with the reason why the result or exception cannot be sent, and with details, as text; see `lost`."""
+    """Reply with the reason why the result or exception cannot be sent, and details, as text; see `encode_loss`."""
     SEAT = 7
     """First frame for a worker process that is dedicated to one owner, such as an actor; no payload."""
     REFUSE = 8
@@ -83,9 +83,9 @@ def header_of(data: bytes | bytearray | memoryview) -> Header:
 # Bodies.
 
 
-def as_json(said: Mapping[str, Any]) -> bytes:
+def as_json(value: Mapping[str, Any]) -> bytes:
     """Encode a mapping as JSON, for the payload of a frame."""
-    return json.dumps(said).encode()
+    return json.dumps(value).encode()
 
 
 def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
@@ -102,10 +102,10 @@ def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
 _LENGTH: Final = struct.Struct("!I")
 
 
-def call_of(along: Mapping[str, Any], pickled: bytes) -> bytes:
+def call_of(context: Mapping[str, Any], pickled: bytes) -> bytes:
     """Encode the payload of a CALL frame, which is JSON followed by a pickle."""
-    said = as_json(along)
-    return _LENGTH.pack(len(said)) + said + pickled
+    context_json = as_json(context)
+    return _LENGTH.pack(len(context_json)) + context_json + pickled
 
 
 def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
@@ -116,7 +116,7 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
     return from_json(view[_LENGTH.size : end]), view[end:]
 
 
-def lost(reason: str, details: str = "") -> bytes:
+def encode_loss(reason: str, details: str = "") -> bytes:
     """Encode the payload of a LOST frame (the result cannot be sent): an error text, and details for a note."""
     return "\0".join((reason.replace("\0", "\\0"), details)).encode(errors="replace")
 
@@ -150,8 +150,8 @@ def receive_frame(sock: socket) -> tuple[int, bytes | bytearray] | None:
     body = data[HEADER.size :]
     if len(body) == length:
         return number, body
-    rest = receive_exactly(sock, length - len(body))
-    return None if rest is None else (number, body + rest)
+    remainder = receive_exactly(sock, length - len(body))
+    return None if remainder is None else (number, body + remainder)
 
 
 def receive_exactly(sock: socket, length: int) -> bytearray | None:
@@ -189,15 +189,15 @@ class FrameReader:
     """
     kinds: frozenset[Kind] = frozenset(Kind)
     """Kinds of frames that may arrive."""
-    # Received bytes; the ones before `_at` are consumed. Not trimmed at each frame, which would copy the rest.
+    # Received bytes; the ones before `_position` are consumed. Not trimmed at each frame, which would copy the rest.
     _data: bytes = b""
-    _at: int = 0
+    _position: int = 0
     _frames: int = 0
 
     @property
     def has_more(self) -> bool:
         """`True` if bytes were received after the frame that `next` has returned last."""
-        return self._at < len(self._data)
+        return self._position < len(self._data)
 
     async def next(self) -> tuple[Header, bytes | bytearray]:
         """Wait for the next frame; return its header and payload."""
@@ -205,25 +205,25 @@ class FrameReader:
         if self._frames % _FRAMES_IN_A_ROW == 0:
             # While frames are buffered, nothing below waits, so a flood of small frames would hold the event loop.
             await checkpoint()
-        while len(self._data) - self._at < HEADER.size:
-            more = await self.receive(_CHUNK)
-            self._data, self._at = self._data[self._at :] + more, 0
-        begin = self._at + HEADER.size
-        header = header_of(self._data[self._at : begin])
+        while len(self._data) - self._position < HEADER.size:
+            chunk = await self.receive(_CHUNK)
+            self._data, self._position = self._data[self._position :] + chunk, 0
+        begin = self._position + HEADER.size
+        header = header_of(self._data[self._position : begin])
         # Before the payload is received.
         if header.kind not in self.kinds or self.only not in (None, header.number):
             raise GarbageError("it is for another call")
-        if header.kind is Kind.TOLD and header.length > MAX_TOLD:
-            raise GarbageError(f"a word of {header.length} bytes, and {MAX_TOLD} are the most")
+        if header.kind is Kind.EVENT and header.length > MAX_EVENT:
+            raise GarbageError(f"a word of {header.length} bytes, and {MAX_EVENT} are the most")
         if header.length > self.longest:
             raise GarbageError(f"it has {header.length} bytes, and {self.bound.format(self.longest)}")
         end = begin + header.length
         if end <= len(self._data):
-            self._at = end
+            self._position = end
             return header, self._data[begin:end]
         # Grows with the bytes that arrive. Memory is not allocated by the length in the header, which is not trusted.
         body = bytearray(self._data[begin:])
-        self._data, self._at = b"", 0
+        self._data, self._position = b"", 0
         while len(body) < header.length:
             body += await self.receive(min(header.length - len(body), 16 * _CHUNK))
         return header, body

@@ -64,15 +64,15 @@ def shared_number(size: int) -> int:
     return fd
 
 
-def receive_with_files(sock: socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Receive at most `size` bytes and `most` file descriptors from a socket, and return both."""
+def receive_with_files(sock: socket, size: int, max_files: int) -> tuple[bytes, list[int]]:
+    """Receive at most `size` bytes and `max_files` file descriptors from a socket, and return both."""
     flags = 0
     if sys.platform == "linux":
         from socket import MSG_CMSG_CLOEXEC
 
         flags = MSG_CMSG_CLOEXEC
     fds = array("i")
-    data, ancillary, _, _ = sock.recvmsg(size, CMSG_LEN(most * fds.itemsize), flags)
+    data, ancillary, _, _ = sock.recvmsg(size, CMSG_LEN(max_files * fds.itemsize), flags)
     for level, kind, content in ancillary:
         if level == SOL_SOCKET and kind == SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
@@ -178,7 +178,7 @@ def limit_processor_time(seconds: int, *, for_good: bool) -> None:
     # Code that is not trusted could ignore the signal or raise the limit: SIGKILL follows a second later.
     # The limit counts from the start of the process; earlier calls of this worker have used a part.
     used = resource.getrusage(resource.RUSAGE_SELF)
-    most = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    soft_limit = int(used.ru_utime + used.ru_stime) + 1 + seconds
     # A hard limit cannot be raised again, so it is lowered only for workers that serve one call.
-    hard = most + 1 if for_good else resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
+    hard_limit = soft_limit + 1 if for_good else resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (soft_limit, hard_limit))

@@ -74,8 +74,8 @@ class _Opening(Generic[S]):
 class OpenedEngine(Generic[S]):
     """Base class of engines that can be opened several times with `async with`, and drained; see `callboard.Engine`."""
 
-    def __init__(self, make: Callable[[], S], *, noun: str, task: str) -> None:
-        self._make = make
+    def __init__(self, make_resources: Callable[[], S], *, noun: str, task: str) -> None:
+        self._make_resources = make_resources
         self._noun = noun
         self._task = task
         # Each event loop reads only its own entry, so no lock is needed.
@@ -90,12 +90,12 @@ class OpenedEngine(Generic[S]):
             callboard.ActorStartError: if the engine cannot be started; with `never` if trying again is of no use.
         """
         self._leave_closed_loops()
-        here = current_token()
+        loop_token = current_token()
         if not self._by_loop:
             self._bodies.reopen()
-        opening = self._by_loop.get(here)
+        opening = self._by_loop.get(loop_token)
         if opening is None or opening.resources.failure is not None:
-            opening = self._by_loop[here] = _Opening(self._make())
+            opening = self._by_loop[loop_token] = _Opening(self._make_resources())
             spawn(opening.resources.keep, self._task)
         opening.openers += 1
         try:
@@ -117,9 +117,9 @@ class OpenedEngine(Generic[S]):
         opening.openers -= 1
         if opening.openers:
             return
-        here = current_token()
-        if self._by_loop.get(here) is opening:
-            del self._by_loop[here]  # before the await: a new opener gets new resources
+        loop_token = current_token()
+        if self._by_loop.get(loop_token) is opening:
+            del self._by_loop[loop_token]  # before the await: a new opener gets new resources
         await opening.resources.dismiss()
 
     def _leave_closed_loops(self) -> None:
@@ -130,7 +130,7 @@ class OpenedEngine(Generic[S]):
                 if opening is not None:
                     opening.resources.abandon()
 
-    def _here(self, title: str, call_id: str | None = None) -> S:
+    def _resources(self, title: str, call_id: str | None = None) -> S:
         """Return the engine's resources in the current event loop; raise an error if the engine is not open there."""
         opening = self._by_loop.get(current_token())
         if opening is not None:
@@ -185,29 +185,29 @@ class Idle(Generic[_Worker]):
         most: number of workers that may be taken at a time; further ones are spare.
     """
 
-    def __init__(self, most: float = math.inf) -> None:
-        self._most = most
-        self._taken = set[_Worker]()
+    def __init__(self, max_busy: float = math.inf) -> None:
+        self._max_busy = max_busy
+        self._busy = set[_Worker]()
         self._workers = deque[_Worker]()
         self._calls = deque[_Waiting[_Worker]]()
 
     def put(self, worker: _Worker) -> None:
         """Assign an idle worker to the call that has waited longest; if no call waits, keep the worker in the queue."""
         # Spare workers are taken last, so that the ones in use stay the same.
-        first = worker in self._taken and len(self._workers) + len(self._taken) > self._most
-        self._taken.discard(worker)
+        first = worker in self._busy and len(self._workers) + len(self._busy) > self._max_busy
+        self._busy.discard(worker)
         (self._workers.appendleft if first else self._workers.append)(worker)
         self._pair()
 
     def _pair(self) -> None:
-        while self._calls and self._workers and len(self._taken) < self._most:
-            self._taken.add(worker := self._workers.popleft())
+        while self._calls and self._workers and len(self._busy) < self._max_busy:
+            self._busy.add(worker := self._workers.popleft())
             self._calls.popleft().tell(worker)
 
     async def take(self) -> _Worker | None:
-        """Wait for an idle worker and return it; return `None` if `turn_away()` is called meanwhile."""
-        if self._workers and not self._calls and len(self._taken) < self._most:
-            self._taken.add(worker := self._workers.popleft())
+        """Wait for an idle worker and return it; return `None` if `fail_waiting()` is called meanwhile."""
+        if self._workers and not self._calls and len(self._busy) < self._max_busy:
+            self._busy.add(worker := self._workers.popleft())
             return worker
         call = _Waiting[_Worker]()
         self._calls.append(call)
@@ -223,8 +223,8 @@ class Idle(Generic[_Worker]):
         return call.worker
 
     def take_spare(self) -> _Worker | None:
-        """Remove and return an idle worker if idle and busy workers together exceed `most`; else return `None`."""
-        return self._workers.pop() if self._workers and len(self._workers) + len(self._taken) > self._most else None
+        """Remove and return an idle worker if idle and busy workers together exceed `max_busy`; else return `None`."""
+        return self._workers.pop() if self._workers and len(self._workers) + len(self._busy) > self._max_busy else None
 
     def __contains__(self, worker: object) -> bool:
         return worker in self._workers
@@ -235,14 +235,14 @@ class Idle(Generic[_Worker]):
 
     def forget(self, worker: _Worker) -> None:
         """Remove a worker that has ended, or is about to end, from this queue."""
-        self._taken.discard(worker)
+        self._busy.discard(worker)
         with suppress(ValueError):
             self._workers.remove(worker)
         self._pair()
 
-    def turn_away(self) -> None:
+    def fail_waiting(self) -> None:
         """Let all waiting calls fail, because they get no worker, and remove the idle workers from this queue."""
         self._workers.clear()
-        self._taken.clear()
+        self._busy.clear()
         while self._calls:
             self._calls.popleft().tell(None)

@@ -77,12 +77,12 @@ class _Copy:
             finally:
                 self.is_loading = False
             if self.is_unguarded:  # even if the script has caught the error of the pool that it tried to open
-                self._module, self._failure = None, self.unguarded()
+                self._module, self._failure = None, self.guard_error()
         if self._module is None:
             raise RuntimeError(self._failure)
         return self._module
 
-    def unguarded(self) -> str:
+    def guard_error(self) -> str:
         """Return the error text for a script that opens a pool while it is loaded."""
         return f"{self.source.path} opens a pool while a worker process loads it as its main module; {_GUARD}"
 
@@ -103,7 +103,7 @@ def why_no_pool() -> str | None:
     if _copy is None or not _copy.is_loading:
         return None
     _copy.is_unguarded = True
-    return _copy.unguarded()
+    return _copy.guard_error()
 
 
 def is_unguarded() -> bool:

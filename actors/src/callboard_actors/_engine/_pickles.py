@@ -13,7 +13,7 @@ from typing import Any
 
 from callboard_actors._engine._main_module import NAMES, missing, module_named
 
-_MARK = re.compile(rb"_main__")
+_MAIN_NAME = re.compile(rb"_main__")
 """Pattern that finds the names of the main module, `__main__` and `__mp_main__`, in a pickle."""
 
 
@@ -21,7 +21,7 @@ class _Unpickler(pickle.Unpickler):
     """Unpickler that finds objects of the main module. Reading a pickle executes it, so the sender must be trusted."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        return named(module, name) if module in NAMES else super().find_class(module, name)
+        return object_named(module, name) if module in NAMES else super().find_class(module, name)
 
 
 def dumps(value: object) -> bytes:
@@ -32,50 +32,50 @@ def dumps(value: object) -> bytes:
 def loads(data: bytes | bytearray | memoryview) -> Any:
     """Unpickle data of a trusted sender."""
     # Most pickles: the C function is much faster than a subclass in Python.
-    if _MARK.search(data) is None:
+    if _MAIN_NAME.search(data) is None:
         return pickle.loads(data)  # noqa: S301 - the caller trusts the sender
     return _Unpickler(io.BytesIO(data)).load()
 
 
 # Names.
 
-_BEHIND = ("func", "coroutine", "fn", "__wrapped__")
-_DEEPEST = 8
+_ATTRIBUTES = ("func", "coroutine", "fn", "__wrapped__")
+_MAX_DEPTH = 8
 """Largest number of nested decorators that are searched for a function."""
 
 
-def way_to(fn: FunctionType) -> tuple[str, ...]:
+def attributes_to(fn: FunctionType) -> tuple[str, ...]:
     """Return the attribute names, such as `__wrapped__`, that lead from a decorated function to the original `fn`."""
     try:
-        value = named(fn.__module__, fn.__qualname__)
+        value = object_named(fn.__module__, fn.__qualname__)
     except (ImportError, AttributeError):
         return ()
     # Without a way, pickle raises its own error for the function.
-    return _way(value, fn, ()) or ()
+    return _attribute_path(value, fn, ()) or ()
 
 
-def _way(value: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, ...] | None:
+def _attribute_path(value: object, fn: FunctionType, path: tuple[str, ...]) -> tuple[str, ...] | None:
     if value is fn:
-        return gone
+        return path
     # Attributes may form a cycle, or be generated without end, as by a mock.
-    if len(gone) == _DEEPEST:
+    if len(path) == _MAX_DEPTH:
         return None
-    for name in _BEHIND:
+    for name in _ATTRIBUTES:
         inner = getattr(value, name, None)
-        if inner is not None and (way := _way(inner, fn, (*gone, name))) is not None:
-            return way
+        if inner is not None and (attributes := _attribute_path(inner, fn, (*path, name))) is not None:
+            return attributes
     return None
 
 
-def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
-    """Find an object by name, then follow the attribute names in `way` from it; called in workers when unpickling."""
-    value = named(module, qualname)
-    for name in way:
+def find_by_attributes(module: str, qualname: str, attributes: tuple[str, ...]) -> Any:
+    """Find an object by name, then follow the attribute names from it; called in workers when unpickling."""
+    value = object_named(module, qualname)
+    for name in attributes:
         value = getattr(value, name)
     return value
 
 
-def named(module: str, qualname: str) -> Any:
+def object_named(module: str, qualname: str) -> Any:
     """Return the object with this qualified name in a module, or raise `ImportError` or `AttributeError`."""
     value: Any = module_named(module)
     try:

@@ -19,7 +19,7 @@ _REMEDY = (
 )
 
 
-def returned(value: Any) -> tuple[Kind, bytes]:
+def encode_result(value: Any) -> tuple[Kind, bytes]:
     """Encode the result of a call as a reply in JSON; if this fails, return a LOST reply with an error text."""
     try:
         return Kind.VALUE, to_json(value)
@@ -28,7 +28,7 @@ def returned(value: Any) -> tuple[Kind, bytes]:
         return Kind.LOST, f"{reason}, which is no JSON: {_text_of(error)}".encode(errors="replace")
 
 
-def raised(error: Exception) -> tuple[Kind, bytes]:
+def encode_error(error: Exception) -> tuple[Kind, bytes]:
     """Encode the exception of a call as a reply in JSON: its type, its text and its traceback."""
     # An import error that the confinement may have caused.
     files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, cast
 
-from callboard_actors._engine._frames import Kind, lost
+from callboard_actors._engine._frames import Kind, encode_loss
 from callboard_actors._engine._pickles import dumps, loads
 
 _TRACEBACK_BOUND = 16 * 1024
@@ -17,39 +17,39 @@ Reply = tuple[Kind, bytes]
 """Encoded outcome of a call: the kind and the payload of the reply's frame."""
 
 
-class Replies(NamedTuple):
+class ReplyEncoder(NamedTuple):
     """Pair of functions that encode the result and the exception of a call."""
 
-    returned: Callable[[Any], Reply]
-    raised: Callable[[Exception], Reply]
+    encode_result: Callable[[Any], Reply]
+    encode_error: Callable[[Exception], Reply]
 
 
-def replies(*, is_plain: bool) -> Replies:
+def reply_encoder(*, is_plain: bool) -> ReplyEncoder:
     """Return the functions that encode replies: as JSON if `is_plain` (for untrusted workers), otherwise as pickles."""
     if not is_plain:
-        return Replies(returned, raised)
+        return ReplyEncoder(encode_result, encode_error)
     # Imported only if needed; the zygote of confined workers has loaded it.
     from callboard_actors._engine import _plain_replies
 
-    return Replies(_plain_replies.returned, _plain_replies.raised)
+    return ReplyEncoder(_plain_replies.encode_result, _plain_replies.encode_error)
 
 
-def called(pickled: memoryview | bytes, encode: Replies) -> Reply | Coroutine[Any, Any, Reply]:
+def run_call(pickled: memoryview | bytes, encoder: ReplyEncoder) -> Reply | Coroutine[Any, Any, Reply]:
     """Unpickle a call and run its function; return the encoded reply, or a coroutine that returns it."""
     try:
         fn, args, kwargs = loads(pickled)
         value = fn(*args, **kwargs)
     except Exception as error:
-        return encode.raised(_without_own_frame(error))
-    return _awaited(value, encode) if isinstance(value, Coroutine) else encode.returned(value)
+        return encoder.encode_error(_without_own_frame(error))
+    return _await_call(value, encoder) if isinstance(value, Coroutine) else encoder.encode_result(value)
 
 
-async def _awaited(coroutine: Coroutine[Any, Any, Any], encode: Replies) -> Reply:
+async def _await_call(coroutine: Coroutine[Any, Any, Any], encoder: ReplyEncoder) -> Reply:
     try:
         value = await coroutine
     except Exception as error:
-        return encode.raised(_without_own_frame(error))
-    return encode.returned(value)
+        return encoder.encode_error(_without_own_frame(error))
+    return encoder.encode_result(value)
 
 
 def _without_own_frame(error: Exception) -> Exception:
@@ -59,41 +59,47 @@ def _without_own_frame(error: Exception) -> Exception:
     return error
 
 
-def bounded(kind: Kind, body: bytes, most: int) -> Reply:
-    """Return a reply unchanged, or a LOST reply with an error text if the payload is longer than `most` bytes."""
-    if len(body) <= most:
+def limit_reply(kind: Kind, body: bytes, max_size: int) -> Reply:
+    """Return a reply unchanged, or a LOST reply with an error text if the payload is longer than `max_size` bytes."""
+    if len(body) <= max_size:
         return kind, body
     if kind is Kind.LOST:
-        return kind, body[:most]
+        return kind, body[:max_size]
     verb = "returned" if kind is Kind.VALUE else "raised"
-    return Kind.LOST, lost(f"what it {verb} is {len(body)} bytes as a pickle, and max_result is {most}")[:most]
+    return Kind.LOST, encode_loss(f"what it {verb} is {len(body)} bytes as a pickle, and max_result is {max_size}")[
+        :max_size
+    ]
 
 
-def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
+def encode_result(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
     """Pickle the result of a call as a reply; if this fails, return a LOST reply with an error text."""
     try:
         return Kind.VALUE, dumps(value)
     except Exception as error:
-        text = f"it returned an object of type {type(value).__qualname__}, which cannot be pickled: {_said(error)}"
-        return Kind.LOST, lost(text)
+        text = f"it returned an object of type {type(value).__qualname__}, which cannot be pickled: {_text_of(error)}"
+        return Kind.LOST, encode_loss(text)
 
 
-def raised(error: Exception, where: str = "worker process", dumps: Callable[[object], bytes] | None = None) -> Reply:
+def encode_error(
+    error: Exception, location: str = "worker process", dumps: Callable[[object], bytes] | None = None
+) -> Reply:
     """Pickle a call's exception as a reply, with its traceback as a note; if this fails, return a LOST reply."""
     text = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
-    note = f"In {where} {os.getpid()}:\n{text}"
+    note = f"In {location} {os.getpid()}:\n{text}"
     try:
         error.add_note(note)
-        body = pickled(error) if dumps is None or not _survives_pickle(error) else dumps(error)
+        body = pickle_error(error) if dumps is None or not _survives_pickle(error) else dumps(error)
         copy = pickle.loads(body)  # noqa: S301 - many exceptions can be pickled, but not unpickled
         if not isinstance(copy, Exception):
             raise TypeError(f"it would be read as an object of type {type(copy).__qualname__}")
     except Exception as problem:
-        return Kind.LOST, lost(f"it raised {_said(error)}, which cannot be pickled: {_said(problem)}", note)
+        return Kind.LOST, encode_loss(
+            f"it raised {_text_of(error)}, which cannot be pickled: {_text_of(problem)}", note
+        )
     return Kind.RAISED, body
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     try:
         return f"{type(error).__qualname__}({error})"
     except Exception:  # user-defined `__str__`
@@ -108,15 +114,15 @@ _Parts = tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]
 _Reduced = tuple[Callable[..., BaseException], _Parts]
 
 
-def pickled(error: BaseException) -> bytes:
+def pickle_error(error: BaseException) -> bytes:
     """Pickle an exception without the parts that cannot be pickled; a note lists these parts."""
-    return _pickled_with(error, {})
+    return _pickle_with(error, {})
 
 
-def remade(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, Any]) -> BaseException:
+def restore_error(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, Any]) -> BaseException:
     """Restore an exception from its class, arguments and attributes; called when unpickling."""
     error = cls.__new__(cls, *args)
-    _own_of_python(cls).__init__(error, *args)
+    _builtin_base(cls).__init__(error, *args)
     error.__setstate__(dict(state))
     return error
 
@@ -133,55 +139,55 @@ def _survives_pickle(error: BaseException) -> bool:
 class _Pickler(pickle.Pickler):
     """Pickler for exceptions that default pickling cannot restore.
 
-    `known` holds, by id, the exceptions that were already taken apart for the pickle.
+    `reductions` holds, by id, the exceptions that were already taken apart for the pickle.
     """
 
-    def __init__(self, file: io.BytesIO, known: dict[int, tuple[BaseException, _Reduced | None]]) -> None:
+    def __init__(self, file: io.BytesIO, reductions: dict[int, tuple[BaseException, _Reduced | None]]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         # By id, with the exception itself, so that the id is not reused. `None` marks one that is being reduced.
-        self._known = known
+        self._reductions = reductions
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, BaseException):
             return NotImplemented
-        if id(obj) in self._known:
-            _, reduced = self._known[id(obj)]
+        if id(obj) in self._reductions:
+            _, reduced = self._reductions[id(obj)]
             if reduced is None:
                 raise pickle.PicklingError("it refers back to the exception whose it is")
             return reduced
         if _survives_pickle(obj):
             return NotImplemented
-        self._known[id(obj)] = obj, None
-        reduced = remade, _parts_of(obj, self._sendable)
-        self._known[id(obj)] = obj, reduced  # once: nested groups would reduce it again on each level
+        self._reductions[id(obj)] = obj, None
+        reduced = restore_error, _parts_of(obj, self._is_sendable)
+        self._reductions[id(obj)] = obj, reduced  # once: nested groups would reduce it again on each level
         return reduced
 
-    def _sendable(self, value: object) -> bool:
+    def _is_sendable(self, value: object) -> bool:
         try:
-            pickle.loads(_pickled_with(value, self._known))  # noqa: S301 - it is our own
+            pickle.loads(_pickle_with(value, self._reductions))  # noqa: S301 - it is our own
         except Exception:  # left out
             return False
         return True
 
 
-def _pickled_with(value: object, known: dict[int, tuple[BaseException, _Reduced | None]]) -> bytes:
+def _pickle_with(value: object, reductions: dict[int, tuple[BaseException, _Reduced | None]]) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer, known).dump(value)
+    _Pickler(buffer, reductions).dump(value)
     return buffer.getvalue()
 
 
-def _parts_of(error: BaseException, sendable: Callable[[object], bool]) -> _Parts:
-    reduced = cast("tuple[Any, ...]", _own_of_python(type(error)).__reduce__(error))
+def _parts_of(error: BaseException, is_sendable: Callable[[object], bool]) -> _Parts:
+    reduced = cast("tuple[Any, ...]", _builtin_base(type(error)).__reduce__(error))
     args, state = reduced[1], dict[str, Any](reduced[2] if len(reduced) > 2 else {})
-    left_out = [name for name, value in state.items() if not sendable(value)]
-    left_out += [f"args[{index}]" for index, value in enumerate(args) if not sendable(value)]
-    sent = {name: value for name, value in state.items() if name not in left_out}
+    left_out = [name for name, value in state.items() if not is_sendable(value)]
+    left_out += [f"args[{index}]" for index, value in enumerate(args) if not is_sendable(value)]
+    sendable_state = {name: value for name, value in state.items() if name not in left_out}
     if left_out:
         note = f"Left out on its way, because it cannot be pickled: {', '.join(left_out)}"
-        sent["__notes__"] = [*sent.get("__notes__", ()), note]
-    return type(error), tuple(value if sendable(value) else repr(value) for value in args), sent
+        sendable_state["__notes__"] = [*sendable_state.get("__notes__", ()), note]
+    return type(error), tuple(value if is_sendable(value) else repr(value) for value in args), sendable_state
 
 
-def _own_of_python(cls: type[BaseException]) -> type[BaseException]:
+def _builtin_base(cls: type[BaseException]) -> type[BaseException]:
     """Return an exception class itself if it is built into Python, otherwise its nearest built-in base class."""
     return next(base for base in cls.__mro__ if base.__module__ == "builtins" and issubclass(base, BaseException))

@@ -39,7 +39,7 @@ from callboard_actors.process._zygote import COMMAND, Command
 # The zygote of a pool.
 
 _NAME = "Processes"
-_TO_END = 3.0
+_END_TIMEOUT = 3.0
 """Seconds that the zygote has to end by itself before it is killed. It gives its workers no grace, so it is quick."""
 _STDERR = 2
 
@@ -51,37 +51,37 @@ class ZygoteProxy:
         self._process = process
         self._control = control
         self._incoming = incoming(control)
-        self._reader = FrameReader(self._incoming.receive, LONGEST_REASON, kinds=OUTCOMES | {Kind.TOLD})
+        self._reader = FrameReader(self._incoming.receive, LONGEST_REASON, kinds=OUTCOMES | {Kind.EVENT})
         self._sending = anyio.Lock()
         # Workers that were requested and whose end was not reported. Each is told its end exactly once, then removed.
         self._workers: dict[int, WorkerProxy] = {}
-        self._ready = False
+        self._is_ready = False
         # Set by `_lose_all` before it marks the workers as ended. `fork` checks it for a worker that was registered too
         # late.
-        self._gone = False
+        self._has_died = False
 
     @classmethod
     async def start(cls, settings: Settings) -> "ZygoteProxy":
         """Start a zygote, wait until it has loaded its modules, and return its proxy."""
-        ours, theirs = socket.socketpair()
-        with _above_standard(theirs) as theirs:
+        pool_end, zygote_end = socket.socketpair()
+        with _above_standard(zygote_end) as zygote_end:
             try:
-                zygote = cls(_start_zygote(theirs, settings.terms.confine), ours)
+                zygote = cls(_start_zygote(zygote_end, settings.terms.confine), pool_end)
             except BaseException:
-                ours.close()
+                pool_end.close()
                 raise
         with suppress(ConnectionError):  # it has ended; `until_loaded` finds out why
-            ours.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
+            pool_end.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
         # Blocking until here: the zygote reads its settings first, and they may be larger than the socket's buffer.
-        ours.setblocking(False)
+        pool_end.setblocking(False)
         try:
             try:
                 await until_loaded(zygote._reader, settings)
             except ConnectionError:
                 raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr") from None
-            zygote._ready = True
+            zygote._is_ready = True
         except BaseException:
-            # Not to leave a process behind; the wait is bounded by `_TO_END`.
+            # Not to leave a process behind; the wait is bounded by `_END_TIMEOUT`.
             with anyio.CancelScope(shield=True):
                 await zygote.close()
             raise
@@ -98,24 +98,24 @@ class ZygoteProxy:
             worker.end(None)
             raise
         # The zygote ended before the command was sent, and `_lose_all` ran before this registration.
-        if self._gone and self._workers.pop(worker.number, None) is not None:
+        if self._has_died and self._workers.pop(worker.number, None) is not None:
             worker.end(None)
         # A cancellation here leaves the worker registered: the process may start, and its owner has to end it.
         await worker.settled.wait()
-        if worker.unforked is not None:
-            raise OSError(worker.unforked, os.strerror(worker.unforked))
+        if worker.fork_errno is not None:
+            raise OSError(worker.fork_errno, os.strerror(worker.fork_errno))
 
     async def end(self, worker: WorkerProxy, grace: float) -> None:
         """Ask the zygote to end a worker and its child processes, unless this was already requested."""
-        if not worker.asked_to_end and not worker.ended.is_set():
+        if not worker.is_ending and not worker.ended.is_set():
             # Before the await, so that a second task sends no second command and no call is given to this worker.
-            worker.asked_to_end = True
+            worker.is_ending = True
             await self._command(COMMAND.pack(Command.END, worker.number, grace), [])
 
     async def _command(self, command: bytes, fds: list[int]) -> None:
         # One task waits for the socket at a time. A command is far smaller than the buffer, so it is sent whole.
         async with self._sending:
-            while not self._gone:
+            while not self._has_died:
                 try:
                     socket.send_fds(self._control, [command], fds)
                 except BlockingIOError:
@@ -135,14 +135,14 @@ class ZygoteProxy:
                     self._workers[header.number].begin(value)
                     continue
                 worker = self._workers.pop(header.number)
-                worker.unforked = value if report == "unforked" else None
+                worker.fork_errno = value if report == "unforked" else None
                 worker.end(value if report == "ended" else None)
         self._lose_all()
 
     def _lose_all(self) -> None:
         """Handle the zygote's death: mark all workers as ended, and kill the processes that they have started."""
         # The kernel kills workers together with their zygote, but not their children.
-        self._gone = True
+        self._has_died = True
         self._kill_groups()
         for worker in self._workers.values():
             worker.end(None)
@@ -159,12 +159,12 @@ class ZygoteProxy:
     async def close(self) -> None:
         """End the zygote and all its workers, and wait until the zygote has ended. `listen` must not be running."""
         self._lose_all()
-        # Wakes tasks that wait to write; they see `_gone`. Closing the socket tells the zygote to end.
+        # Wakes tasks that wait to write; they see `_has_died`. Closing the socket tells the zygote to end.
         anyio.notify_closing(self._control)
         self._close_control()
-        if not self._ready:
+        if not self._is_ready:
             self._process.kill()  # it still loads modules, does not read the socket, and has no workers
-        with anyio.move_on_after(_TO_END):
+        with anyio.move_on_after(_END_TIMEOUT):
             await self._until_ended()
         self._process.kill()
         await self._until_ended()
@@ -232,10 +232,10 @@ _PAUSE = 0.05
 """Seconds before the restart of a zygote, or of a worker after two failures in a row; doubled each time."""
 _LONGEST_PAUSE = 5.0
 """Upper bound of `_PAUSE` after doubling."""
-_UNHEARD = 5.0
+_END_REPORT_TIMEOUT = 5.0
 """Seconds after a worker's grace. If the zygote has not reported the worker's end by then, the zygote is killed."""
-_HURRIED = 0.5
-"""Same as `_UNHEARD`, for a pool that is closed by a cancelled task."""
+_HURRIED_TIMEOUT = 0.5
+"""Same as `_END_REPORT_TIMEOUT`, for a pool that is closed by a cancelled task."""
 
 
 class Crew:
@@ -246,13 +246,13 @@ class Crew:
     workers.
     """
 
-    def __init__(self, terms: PoolOptions, wanted: dict[str, None]) -> None:
+    def __init__(self, terms: PoolOptions, optional_modules: dict[str, None]) -> None:
         self._terms = terms
         # The zygote ends when its parent is not this process.
         self._settings = Settings(
             parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms, main=main_module()
         )
-        self._wanted = wanted
+        self._optional_modules = optional_modules
         # `None` before the first start and between two zygotes.
         self._zygote: ZygoteProxy | None = None
         # Workers of the pool's places, and dedicated workers. Both are ended and awaited by `dismiss`.
@@ -261,7 +261,7 @@ class Crew:
         self._group: TaskGroup
         self._spawns = terms.start == "spawn"
         # An interpreter takes long to start: one more than there may be calls waits to replace another one.
-        self._places = terms.workers + self._spawns
+        self._worker_count = terms.workers + self._spawns
         self._idle = Idle[WorkerProxy](terms.workers)
         # Why no zygote runs; cleared when one runs again. While it is set, calls fail instead of waiting.
         self._trouble: Exception | None = None
@@ -270,12 +270,12 @@ class Crew:
         # Set once when every place has a worker for the first time.
         self._full = anyio.Event()
         self._dismissed = anyio.Event()
-        self._over = anyio.Event()
+        self._has_ended = anyio.Event()
         # Cancelled at the very end of a dismissal: its cancellation closes the zygote.
-        self._keeping = anyio.CancelScope()
-        self._ending = anyio.CancelScope()
+        self._keep_scope = anyio.CancelScope()
+        self._end_scope = anyio.CancelScope()
         """Cancel scope of the wait for the end of all workers in `dismiss`; its deadline may become earlier."""
-        self._patience = _UNHEARD
+        self._patience = _END_REPORT_TIMEOUT
         self.failure: ActorStartError | None = None
         """Error that prevented the start of the pool. After it, no further start is attempted."""
 
@@ -290,46 +290,46 @@ class Crew:
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
         if not self._full.is_set():
-            raise self._late()
+            raise self._timeout_error()
 
-    def _late(self) -> ActorStartError:
+    def _timeout_error(self) -> ActorStartError:
         reason = f"it was not ready within {self._terms.start_timeout:g} s"
-        if HERE in self._wanted:
+        if HERE in self._optional_modules:
             reason += '; it loads __main__, which may run for ever unless that is below `if __name__ == "__main__":`'
         return ActorStartError(_NAME, reason)
 
     async def keep(self) -> None:
         """Run the zygote and its workers, and replace each process that ends, until `dismiss` is called."""
         try:
-            with self._keeping:
+            with self._keep_scope:
                 async with anyio.create_task_group() as group:
                     self._group = group
                     group.start_soon(self._end_all_when_dismissed)
-                    await self._live_on()
+                    await self._run_zygotes()
                     group.cancel_scope.cancel()
         finally:
             # Also on failure and on cancellation by a closing event loop: every waiting task must be woken.
             self._dismissed.set()
-            self._idle.turn_away()
+            self._idle.fail_waiting()
             self._started.set()
             self._full.set()
-            self._over.set()
+            self._has_ended.set()
 
-    async def _live_on(self) -> None:
+    async def _run_zygotes(self) -> None:
         backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
         while self.failure is None:
             began = anyio.current_time()
             try:
-                await self._live_with_a_zygote()
+                await self._run_zygote()
             except Exception as error:
-                self._suffer(error)
+                self._record_trouble(error)
             # An attempt that has lasted a second cannot be repeated often enough to do harm, whether it failed or not.
             if anyio.current_time() - began > 1:
                 backoff.reset()
             if self.failure is None:
                 await anyio.sleep(backoff.next())
 
-    def _suffer(self, error: Exception) -> None:
+    def _record_trouble(self, error: Exception) -> None:
         """Record that the zygote has failed with `error`, and let the calls that wait for a worker fail."""
         # If no zygote has run before, set `failure` instead, which is final: most likely each start would fail, and
         # the caller of `async with` is told.
@@ -340,26 +340,26 @@ class Crew:
         if self._trouble is None:  # logged once per outage, not at each attempt
             _logger.error("a pool of processes has no workers, and tries again: %r", error)
         self._trouble = error
-        self._idle.turn_away()
+        self._idle.fail_waiting()
 
-    async def _live_with_a_zygote(self) -> None:
+    async def _run_zygote(self) -> None:
         with anyio.move_on_after(self._terms.start_timeout) as scope:
             while self._zygote is None:
                 try:
-                    self._zygote = await ZygoteProxy.start(self._with_wanted())
+                    self._zygote = await ZygoteProxy.start(self._current_settings())
                 except UnloadableError as error:
-                    self._leave_out(error.module)
+                    self._exclude(error.module)
         if scope.cancelled_caught or self._zygote is None:
-            raise self._late()
+            raise self._timeout_error()
         self._trouble = None
         self._started.set()
         try:
-            async with anyio.create_task_group() as places:
-                for _ in range(self._places):
-                    places.start_soon(self._fill, self._zygote)
+            async with anyio.create_task_group() as worker_group:
+                for _ in range(self._worker_count):
+                    worker_group.start_soon(self._fill, self._zygote)
                 await self._zygote.listen()
                 # `listen` has returned: the zygote is dead, and every worker has been marked as ended.
-                places.cancel_scope.cancel()
+                worker_group.cancel_scope.cancel()
         finally:
             # Closing waits for the process and its workers. If it were interrupted, processes would remain that nothing
             # ends.
@@ -367,28 +367,27 @@ class Crew:
                 await self._zygote.close()
                 self._zygote = None
 
-    def _with_wanted(self) -> Settings:
-        names = tuple(name for name in self._wanted if name not in self._terms.preload)
-        return replace(self._settings, wanted=names)
+    def _current_settings(self) -> Settings:
+        names = tuple(name for name in self._optional_modules if name not in self._terms.preload)
+        return replace(self._settings, optional_modules=names)
 
-    def _leave_out(self, module: str) -> None:
+    def _exclude(self, module: str) -> None:
         """Exclude an optional module from preloading, because a process ended while it loaded the module."""
-        if module in self._wanted:
-            del self._wanted[module]
+        if module in self._optional_modules:
+            del self._optional_modules[module]
             _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
 
     async def _fill(self, zygote: ZygoteProxy) -> None:
-        in_vain, backoff = 0, Backoff(_PAUSE, _LONGEST_PAUSE)
-        # `in_vain` counts consecutive workers that served no call or could not be started. The first one is replaced at
-        # once.
+        failures, backoff = 0, Backoff(_PAUSE, _LONGEST_PAUSE)
+        # `failures` counts consecutive workers that served no call or did not start. The first is replaced at once.
         while not self.is_dismissed:
             try:
                 worker = self._new_worker()
-                await self._employ(worker, zygote)
+                await self._run_worker(worker, zygote)
             except UnloadableError as error:
                 # An interpreter that the closing pool has ended while it loaded says nothing of its module.
                 if not self.is_dismissed:
-                    self._leave_out(error.module)
+                    self._exclude(error.module)
             # OSError: too many open files or processes; calls wait until there are fewer.
             except (ActorStartError, OSError) as error:
                 # Before the first success, a failure of the modules is final, and the caller of `async with` is told.
@@ -397,20 +396,20 @@ class Crew:
                     self._full.set()
                 if self.failure is not None or self._dismissed.is_set():
                     return
-                if not in_vain:
+                if not failures:
                     _logger.warning("a worker process cannot be started; it is tried again until it can: %s", error)
-                in_vain += 1
+                failures += 1
             else:
-                in_vain = 0 if worker.calls else in_vain + 1
-            if not in_vain:
+                failures = 0 if worker.calls else failures + 1
+            if not failures:
                 backoff.reset()
-            elif in_vain > 1:
+            elif failures > 1:
                 await anyio.sleep(backoff.next())
 
     def _new_worker(self) -> WorkerProxy:
         return WorkerProxy(self._terms.max_output, is_trusted=self._terms.confine is None)
 
-    async def _employ(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
+    async def _run_worker(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
         """Start a worker, make it available to calls, and wait until it ends; raise `OSError` if the start fails."""
         self._members.add(worker)
         try:
@@ -423,21 +422,21 @@ class Crew:
             async with anyio.create_task_group() as group:
                 # Between calls, too: a full pipe would block a worker that prints from a thread.
                 group.start_soon(worker.collect_output)
-                await worker.left.wait()
+                await worker.has_left.wait()
                 group.cancel_scope.cancel()
         finally:
             self._members.discard(worker)
             self._idle.forget(worker)
             if worker not in self._seats:
                 worker.close()
-            worker.discharged.set()
+            worker.output_released.set()
 
     async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy, command: Command) -> None:
         """Start a worker process, and wait until it can serve calls."""
         # If its modules cannot be loaded, the process is ended before the error is raised.
         await zygote.fork(worker, command)
         if self._spawns:
-            settings = self._with_wanted()
+            settings = self._current_settings()
             self._settings = replace(self._settings, quiet=True)  # one complaint of each module is enough
             try:
                 with anyio.fail_after(self._terms.start_timeout):
@@ -460,9 +459,9 @@ class Crew:
             try:
                 if worker is spare:
                     worker.calls += 1  # it was not started in vain
-                    worker.left.set()
+                    worker.has_left.set()
                     with anyio.CancelScope(shield=True):
-                        await worker.discharged.wait()
+                        await worker.output_released.wait()
                 else:
                     await self._start(worker, self._zygote, Command.SEAT)
                 if self._spawns:
@@ -483,10 +482,10 @@ class Crew:
         self._seats.discard(worker)
         worker.close()
 
-    def look_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` in a background task, which is cancelled when the pool ends in this event loop."""
+    def run_in_background(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `function` in a background task, which is cancelled when the pool ends in this event loop."""
         # An empty context: the task outlives its starter, and must not inherit its context variables.
-        Context().run(self._group.start_soon, work)
+        Context().run(self._group.start_soon, function)
 
     def pids(self) -> list[int]:
         """Return the process ids of live workers, except dedicated workers and workers that were asked to end."""
@@ -496,11 +495,11 @@ class Crew:
         """Wait for an idle worker and return it; `body` is the function call that needs the worker."""
         while True:
             if self._trouble is not None or self.is_dismissed:
-                raise self._gone(body)
+                raise self._unavailable_error(body)
             worker = await self._idle.take()
-            # Woken by `turn_away`: dismissed, or no zygote runs.
+            # Woken by `fail_waiting`: dismissed, or no zygote runs.
             if worker is None:
-                raise self._gone(body)
+                raise self._unavailable_error(body)
             if worker.is_alive and worker.is_silent():
                 return worker
             # It has ended, or has sent bytes without a call, which would be taken for the reply of this one. Its place
@@ -512,7 +511,7 @@ class Crew:
             if worker.ended.is_set():
                 self._idle.forget(worker)
 
-    def _gone(self, body: Body) -> ActorGoneError | WorkerDiedError:
+    def _unavailable_error(self, body: Body) -> ActorGoneError | WorkerDiedError:
         if self._trouble is None or self.is_dismissed:
             return ActorGoneError(body.title, body.call_id, "its pool of processes is closed")
         reason = f"its pool of processes has no workers, and tries to start some: {self._trouble}"
@@ -533,7 +532,7 @@ class Crew:
         """End a worker and wait until it has ended, shielded from cancellation."""
         # If the zygote does not report the end in time, it is killed with all its workers.
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(self._terms.grace + _UNHEARD):
+            with anyio.move_on_after(self._terms.grace + _END_REPORT_TIMEOUT):
                 await self.ask_to_end(worker, grace)
                 await worker.ended.wait()
             # After `break_off`, `listen` sees the zygote's end and marks all its workers as ended, so this wait is
@@ -550,34 +549,36 @@ class Crew:
     async def dismiss(self) -> None:
         """End all workers, then the zygote; calls that wait for a worker fail."""
         self._dismissed.set()
-        self._idle.turn_away()
+        self._idle.fail_waiting()
         try:
-            # Lasts at most the grace plus `_UNHEARD` seconds, and after a cancellation the grace plus `_HURRIED`. Then
-            # everything is killed.
-            await self._over.wait()
+            # Lasts at most the grace plus `_END_REPORT_TIMEOUT` seconds, after a cancellation the grace plus
+            # `_HURRIED_TIMEOUT`. Then everything is killed.
+            await self._has_ended.wait()
         except BaseException:
             # Even when cancelled, return only after all processes have ended.
             # `_end_all_when_dismissed` may not have set its deadline yet: it reads this field when it does.
-            self._patience = _HURRIED
-            self._ending.deadline = min(self._ending.deadline, anyio.current_time() + self._terms.grace + _HURRIED)
+            self._patience = _HURRIED_TIMEOUT
+            self._end_scope.deadline = min(
+                self._end_scope.deadline, anyio.current_time() + self._terms.grace + _HURRIED_TIMEOUT
+            )
             with anyio.CancelScope(shield=True):
-                await self._over.wait()
+                await self._has_ended.wait()
             raise
 
     async def _end_all_when_dismissed(self) -> None:
         await self._dismissed.wait()
         # Bounded, because a stopped zygote (SIGSTOP, job control) cannot end its workers.
-        self._ending.deadline = anyio.current_time() + self._terms.grace + self._patience
-        with self._ending:
+        self._end_scope.deadline = anyio.current_time() + self._terms.grace + self._patience
+        with self._end_scope:
             members = [*self._members, *self._seats]
             # All are asked first, so that their graces run concurrently.
             for worker in members:
                 await self.ask_to_end(worker)
             for worker in members:
                 await worker.ended.wait()
-        if self._ending.cancelled_caught:
+        if self._end_scope.cancelled_caught:
             self._break_off_zygote()
-        self._keeping.cancel()
+        self._keep_scope.cancel()
 
     def abandon(self) -> None:
         """Kill the zygote and all workers without waiting. Called after the event loop was closed."""

@@ -12,19 +12,19 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, Vali
 from pydantic_core import from_json
 
 from callboard.extend import Body
-from callboard_actors._engine._codec import opened
+from callboard_actors._engine._codec import decode_reply
 from callboard_actors._engine._errors import ResultLostError, WorkerCallError, add_output
 from callboard_actors._engine._frames import Kind, reason_and_details
 from callboard_actors._engine._plain_replies import TEXT_BOUND
 
-_MOST_VALUES: Final = 1_000_000
+_MAX_VALUES: Final = 1_000_000
 """Largest number of JSON values in one reply: two bytes of JSON can become a hundred bytes of memory."""
-_BETWEEN: Final = (b",", b"[", b"{")
+_SEPARATORS: Final = (b",", b"[", b"{")
 _PIECE: Final = 256 * 1024
 """Bytes of a reply processed at a time, while the interpreter's lock is held. Longer replies are read in a thread."""
-_MOST_RAISED: Final = 1024 * 1024
+_MAX_ERROR_SIZE: Final = 1024 * 1024
 """Largest size of a reply with an exception, in bytes; the four texts in it, each as long as allowed, need less."""
-_MOST_ERRORS: Final = 100
+_MAX_ERRORS: Final = 100
 """Largest number of validation errors that an error text lists. A reply could cause a million, with 200 MB of text."""
 
 _NOT_BY_TEXT: Final = (UnicodeError, BaseExceptionGroup, StopIteration, StopAsyncIteration)
@@ -38,7 +38,7 @@ _BUILTIN: Final = {
 _Text = Annotated[str, StringConstraints(max_length=TEXT_BOUND)]
 
 
-class _Raised(BaseModel):
+class _ErrorReply(BaseModel):
     model_config = ConfigDict(strict=True)
 
     module: _Text
@@ -47,19 +47,21 @@ class _Raised(BaseModel):
     traceback: _Text
 
 
-async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_plain: bool, output: str = "") -> Any:
+async def decode_worker_reply(
+    kind: Kind, reply: bytes | bytearray, body: Body, *, is_plain: bool, output: str = ""
+) -> Any:
     """Decode the reply of any worker, confined or trusted: return the result of the call, or raise its exception."""
     if not is_plain:
-        return opened(kind, reply, body, output=output)
-    work = partial(opened_plain, kind, reply, body, output=output)
+        return decode_reply(kind, reply, body, output=output)
+    decode = partial(decode_plain_reply, kind, reply, body, output=output)
     if len(reply) <= _PIECE:
-        return work()
+        return decode()
     # A large reply is read in a thread; if the caller is cancelled, the thread ends by itself, in linear time. It has a
     # limiter of its own: abandoned threads must not use up the program's.
-    return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+    return await to_thread.run_sync(decode, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
 
-def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
+def decode_plain_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
     """Decode the reply of a confined worker: return the result, or raise the exception that the reply describes."""
     if kind is Kind.LOST:
         reason, _ = reason_and_details(reply[:TEXT_BOUND])
@@ -67,33 +69,35 @@ def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: st
     try:
         if kind is Kind.VALUE:
             # Before parsing, which would allocate all of them.
-            if has_more_values(bytes(reply), _MOST_VALUES):
-                raise ValueError(f"it has more than {_MOST_VALUES} values")
+            if has_more_values(bytes(reply), _MAX_VALUES):
+                raise ValueError(f"it has more than {_MAX_VALUES} values")
             fn = body.fn
             while isinstance(fn, partial):
                 fn = fn.func
             adapter = _adapter_of(fn)
             return from_json(bytes(reply)) if adapter is None else adapter.validate_json(bytes(reply))
-        if len(reply) > _MOST_RAISED:
-            raise ValueError(f"an exception of {len(reply)} bytes, and {_MOST_RAISED} are the most")
+        if len(reply) > _MAX_ERROR_SIZE:
+            raise ValueError(f"an exception of {len(reply)} bytes, and {_MAX_ERROR_SIZE} are the most")
         # Only four bounded texts are taken over. The class is looked up by name among Python's own.
-        raised = _Raised.model_validate_json(bytes(reply))
+        reply_error = _ErrorReply.model_validate_json(bytes(reply))
     except Exception as error:
-        reason, cause = _told(error)
+        reason, cause = _error_text(error)
         raise ResultLostError(
             body.title, f"it cannot be read here: {reason}", call_id=body.call_id, output=output
         ) from cause
-    cls = _BUILTIN.get(raised.type) if raised.module == "builtins" else None
-    exception = WorkerCallError(body.title, raised.type, raised.text) if cls is None else cls(raised.text)
-    exception.add_note(f"In a confined worker process:\n{raised.traceback}")
+    cls = _BUILTIN.get(reply_error.type) if reply_error.module == "builtins" else None
+    exception = (
+        WorkerCallError(body.title, reply_error.type, reply_error.text) if cls is None else cls(reply_error.text)
+    )
+    exception.add_note(f"In a confined worker process:\n{reply_error.traceback}")
     add_output(exception, output)
     raise exception
 
 
-def has_more_values(reply: bytes, most: int) -> bool:
-    """Return whether a JSON text has more than `most` values, by counting commas and opening brackets in one pass."""
+def has_more_values(reply: bytes, max_values: int) -> bool:
+    """Return whether a JSON text has more than `max_values` values; count commas and opening brackets in one pass."""
     # An upper bound, since marks within texts count, too. Most replies are decided here.
-    if sum(reply.count(mark) for mark in _BETWEEN) <= most:
+    if sum(reply.count(mark) for mark in _SEPARATORS) <= max_values:
         return False
     marks, quotes = 0, 0
     for piece in without_escapes(reply):
@@ -101,10 +105,10 @@ def has_more_values(reply: bytes, most: int) -> bool:
         # Quotes delimit texts, so every second part is a text: the odd ones, or the even ones after an odd number of
         # quotes in the pieces before.
         bare = b"".join(parts[quotes % 2 :: 2])
-        marks += sum(bare.count(mark) for mark in _BETWEEN)
+        marks += sum(bare.count(mark) for mark in _SEPARATORS)
         quotes += len(parts) - 1
         # A value and its key have at most four quotes. This bounds the parts of a reply that consists of quotes.
-        if marks > most or quotes > 4 * (most + 1):
+        if marks > max_values or quotes > 4 * (max_values + 1):
             return True
     return False
 
@@ -112,19 +116,19 @@ def has_more_values(reply: bytes, most: int) -> bool:
 def without_escapes(reply: bytes) -> Iterator[bytes]:
     """Yield a JSON text in pieces, from which escaped backslashes and escaped quotes are removed."""
     # Each quote that is left begins or ends a string.
-    at = 0
-    while at < len(reply):
-        end = at + _PIECE
-        piece = reply[at:end]
+    start = 0
+    while start < len(reply):
+        end = start + _PIECE
+        piece = reply[start:end]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape would be cut: include its second byte
             piece += reply[end : end + 1]
-        at += len(piece)
+        start += len(piece)
         yield piece.replace(b"\\\\", b"").replace(b'\\"', b"")
 
 
-def _told(error: Exception) -> tuple[str, Exception | None]:
+def _error_text(error: Exception) -> tuple[str, Exception | None]:
     """Return a short text of an error, and the error (`None` instead of the error if its full text may be huge)."""
-    if isinstance(error, ValidationError) and error.error_count() > _MOST_ERRORS:
+    if isinstance(error, ValidationError) and error.error_count() > _MAX_ERRORS:
         return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
     return str(error)[:TEXT_BOUND], error
 

@@ -10,14 +10,14 @@ import anyio
 from callboard import ActorStartError
 from callboard.extend import Body, dispatch_event, inject_context
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._codec import check, module_of, name_of, packed
-from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
+from callboard_actors._engine._codec import check, module_of, name_of, pack_call
+from callboard_actors._engine._errors import REPORT_TIMEOUT, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import Kind, call_of
 from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._main_module import why_no_pool
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._plain_codec import opened_reply
+from callboard_actors.process._plain_codec import decode_worker_reply
 from callboard_actors.process._settings import PoolOptions
 from callboard_actors.process._worker_proxy import BrokenError, SeatProxy, WorkerProxy
 
@@ -98,9 +98,9 @@ class Processes(OpenedEngine[Crew]):
             confine=confine,
         )
         # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
-        self._wanted: dict[str, None] = {}
+        self._optional_modules: dict[str, None] = {}
         super().__init__(
-            lambda: Crew(self._terms, self._wanted), noun="pool of processes", task="callboard_actors.process"
+            lambda: Crew(self._terms, self._optional_modules), noun="pool of processes", task="callboard_actors.process"
         )
         self._numbers = itertools.count(1)
 
@@ -122,7 +122,7 @@ class Processes(OpenedEngine[Crew]):
         check(fn, title)
         module = module_of(fn)
         if module is not None:
-            self._wanted[module] = None
+            self._optional_modules[module] = None
 
     @property
     def pids(self) -> list[int]:
@@ -153,18 +153,18 @@ class Processes(OpenedEngine[Crew]):
 
         On cancellation, the function call has the grace of `body` or of the pool, whichever is shorter.
         """
-        data = packed(body)
-        with self._bodies.running(body, grace=self._terms.grace) as noted:
-            for left in reversed(range(_ATTEMPTS)):
-                crew = self._here(noted.title, noted.call_id)
-                worker = await crew.take(noted)
+        data = pack_call(body)
+        with self._bodies.running(body, grace=self._terms.grace) as running_body:
+            for remaining_attempts in reversed(range(_ATTEMPTS)):
+                crew = self._resources(running_body.title, running_body.call_id)
+                worker = await crew.take(running_body)
                 # If the worker dies before the function has begun, another worker is tried.
-                outcome = await self._exchange(worker, crew, noted, data)
+                outcome = await self._exchange(worker, crew, running_body, data)
                 if not isinstance(outcome, WorkerDiedError):
                     kind, reply, output = outcome
-                    return await self._finish(worker, crew, noted, kind, reply, output=output)
+                    return await self._finish(worker, crew, running_body, kind, reply, output=output)
                 # Repeated only if it certainly had not begun: a body may have side effects.
-                if outcome.begun or not left or crew.is_dismissed:
+                if outcome.begun or not remaining_attempts or crew.is_dismissed:
                     raise outcome
         raise AssertionError("the last attempt returns or raises")
 
@@ -180,11 +180,11 @@ class Processes(OpenedEngine[Crew]):
             callboard.ActorGoneError: the pool is not open.
         """
         self._bodies.check_open(title)
-        crew = self._here(title)
+        crew = self._resources(title)
         worker = await crew.hire(title)
         seat = SeatProxy(title, worker, crew.end, self._terms)
         # A task of the pool, not of this block: open calls must be failed even if the block is cancelled.
-        crew.look_after(seat.keep)
+        crew.run_in_background(seat.keep)
         try:
             yield seat
         finally:
@@ -206,8 +206,8 @@ class Processes(OpenedEngine[Crew]):
         if body.on_begin is not None:
             body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
         try:
-            most = self._terms.max_result
-            kind, reply = await worker.exchange(number, call_of(inject_context(), data), most, dispatch_event)
+            max_result = self._terms.max_result
+            kind, reply = await worker.exchange(number, call_of(inject_context(), data), max_result, dispatch_event)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
             return await self._death(worker, crew, body, number, broken.reason)
@@ -225,14 +225,14 @@ class Processes(OpenedEngine[Crew]):
         # The worker becomes available to the next call, or ends if it has to be replaced: decided before decoding,
         # because the `finally` block needs it even if decoding raises.
         terms = self._terms
-        worn = terms.serves_once or (terms.max_calls is not None and worker.calls >= terms.max_calls)
+        is_worn = terms.serves_once or (terms.max_calls is not None and worker.calls >= terms.max_calls)
         try:
-            return await opened_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
+            return await decode_worker_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
         except MemoryError:
-            worn = True  # the worker may never return this memory to the system
+            is_worn = True  # the worker may never return this memory to the system
             raise
         finally:
-            if worn:
+            if is_worn:
                 with anyio.CancelScope(shield=True):
                     await crew.ask_to_end(worker, self._terms.last_grace)
             else:
@@ -246,9 +246,9 @@ class Processes(OpenedEngine[Crew]):
         with anyio.CancelScope(shield=True):
             # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.
             if reason is None:
-                with anyio.move_on_after(TO_TELL):
+                with anyio.move_on_after(REPORT_TIMEOUT):
                     await worker.ended.wait()
-            if worker.asked_to_end:
+            if worker.is_ending:
                 reason, recurs = "its pool of processes was closed", False
             elif not worker.ended.is_set():
                 reason, recurs = reason or "its worker process closed its socket", True

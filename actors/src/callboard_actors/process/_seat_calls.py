@@ -16,7 +16,7 @@ from callboard_actors._engine._frames import OUTCOMES, FrameReader, GarbageError
 
 # Open calls.
 
-_WORDS: Final = 1_000
+_MAX_EVENTS: Final = 1_000
 """Largest number of undelivered events of one call; when there are more, the oldest are dropped."""
 
 
@@ -29,53 +29,53 @@ class OpenCall:
         # Set by a cancelled caller while the frame is still queued: it is then skipped.
         self.is_withdrawn = False
         self.reply: tuple[Kind, bytes | bytearray] | None = None
-        self.lost: str | None = None
+        self.loss_reason: str | None = None
         """Reason why the call will have no reply; `None` as long as a reply may come."""
-        self._words = deque[bytes | bytearray](maxlen=_WORDS)
-        self._news = anyio.Event()
+        self._events = deque[bytes | bytearray](maxlen=_MAX_EVENTS)
+        self._change = anyio.Event()
 
     @property
     def is_over(self) -> bool:
         """`True` if the reply has arrived or the connection has ended; nothing more will come."""
-        return self.reply is not None or self.lost is not None
+        return self.reply is not None or self.loss_reason is not None
 
-    def take_in(self, header: Header, payload: bytes | bytearray) -> None:
+    def receive(self, header: Header, payload: bytes | bytearray) -> None:
         """Process an event or the reply of this call; raise `GarbageError` for a frame that is not allowed."""
         if self.is_over or not self.is_sent:
             raise GarbageError("it is for a call that has had its reply, or was never sent")
-        if header.kind is Kind.TOLD:
-            self._words.append(payload)
+        if header.kind is Kind.EVENT:
+            self._events.append(payload)
         elif header.kind in OUTCOMES:
             self.reply = header.kind, payload
         else:
             raise GarbageError(f"a {header.kind.name} of a call")
-        self._news.set()
+        self._change.set()
 
     def lose(self, reason: str) -> None:
         """End the call without a reply; `reason` says why no reply will come."""
         if not self.is_over:
-            self.lost = reason
-            self._news.set()
+            self.loss_reason = reason
+            self._change.set()
 
     async def until_over(self) -> None:
         """Wait until the call is over, and deliver its events; raise `GarbageError` for an invalid event."""
         while True:
-            await self._news.wait()
-            self._news = anyio.Event()
+            await self._change.wait()
+            self._change = anyio.Event()
             # Also when the call is over: events that came before the reply are delivered first.
-            while self._words:
-                hand_on(self._words.popleft(), dispatch_event)
+            while self._events:
+                deliver_event(self._events.popleft(), dispatch_event)
             if self.is_over:
                 return
 
     async def until_ended(self) -> None:
         """Wait until the call is over, without delivering events: its caller has been cancelled."""
         while not self.is_over:
-            self._news = anyio.Event()
-            await self._news.wait()
+            self._change = anyio.Event()
+            await self._change.wait()
 
 
-def hand_on(payload: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
+def deliver_event(payload: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
     """Decode an event of a call and pass it to `deliver`; raise `GarbageError` if the event is invalid."""
     event = from_json(payload)
     try:
@@ -103,13 +103,13 @@ class SeatCalls:
         self._reader = reader
         self._calls: dict[int, OpenCall] = {}
         self._queue = deque[tuple[bytes, OpenCall | None]]()
-        self._more = anyio.Event()
+        self._has_frames = anyio.Event()
 
     def send(self, number: int, data: bytes) -> OpenCall:
         """Register a call, queue its frame, and return the open call at once."""
         # A number is never reused, so a late frame cannot reach another call.
         self._calls[number] = call = OpenCall()
-        self._put(data, call)
+        self._enqueue(data, call)
         return call
 
     def lose(self, reason: str) -> None:
@@ -129,7 +129,7 @@ class SeatCalls:
             del self._calls[number]
             return True
         # In the same queue as calls: the worker never reads a cancellation before its call.
-        self._put(frame(Kind.CANCEL, number))
+        self._enqueue(frame(Kind.CANCEL, number))
         with anyio.move_on_after(seconds, shield=True):
             await call.until_ended()
         return call.is_over
@@ -143,9 +143,9 @@ class SeatCalls:
             group.cancel_scope.cancel()
         return mistake
 
-    def _put(self, data: bytes, call: OpenCall | None = None) -> None:
+    def _enqueue(self, data: bytes, call: OpenCall | None = None) -> None:
         self._queue.append((data, call))
-        self._more.set()
+        self._has_frames.set()
 
     async def _read(self) -> str | None:
         try:
@@ -156,23 +156,23 @@ class SeatCalls:
                     # A cancelled call stays in the table until its reply, so this is no late frame but a protocol
                     # error.
                     raise GarbageError("it is for no call")
-                call.take_in(header, payload)
+                call.receive(header, payload)
                 if call.is_over:
                     del self._calls[header.number]
         # One wrong frame ends the connection: the bytes after it cannot be trusted to be frames.
         except GarbageError as error:
             return f"its worker process sent what is no reply: {error}"
-        except _LOST:
+        except _LOSS_ERRORS:
             return None
 
     async def _write(self) -> None:
         # After the end of the process, the replies that it sent before are still read.
-        with suppress(*_LOST):
+        with suppress(*_LOSS_ERRORS):
             while True:
                 while self._queue:
                     await self._write_bytes(self._portion())
-                self._more = anyio.Event()
-                await self._more.wait()
+                self._has_frames = anyio.Event()
+                await self._has_frames.wait()
 
     def _portion(self) -> bytes:
         """Remove the next frames from the send queue, and return their bytes, joined for one write."""
@@ -190,4 +190,4 @@ class SeatCalls:
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
 
-_LOST = (BrokenResourceError, ClosedResourceError, BusyResourceError, OSError)
+_LOSS_ERRORS = (BrokenResourceError, ClosedResourceError, BusyResourceError, OSError)

@@ -11,7 +11,7 @@ from callboard_actors._util._options import check_counts, check_durations
 from callboard_actors.process._confinement._confine import Confine
 
 # Fewer files than this, and a worker fails before its first call.
-_OWN_FILES = 16
+_MIN_FILES = 16
 _CONFINED_FILES = 256
 
 
@@ -36,12 +36,12 @@ class PoolOptions:
         may_be_none = ("max_calls", "memory", "cpu", "files")
         counts = [(name, getattr(self, name), 1) for name in (*may_be_none, "workers", "max_result", "max_output")]
         check_counts("Processes", [count for count in counts if count[1] is not None or count[0] not in may_be_none])
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         files = self.files
-        if files is not None and files < _OWN_FILES:
-            raise ValueError(f"files={files} is less than {_OWN_FILES}, which a worker and its modules need themselves")
-        if files is not None and most != resource.RLIM_INFINITY and files > most:
-            raise ValueError(f"files={files} is more than the {most} that this process may have itself")
+        if files is not None and files < _MIN_FILES:
+            raise ValueError(f"files={files} is less than {_MIN_FILES}, which a worker and its modules need themselves")
+        if files is not None and hard_limit != resource.RLIM_INFINITY and files > hard_limit:
+            raise ValueError(f"files={files} is more than the {hard_limit} that this process may have itself")
         # Options that this operating system cannot enforce.
         system = f"and this is {sys.platform}"
         if self.start not in ("fork", "spawn"):
@@ -73,13 +73,13 @@ class PoolOptions:
         return self.confine is not None and not self.confine.reuse
 
     @property
-    def most_files(self) -> int | None:
+    def max_files(self) -> int | None:
         """Maximum number of open files of a worker; `None` if an unconfined worker keeps this process's limit."""
         # Each file may be a socket with a full buffer: kernel memory that `memory` does not count.
         if self.files is not None or self.confine is None:
             return self.files
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        return _CONFINED_FILES if most == resource.RLIM_INFINITY else min(_CONFINED_FILES, most)
+        hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return _CONFINED_FILES if hard_limit == resource.RLIM_INFINITY else min(_CONFINED_FILES, hard_limit)
 
     @property
     def last_grace(self) -> float:
@@ -96,7 +96,7 @@ class Settings:
     backend: str
     """Event loop of async functions: "asyncio" or "trio"."""
     terms: PoolOptions
-    wanted: tuple[str, ...] = ()
+    optional_modules: tuple[str, ...] = ()
     """Names of optional modules, which are preloaded if they can be imported."""
     quiet: bool = False
     """`True` to print nothing about optional modules that cannot be loaded: another interpreter has printed it."""

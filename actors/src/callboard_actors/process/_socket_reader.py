@@ -18,12 +18,12 @@ class Incoming:
     def __init__(self, sock: socket) -> None:
         self._sock = sock
 
-    async def receive(self, most: int) -> bytes:
-        """Wait for data, and return at most `most` bytes; raise `ConnectionError` if the other end has closed."""
+    async def receive(self, size: int) -> bytes:
+        """Wait for data, and return at most `size` bytes; raise `ConnectionError` if the other end has closed."""
         while True:
             await anyio.wait_readable(self._sock)
             with suppress(BlockingIOError):
-                return _some(self._sock, most)
+                return _receive_available(self._sock, size)
 
     def close(self) -> None:
         """Stop watching the socket. Call this before the socket is closed."""
@@ -37,14 +37,14 @@ class _Watched(Incoming):
         self._loop = asyncio.get_running_loop()
         # The watch is registered at the first wait, and survives from one wait to the next.
         self._is_watched = False
-        self._most = 0
+        self._size = 0
         self._waiter: asyncio.Future[bytes] | None = None
 
-    async def receive(self, most: int) -> bytes:
+    async def receive(self, size: int) -> bytes:
         if not self._is_watched:
             self._loop.add_reader(self._sock, self._read)
             self._is_watched = True
-        self._most = most
+        self._size = size
         self._waiter = self._loop.create_future()
         try:
             return await self._waiter
@@ -59,7 +59,7 @@ class _Watched(Incoming):
             self.close()
             return
         try:
-            waiter.set_result(_some(self._sock, self._most))
+            waiter.set_result(_receive_available(self._sock, self._size))
         except BlockingIOError:
             pass
         except OSError as error:
@@ -77,8 +77,8 @@ def incoming(sock: socket) -> Incoming:
     return _Watched(sock) if sniffio.current_async_library() == "asyncio" else Incoming(sock)
 
 
-def _some(sock: socket, most: int) -> bytes:
-    data = sock.recv(most, MSG_DONTWAIT)
+def _receive_available(sock: socket, size: int) -> bytes:
+    data = sock.recv(size, MSG_DONTWAIT)
     if not data:
         raise ConnectionResetError
     return data

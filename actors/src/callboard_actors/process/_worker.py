@@ -22,39 +22,39 @@ from typing import Any, NoReturn
 
 from callboard.extend import attach_context
 from callboard_actors._engine import _kernel, _main_module
-from callboard_actors._engine._frames import BEGUN_COUNTER, MAX_TOLD, Kind, as_json, frame, parts_of, receive_frame
-from callboard_actors._engine._replies import Replies, Reply, bounded, called, replies
+from callboard_actors._engine._frames import BEGUN_COUNTER, MAX_EVENT, Kind, as_json, frame, parts_of, receive_frame
+from callboard_actors._engine._replies import Reply, ReplyEncoder, limit_reply, reply_encoder, run_call
 from callboard_actors.process._settings import Settings
 
 # Before the first call: settings and modules, in the zygote that is forked, or in each new interpreter.
 
-_HELD_IN_WORDS = "starts a thread, which a fork would lose; leave it to the workers"
+_THREAD_REASON = "starts a thread, which a fork would lose; leave it to the workers"
 
 
 class FatalError(Exception):
     """Raised in a zygote or new interpreter if no worker can be started; the text is the reason."""
 
 
-def received_settings(sock: socket) -> Settings:
+def receive_settings(sock: socket) -> Settings:
     """Receive and return the settings, which the parent sends first; raise `FatalError` if the parent has ended."""
-    received = receive_frame(sock)
-    if received is None:
+    message = receive_frame(sock)
+    if message is None:
         raise FatalError("whoever started it has gone")
-    settings = pickle.loads(received[1])  # noqa: S301 - from our parent
+    settings = pickle.loads(message[1])  # noqa: S301 - from our parent
     assert isinstance(settings, Settings)
     return settings
 
 
 def load(settings: Settings, report: socket) -> None:
-    """Import the modules of the option `preload`, which must load, then the optional modules of `settings.wanted`."""
+    """Import the modules of the option `preload`, which must load, then the optional modules."""
     forks = settings.terms.start == "fork"
     # Only registered: the main module is loaded when a name of it is needed.
     _main_module.expect(settings.main)
     for name in settings.terms.preload:
         _load(name, forks=forks)
-    for index, name in enumerate(settings.wanted):
+    for index, name in enumerate(settings.optional_modules):
         # Before the import, which may end this process in any way, even by a crash in C code.
-        report.sendall(frame(Kind.TOLD, 0, as_json({"loading": index})))
+        report.sendall(frame(Kind.EVENT, 0, as_json({"loading": index})))
         _try_to_load(name, forks=forks, complain=not settings.quiet)
 
 
@@ -66,7 +66,7 @@ def _load(name: str, *, forks: bool) -> None:
         raise FatalError(f"preload={name!r} cannot be imported: {error!r}\n{traceback_text}") from error
     # A fork has only the forking thread. Locks that other threads held stay locked in it for ever.
     if forks and threading.active_count() > 1:
-        raise FatalError(f"preload={name!r} {_HELD_IN_WORDS}")
+        raise FatalError(f"preload={name!r} {_THREAD_REASON}")
 
 
 def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
@@ -96,25 +96,25 @@ def reason_of(error: BaseException) -> bytes:
 
 # Calls.
 
-_MOST = 2**40
+_MAX_CALL = 2**40
 """Maximum size of a call in bytes. It is practically unlimited, since workers trust their pool."""
 
 
-_serves = False
+_is_serving = False
 
 
 def is_worker() -> bool:
     """Return whether this process is a worker of a pool."""
-    return _serves
+    return _is_serving
 
 
 def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool) -> None:
     """Serve the calls that arrive on the socket, until the pool closes the socket."""
-    global _serves
-    _serves = True
+    global _is_serving
+    _is_serving = True
     terms = settings.terms
     is_confined = terms.confine is not None
-    _kernel.limit_process(memory=terms.memory, files=terms.most_files, for_good=is_confined)
+    _kernel.limit_process(memory=terms.memory, files=terms.max_files, for_good=is_confined)
     # Output printed just before a crash is the most valuable, so it must not stay in a buffer.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a preloaded module may have replaced it
@@ -125,7 +125,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool
 
         # This never returns: a dedicated worker ends its process.
         anyio.run(_Seat(sock, begun_counter, settings).live, backend=settings.backend)
-    reply_writer, encode = _ReplyWriter(sock), replies(is_plain=is_confined)
+    reply_writer, encoder = _ReplyWriter(sock), reply_encoder(is_plain=is_confined)
     while (request := receive_frame(sock)) is not None:
         number, body = request
         # Written before any code of the call runs; unpickling runs some. From here on, the pool treats the call as
@@ -137,24 +137,26 @@ def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool
             _kernel.limit_processor_time(terms.cpu, for_good=is_confined)
         tell = reply_writer.begin(number)
         # A fresh copy: variables that one call sets are invisible to the next.
-        outcome = copy_context().run(_outcome, body, tell, settings.backend, encode)
-        kind, reply = bounded(*outcome, terms.max_result)
+        outcome = copy_context().run(_outcome, body, tell, settings.backend, encoder)
+        kind, reply = limit_reply(*outcome, terms.max_result)
         flush()
         reply_writer.reply(number, kind, reply)
 
 
-def _outcome(call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], backend: str, encode: Replies) -> Reply:
+def _outcome(
+    call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], backend: str, encoder: ReplyEncoder
+) -> Reply:
     context, pickled = parts_of(call)
     # `SystemExit` is not caught: it ends the process, as in any program.
     with attach_context(context, tell):
-        reply = called(pickled, encode)
+        reply = run_call(pickled, encoder)
         if isinstance(reply, Coroutine):
             import anyio
 
             try:
                 return anyio.run(lambda: reply, backend=backend)
             except Exception as error:  # of `anyio.run` itself, such as too many open files for an event loop
-                return encode.raised(error)
+                return encoder.encode_error(error)
     return reply
 
 
@@ -169,7 +171,7 @@ class _Seat:
         self.reply_writer = _ReplyWriter(sock)
         self._begun_counter = begun_counter
         self._max_result = settings.terms.max_result
-        self.encode = replies(is_plain=settings.terms.confine is not None)
+        self.encoder = reply_encoder(is_plain=settings.terms.confine is not None)
         self.is_trio = settings.backend == "trio"
         self._calls: dict[int, _Call] = {}
 
@@ -179,7 +181,7 @@ class _Seat:
         from callboard_actors._util._own_task import spawn
         from callboard_actors.process._socket_reader import incoming
 
-        reader = FrameReader(incoming(self._sock).receive, _MOST)
+        reader = FrameReader(incoming(self._sock).receive, _MAX_CALL)
         while True:
             try:
                 header, body = await reader.next()
@@ -201,7 +203,7 @@ class _Seat:
         # First: a cancellation that arrives after the reply finds no call.
         del self._calls[number]
         flush()
-        self.reply_writer.reply(number, *bounded(kind, body, self._max_result))
+        self.reply_writer.reply(number, *limit_reply(kind, body, self._max_result))
 
 
 _CANCELLED = Kind.LOST, b"it was cancelled"
@@ -214,7 +216,7 @@ class _Call:
         self._number = number
         self._call = call
         self._seat = seat
-        self._tell = seat.reply_writer.begin(number)
+        self._send_event = seat.reply_writer.begin(number)
         # Tells a requested cancellation from one that ends this whole process.
         self._is_to_end = False
         # `None` before the task's first step, which looks at `_is_to_end`: it is never cancelled before it can reply.
@@ -269,8 +271,8 @@ class _Call:
 
     async def _outcome(self) -> Reply:
         context, pickled = parts_of(self._call)
-        with attach_context(context, self._tell):
-            reply = called(pickled, self._seat.encode)
+        with attach_context(context, self._send_event):
+            reply = run_call(pickled, self._seat.encoder)
             return await reply if isinstance(reply, Coroutine) else reply
 
 
@@ -298,12 +300,12 @@ class _ReplyWriter:
     def begin(self, number: int) -> Callable[[dict[str, Any]], None]:
         """Register a running call, and return the function that sends its events."""
         self._open.add(number)
-        return partial(self._tell, number)
+        return partial(self._send_event, number)
 
-    def _tell(self, number: int, event: dict[str, Any]) -> None:
+    def _send_event(self, number: int, event: dict[str, Any]) -> None:
         if os.getpid() != self._pid:
             return
-        data = frame(Kind.TOLD, number, _encoded(event))
+        data = frame(Kind.EVENT, number, _encode_event(event))
         with self._lock:
             if number in self._open:
                 self._send(data)
@@ -328,27 +330,28 @@ class _ReplyWriter:
             self._sending = False
 
 
-def _encoded(event: dict[str, Any]) -> bytes:
-    """Encode an event as JSON of at most `MAX_TOLD` bytes; shorten its texts if necessary."""
+def _encode_event(event: dict[str, Any]) -> bytes:
+    """Encode an event as JSON of at most `MAX_EVENT` bytes; shorten its texts if necessary."""
     data = json.dumps(event).encode()
-    most = MAX_TOLD // 4
-    while len(data) > MAX_TOLD:
+    max_length = MAX_EVENT // 4
+    while len(data) > MAX_EVENT:
         shorter = {
-            kind: [text[:most] if isinstance(text, str) else text for text in values] for kind, values in event.items()
+            kind: [text[:max_length] if isinstance(text, str) else text for text in values]
+            for kind, values in event.items()
         }
         data = json.dumps(shorter).encode()
-        most //= 2
+        max_length //= 2
     return data
 
 
 # The end of the process.
 
 
-def end_after(work: Callable[[], None]) -> NoReturn:
-    """Run `work`, then exit with the interpreter's usual exit code, but without the interpreter's finalization."""
+def end_after(function: Callable[[], None]) -> NoReturn:
+    """Run `function`, then exit with the interpreter's usual exit code, but without the interpreter's finalization."""
     code = 1
     try:
-        work()
+        function()
         code = 0
     except SystemExit as end:
         code = _exit_code(end)

@@ -14,8 +14,8 @@ import anyio
 
 from callboard import ActorStartError
 from callboard.extend import Body, inject_context
-from callboard_actors._engine._codec import packed
-from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
+from callboard_actors._engine._codec import pack_call
+from callboard_actors._engine._errors import REPORT_TIMEOUT, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import (
     BEGUN_COUNTER,
     OUTCOMES,
@@ -28,8 +28,8 @@ from callboard_actors._engine._frames import (
 )
 from callboard_actors._engine._kernel import shared_number
 from callboard_actors._util._own_task import finish
-from callboard_actors.process._plain_codec import opened_reply
-from callboard_actors.process._seat_calls import SeatCalls, hand_on
+from callboard_actors.process._plain_codec import decode_worker_reply
+from callboard_actors.process._seat_calls import SeatCalls, deliver_event
 from callboard_actors.process._settings import PoolOptions, Settings
 from callboard_actors.process._socket_reader import incoming
 
@@ -61,15 +61,15 @@ async def until_loaded(reader: FrameReader, settings: Settings) -> None:
     """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ends earlier."""
     loading = None
     try:
-        while (received := await reader.next())[0].kind is Kind.TOLD:
-            loading = settings.wanted[from_json(received[1])["loading"]]
+        while (message := await reader.next())[0].kind is Kind.EVENT:
+            loading = settings.optional_modules[from_json(message[1])["loading"]]
     except ConnectionError:
         # It ended between this report and the next one, so this module has ended it.
         if loading is not None:
             raise UnloadableError(loading) from None
         raise
-    if received[0].kind is Kind.LOST:
-        raise ActorStartError("Processes", received[1].decode(errors="replace"), never=True)
+    if message[0].kind is Kind.LOST:
+        raise ActorStartError("Processes", message[1].decode(errors="replace"), never=True)
 
 
 class WorkerProxy:
@@ -91,15 +91,15 @@ class WorkerProxy:
         self.pid: int | None = None
         """Process id of the worker; `None` before the start, and for a worker that was never started."""
         self.exitcode: int | None = None
-        self.unforked: int | None = None
+        self.fork_errno: int | None = None
         """`errno` of the failed start of the worker process; `None` if the start has not failed."""
-        self.asked_to_end = False
+        self.is_ending = False
         self.is_ready = False
         """`True` once the worker has loaded its modules, so that it can serve calls."""
         self.calls = 0
-        self.left = anyio.Event()
+        self.has_left = anyio.Event()
         """Event that is set when the worker leaves the pool: it has ended, or becomes a dedicated worker."""
-        self.discharged = anyio.Event()
+        self.output_released = anyio.Event()
         """Event that is set when no task of the pool reads the worker's output any more."""
         self.settled = anyio.Event()
         """Event that is set when the worker has started, or when its start has failed."""
@@ -113,48 +113,48 @@ class WorkerProxy:
         # Greatest call number of which at least one byte was sent.
         self._last_sent = 0
         self._max_output = max_output
-        self._kept = bytearray()
+        self._recent_output = bytearray()
         """Last bytes of the worker's output; at most one chunk more than `max_output` at a time."""
-        with ExitStack() as opened:  # close everything again if one of the files cannot be opened
-            self._sock, self._theirs = socket.socketpair()
-            opened.callback(self._theirs.close)
-            opened.callback(self._sock.close)
+        with ExitStack() as stack:  # close everything again if one of the files cannot be opened
+            self._sock, self._worker_sock = socket.socketpair()
+            stack.callback(self._worker_sock.close)
+            stack.callback(self._sock.close)
             self._sock.setblocking(False)
             self._incoming = incoming(self._sock)
-            self._output, self._their_output = os.pipe()
-            opened.callback(os.close, self._output)
-            opened.callback(os.close, self._their_output)
+            self._output, self._worker_output = os.pipe()
+            stack.callback(os.close, self._output)
+            stack.callback(os.close, self._worker_output)
             os.set_blocking(self._output, False)
-            self._speech, self._printing = _watch(self._sock), _watch(self._output)
+            self._socket_poll, self._output_poll = _poll_of(self._sock), _poll_of(self._output)
             # The begun counter is a file, not a message: it can be read after the worker has died.
             self._begun_counter = shared_number(BEGUN_COUNTER.size)
-            opened.callback(os.close, self._begun_counter)
-            opened.pop_all()
+            stack.callback(os.close, self._begun_counter)
+            stack.pop_all()
 
     def fds(self) -> list[int]:
         """Return the descriptors for the worker: socket, output pipe, and a file for the current call's number."""
-        return [self._theirs.fileno(), self._their_output, self._begun_counter]
+        return [self._worker_sock.fileno(), self._worker_output, self._begun_counter]
 
     def begin(self, pid: int | None) -> None:
         """Record that the process `pid` has started, and close the worker's ends of socket and pipe in this process."""
         self.pid = pid
-        self._hand_over()
+        self._close_worker_ends()
         self.settled.set()
 
-    def _hand_over(self) -> None:
+    def _close_worker_ends(self) -> None:
         """Close the worker's ends of the socket and of the output pipe in this process."""
         # Only after the worker has received them: macOS loses descriptors in transit that are open nowhere. They must
         # be closed then, or the end of the worker would not be seen as end of file.
-        if self._theirs.fileno() >= 0:
-            self._theirs.close()
-            os.close(self._their_output)
+        if self._worker_sock.fileno() >= 0:
+            self._worker_sock.close()
+            os.close(self._worker_output)
 
     def end(self, exitcode: int | None) -> None:
         """Record that the process has ended; `exitcode` is `None` if unknown."""
         self.exitcode = exitcode
-        self._hand_over()
+        self._close_worker_ends()
         self.ended.set()
-        self.left.set()
+        self.has_left.set()
         self.settled.set()
         # A forked child of the worker may hold a copy of its socket. Without a shutdown, readers would wait for that
         # child.
@@ -164,11 +164,11 @@ class WorkerProxy:
     @property
     def is_alive(self) -> bool:
         """`True` if the process is ready, has not ended, and was not asked to end."""
-        return self.is_ready and not self.ended.is_set() and not self.asked_to_end
+        return self.is_ready and not self.ended.is_set() and not self.is_ending
 
     def is_silent(self) -> bool:
         """Return whether there is nothing to read from the worker's socket: no unexpected bytes, and no end of file."""
-        return not self._speech.poll(0)
+        return not self._socket_poll.poll(0)
 
     def has_begun(self, number: int) -> bool:
         """Return whether the call `number` has begun or may have begun. May be called after the worker's end."""
@@ -198,16 +198,16 @@ class WorkerProxy:
         """Send a call to the worker; return the reply's kind and payload."""
         # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
-        self._kept.clear()
+        self._recent_output.clear()
         self.calls += 1
         reader = self.reader(max_result, number)
         try:
             await self.send(frame(Kind.CALL, number, body), number)
             while True:
                 header, payload = await reader.next()
-                if header.kind is not Kind.TOLD:
+                if header.kind is not Kind.EVENT:
                     break
-                hand_on(payload, deliver)
+                deliver_event(payload, deliver)
             # Bytes after the reply would be taken for the reply of the next call.
             if reader.has_more:
                 raise GarbageError("something follows it")
@@ -219,7 +219,7 @@ class WorkerProxy:
 
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
         """Return a reader of the worker's frames: of all calls, or only of the call with the number `only`."""
-        kinds = OUTCOMES | {Kind.TOLD}
+        kinds = OUTCOMES | {Kind.EVENT}
         return FrameReader(self._incoming.receive, max_result, bound="max_result is {}", only=only, kinds=kinds)
 
     async def send(self, data: bytes, number: int = 0) -> None:
@@ -246,19 +246,19 @@ class WorkerProxy:
             return False
         # Bounded: a worker that writes without pause must not hold the event loop.
         for _ in range(reads):
-            if not self._printing.poll(0):
+            if not self._output_poll.poll(0):
                 return True
             data = os.read(self._output, _CHUNK)
             if not data:
                 return False
-            self._kept += data
-            del self._kept[: -self._max_output]
+            self._recent_output += data
+            del self._recent_output[: -self._max_output]
         return True
 
     def output(self) -> str:
         """Return the last part of the worker's stdout and stderr since the current call began, as text."""
         self._take_output()
-        return self._kept.decode(errors="replace")
+        return self._recent_output.decode(errors="replace")
 
     def death(self, body: Body, reason: str, *, begun: bool, recurs: bool) -> WorkerDiedError:
         """Return the `WorkerDiedError` for a call that ended because this worker has ended."""
@@ -291,7 +291,7 @@ class WorkerProxy:
 
     def abandon(self) -> None:
         """Close the connection to the worker process at once, even if in use. For a pool whose event loop is closed."""
-        self._hand_over()
+        self._close_worker_ends()
         self._close()
 
     def _close(self) -> None:
@@ -307,7 +307,7 @@ class WorkerProxy:
         os.close(self._begun_counter)
 
 
-def _watch(file: socket.socket | int) -> select.poll:
+def _poll_of(file: socket.socket | int) -> select.poll:
     """Return a poll object that tells whether a file has data or is at its end, without reading from the file."""
     watch = select.poll()
     watch.register(file, select.POLLIN)
@@ -334,7 +334,7 @@ class SeatProxy:
         self._numbers = itertools.count(1)
         self._calls = SeatCalls(worker.send, worker.reader(terms.max_result))
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
-        self._broken: str | None = None
+        self._break_reason: str | None = None
         # Why the worker ended. Set by `keep` at the very end, so it also says that no call can be made.
         self._reason: str | None = None
         self._recurs = False
@@ -349,9 +349,9 @@ class SeatProxy:
 
     async def run_body(self, body: Body, /) -> Any:
         """Run an async function in the worker, concurrently with other calls; see `callboard.extend.Seat`."""
-        if self._reason is not None or self._worker.asked_to_end:
+        if self._reason is not None or self._worker.is_ending:
             raise self._death(body, begun=False)
-        data = call_of(inject_context(), packed(body))
+        data = call_of(inject_context(), pack_call(body))
         # No await from here to the `try`: a call that is registered is also ended.
         number = next(self._numbers)
         call = self._calls.send(number, frame(Kind.CALL, number, data))
@@ -376,7 +376,7 @@ class SeatProxy:
             raise self._death(body, begun=begun)
         kind, reply = call.reply
         output = "" if kind is Kind.VALUE else self._worker.output()
-        return await opened_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
+        return await decode_worker_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
 
     async def _cancel(self, number: int, body: Body) -> None:
         """Cancel a call in the worker and wait for its end; end the worker if the call exceeds its grace."""
@@ -402,9 +402,9 @@ class SeatProxy:
         finally:
             # Also if this task is cancelled: callers would otherwise wait for ever.
             worker = self._worker
-            if self._broken is not None:
-                self._reason = self._broken
-            elif worker.asked_to_end:
+            if self._break_reason is not None:
+                self._reason = self._break_reason
+            elif worker.is_ending:
                 self._reason = "its worker process was ended with its block, or with its pool"
             else:
                 self._reason = end_of(worker.exitcode, None)
@@ -419,7 +419,7 @@ class SeatProxy:
             await self._break(mistake)
             return
         # Normally the worker has ended and the zygote's report is on its way, with the exit code as the better reason.
-        with anyio.move_on_after(TO_TELL):
+        with anyio.move_on_after(REPORT_TIMEOUT):
             await self._worker.ended.wait()
         if not self._worker.ended.is_set():
             await self._break("its worker process closed its socket")
@@ -428,8 +428,8 @@ class SeatProxy:
         """Store the reason why the worker cannot be used any longer, end the worker, and wait for its end."""
         # `by_itself` is true if the worker's own code is to blame. Otherwise the worker is ended without a grace.
         # The first reason counts: later ones are consequences of it.
-        if self._broken is None and not self._worker.asked_to_end:
-            self._broken, self._recurs = reason, by_itself
+        if self._break_reason is None and not self._worker.is_ending:
+            self._break_reason, self._recurs = reason, by_itself
         await self._end(self._worker, None if by_itself else 0.0)
         with anyio.CancelScope(shield=True):
             await self._worker.ended.wait()

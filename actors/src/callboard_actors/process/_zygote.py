@@ -27,7 +27,7 @@ from callboard_actors._util._import_path import import_path
 from callboard_actors.process import _worker
 from callboard_actors.process._confinement._confine import CannotConfineError
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._worker import FatalError, end_after, load, reason_of, received_settings
+from callboard_actors.process._worker import FatalError, end_after, load, reason_of, receive_settings
 
 if TYPE_CHECKING:
     from callboard_actors.process._confinement._confinement import Confinement
@@ -40,13 +40,13 @@ from callboard_actors._engine._frames import HEADER, header_of
 from callboard_actors.process._worker import flush
 
 # Protocol with the pool. Commands have one size, because they are received together with file descriptors. Reports are
-# frames: TOLD with the index of a module before it is loaded, then VALUE when commands are accepted, or LOST with the
-# reason why the process cannot start. Then TOLD for each worker: "forked" with its process id, "unforked" with the
+# frames: EVENT with the index of a module before it is loaded, then VALUE when commands are accepted, or LOST with the
+# reason why the process cannot start. Then EVENT for each worker: "forked" with its process id, "unforked" with the
 # `errno`, "ended" with its exit code when it and its children have ended.
 
 COMMAND: Final = struct.Struct("!BQd")
 """Binary format of a command: kind of command, worker number, grace in seconds."""
-GIVEN: Final = 3
+FILES_PER_COMMAND: Final = 3
 """Number of file descriptors sent with FORK and SEAT: socket, output pipe, file with the number of the begun call."""
 
 
@@ -54,16 +54,16 @@ class Command(IntEnum):
     """Kind of a command that a pool sends to its zygote: start or end a worker."""
 
     FORK = 1
-    """Start a worker that serves one call after another. Carries `GIVEN` file descriptors."""
+    """Start a worker that serves one call after another. Carries `FILES_PER_COMMAND` file descriptors."""
     SEAT = 2
-    """Start a dedicated worker: one owner, one event loop, concurrent calls. Carries `GIVEN` file descriptors."""
+    """Start a dedicated worker: one owner, one event loop, concurrent calls. Carries `FILES_PER_COMMAND` files."""
     END = 3
     """Send SIGTERM to a worker and its children, and SIGKILL after the grace."""
 
 
 _ORPHANS_TIME: Final = 1.0
 """Seconds after which a worker's end is reported, even if a child process of the worker cannot be killed."""
-_LOOK: Final = 0.25
+_CHECK_INTERVAL: Final = 0.25
 """Seconds between two checks of the parent process, on systems where the kernel does not signal the parent's death."""
 
 
@@ -72,7 +72,7 @@ def main(control: int) -> NoReturn:
     sock = socket(fileno=control)
     sock.set_inheritable(False)
     try:
-        settings = received_settings(sock)
+        settings = receive_settings(sock)
         zygote = _Zygote(sock, settings)
         zygote.prepare()
     except BaseException as error:
@@ -130,15 +130,15 @@ def _confinement(settings: Settings) -> "Confinement | None":
 def _fork_worker(
     settings: Settings,
     confinement: "Confinement | None",
-    own: Sequence[socket],
+    zygote_sockets: Sequence[socket],
     fds: Sequence[int],
     *,
     is_seat: bool,
 ) -> int:
-    """Fork a worker and return its process id; raise `OSError` if the fork fails. `own` are the zygote's sockets."""
+    """Fork a worker and return its process id; raise `OSError` if the fork fails."""
     zygote = os.getpid()
 
-    def work() -> None:
+    def run_worker() -> None:
         sock, output, begun_counter = fds
         # A process group per worker: signalling it also reaches the processes that a call starts.
         os.setpgid(0, 0)
@@ -156,7 +156,7 @@ def _fork_worker(
         # that have ended.
         _kernel.adopt_orphans()
         # An open copy of the control socket would hide the zygote's death from the pool.
-        for sock_of_zygote in own:
+        for sock_of_zygote in zygote_sockets:
             sock_of_zygote.close()
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -172,7 +172,7 @@ def _fork_worker(
     try:
         pid = os.fork()
         if not pid:
-            end_after(work)  # this process is the worker, and never returns
+            end_after(run_worker)  # this process is the worker, and never returns
         return pid
     finally:
         # Only the zygote arrives here.
@@ -190,11 +190,11 @@ class _Zygote:
         self._living: dict[int, _Child] = {}
         self._ended: list[_Ended] = []
         # Signals write a byte here, to end a poll that began before the signal.
-        self._woken, self._wake = socketpair()
+        self._wake_reader, self._wake_writer = socketpair()
         self._poll = select.poll()  # not epoll: a fork would share its state
-        self._terminated = False
-        # Whether the kernel signals the parent's death; otherwise the loop checks it every `_LOOK` seconds.
-        self._is_told = False
+        self._is_terminated = False
+        # Whether the kernel signals the parent's death; otherwise the loop checks it every `_CHECK_INTERVAL` seconds.
+        self._gets_death_signal = False
 
     def prepare(self) -> None:
         """Prepare the start of workers: if workers are forks, load their modules now."""
@@ -207,14 +207,14 @@ class _Zygote:
             # Frozen objects are not visited by the garbage collector of the forks, so their memory pages stay shared.
             gc.collect()
             gc.freeze()
-            own = (self._control, self._woken, self._wake)
-            self._start: Callable[..., int] = partial(_fork_worker, self._settings, confinement, own)
+            zygote_sockets = (self._control, self._wake_reader, self._wake_writer)
+            self._start: Callable[..., int] = partial(_fork_worker, self._settings, confinement, zygote_sockets)
         else:
             self._start = Spawns().start
         self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
 
-    def _tell(self, number: int, report: str, value: int) -> None:
-        self._control.sendall(frame(Kind.TOLD, number, as_json({report: value})))
+    def _report(self, number: int, report: str, value: int) -> None:
+        self._control.sendall(frame(Kind.EVENT, number, as_json({report: value})))
 
     def run(self) -> None:
         """Execute the pool's commands and report the ends of workers, until the pool closes its socket or dies."""
@@ -222,21 +222,21 @@ class _Zygote:
         # Orphans of workers become children of the zygote, which can then find and kill them.
         _kernel.adopt_orphans()
         self._poll.register(self._control, select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
+        self._poll.register(self._wake_reader, select.POLLIN)
         self._control.sendall(frame(Kind.VALUE))
-        while not self._terminated and os.getppid() == self._settings.parent:
-            ready = {fd for fd, _ in self._poll.poll(self._pause())}
-            if self._woken.fileno() in ready:
-                self._woken.recv(4096)
+        while not self._is_terminated and os.getppid() == self._settings.parent:
+            ready_fds = {fd for fd, _ in self._poll.poll(self._pause())}
+            if self._wake_reader.fileno() in ready_fds:
+                self._wake_reader.recv(4096)
             # One command per turn, so that signals and due kills are never delayed by a queue of commands.
-            if self._control.fileno() in ready and not self._obey():
+            if self._control.fileno() in ready_fds and not self._execute_command():
                 break
-            self._look_around()
+            self._reap_and_report()
 
     def _listen_to_signals(self) -> None:
-        self._woken.setblocking(False)
-        self._wake.setblocking(False)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
         # Ctrl-C is the pool's decision: it closes the zygote in order.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in (signal.SIGCHLD, signal.SIGHUP):
@@ -244,25 +244,25 @@ class _Zygote:
         signal.signal(signal.SIGTERM, self._terminate)
         # In addition to the end of file on the control socket, which other children of the parent may keep open. The
         # signal comes when the parent's thread ends, so `run` checks the parent itself.
-        self._is_told = _kernel.signal_when_parent_dies(signal.SIGHUP)
+        self._gets_death_signal = _kernel.signal_when_parent_dies(signal.SIGHUP)
 
     def _terminate(self, *_: object) -> None:
-        self._terminated = True
+        self._is_terminated = True
 
     def _pause(self) -> float | None:
         """Return the milliseconds until a kill, a report or a check of the parent is due; `None` if nothing is due."""
         due = [child.kill_at for child in self._living.values() if child.kill_at is not None]
         due += [ended.tell_at for ended in self._ended]
-        if not self._is_told:
-            due.append(time.monotonic() + _LOOK)
+        if not self._gets_death_signal:
+            due.append(time.monotonic() + _CHECK_INTERVAL)
         # Rounded up by a millisecond: poll would otherwise return just before the time, again and again.
         return max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
 
-    def _obey(self) -> bool:
-        command, fds = _kernel.receive_with_files(self._control, COMMAND.size, GIVEN)
+    def _execute_command(self) -> bool:
+        command, fds = _kernel.receive_with_files(self._control, COMMAND.size, FILES_PER_COMMAND)
         if command and len(command) < COMMAND.size:
-            rest = receive_exactly(self._control, COMMAND.size - len(command))
-            command = command + rest if rest else b""
+            remainder = receive_exactly(self._control, COMMAND.size - len(command))
+            command = command + remainder if remainder else b""
         if not command:
             return False
         kind, number, grace = COMMAND.unpack(command)
@@ -278,16 +278,16 @@ class _Zygote:
         try:
             pid = self._start(fds, is_seat=kind == Command.SEAT)
         except OSError as error:
-            self._tell(number, "unforked", error.errno or 0)
+            self._report(number, "unforked", error.errno or 0)
         else:
             self._living[pid] = _Child(number)
-            self._tell(number, "forked", pid)
+            self._report(number, "forked", pid)
         finally:
             for fd in fds:
                 os.close(fd)
         return True
 
-    def _look_around(self) -> None:
+    def _reap_and_report(self) -> None:
         """Kill workers whose grace is over, reap ended processes, and report the ends of workers to the pool."""
         now = time.monotonic()
         for pid, child in self._living.items():
@@ -295,35 +295,35 @@ class _Zygote:
                 _kernel.signal_group(pid, signal.SIGKILL)
                 child.kill_at = now + 0.1  # again later: a process that was just being forked may have been missed
         while True:
-            reaped = self._reap()
+            has_reaped = self._reap()
             # While ended workers wait to be reported, every unknown child is an orphan of a worker. Killing orphans
             # makes new ones of their children, so this repeats until nothing more was reaped.
             orphans = _kernel.children() - self._living.keys() - self._exempt if self._ended else set[int]()
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
-            if not reaped:
+            if not has_reaped:
                 break
-        over = [ended for ended in self._ended if not orphans or ended.tell_at <= now]
-        for ended in over:
-            self._tell(ended.number, "ended", ended.exitcode)
+        reported_workers = [ended for ended in self._ended if not orphans or ended.tell_at <= now]
+        for ended in reported_workers:
+            self._report(ended.number, "ended", ended.exitcode)
             self._ended.remove(ended)
 
     def _reap(self) -> bool:
         """Reap all child processes that have ended; return whether any process was reaped."""
-        reaped = False
+        has_reaped = False
         while self._living or self._ended:
-            process = _kernel.reap(self._living, self._kill_what_it_leaves)
+            process = _kernel.reap(self._living, self._kill_group_of)
             if process is None:
                 break
-            reaped = True
+            has_reaped = True
             pid, status = process
             child = self._living.pop(pid, None)
             if child is not None:
                 exitcode = os.waitstatus_to_exitcode(status)
                 self._ended.append(_Ended(child.number, exitcode, time.monotonic() + _ORPHANS_TIME))
-        return reaped
+        return has_reaped
 
-    def _kill_what_it_leaves(self, pid: int) -> None:
+    def _kill_group_of(self, pid: int) -> None:
         # Before the id is free: the group of an ended worker can be killed only while its id is reserved.
         if pid in self._living:
             _kernel.signal_group(pid, signal.SIGKILL)
@@ -332,10 +332,10 @@ class _Zygote:
         """Kill all workers and their child processes, and wait for their end for a limited time."""
         for pid in self._living:
             _kernel.signal_group(pid, signal.SIGKILL)
-        until = time.monotonic() + _ORPHANS_TIME
-        while (left := (_kernel.children() | self._living.keys()) - self._exempt) and time.monotonic() < until:
+        deadline = time.monotonic() + _ORPHANS_TIME
+        while (remaining := (_kernel.children() | self._living.keys()) - self._exempt) and time.monotonic() < deadline:
             # Repeated, since killed processes leave orphans, and a process may fork before its signal arrives.
-            for pid in left:
+            for pid in remaining:
                 _kernel.signal_group(pid, signal.SIGKILL) if pid in self._living else os.kill(pid, signal.SIGKILL)
             self._reap()
             time.sleep(0.001)
@@ -391,7 +391,7 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
         os._exit(1)
     _kernel.adopt_orphans()
     try:
-        settings = received_settings(sock)
+        settings = receive_settings(sock)
         load(settings, sock)
     except BaseException as error:
         try:
@@ -404,7 +404,7 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
     os.dup2(output, 2)
     os.close(output)
 
-    def work() -> None:
+    def run_worker() -> None:
         sock.sendall(frame(Kind.VALUE))
         # Any worker may become a dedicated one, until its first call: the first frame decides.
         first = sock.recv(HEADER.size, MSG_PEEK)
@@ -415,7 +415,7 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
             sock.recv(HEADER.size)
         _worker.serve(sock, begun_counter, settings, is_seat=is_seat)
 
-    end_after(work)
+    end_after(run_worker)
 
 
 def _end_when_closed(lifeline: int) -> None:

@@ -2,7 +2,7 @@
 
 It needs a process of its own, and runs no event loop but that of its cells.
 
-`TimeLimit`, `told` and `Capture` bound the time of a cell, its error and its output. `Interpreter` runs the cells.
+`TimeLimit`, `traceback_of` and `Capture` bound time, error and output of a cell. `Interpreter` runs the cells.
 """
 
 import ast
@@ -37,7 +37,7 @@ from callboard_actors._util._excerpts import Excerpt
 
 T = TypeVar("T")
 
-_MOST_CELLS = 200
+_MAX_CELLS = 200
 """Number of latest code cells with source lines that are kept for tracebacks."""
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
@@ -57,21 +57,21 @@ def name_of(number: int) -> str:
     return f"<cell {number}>"
 
 
-def again(parsing: Callable[[], T]) -> T:
+def parse_with_retry(parse: Callable[[], T]) -> T:
     """Call a parser, and call it again after a SystemError, which a garbage collection during the parsing may cause."""
     try:
-        return parsing()
+        return parse()
     except SystemError:
         # In CPython 3.11: "AST constructor recursion depth mismatch" (python/cpython#106905).
-        return parsing()
+        return parse()
 
 
-def compiled(code: str, number: int) -> Cell:
+def compile_cell(code: str, number: int) -> Cell:
     """Compile a code cell; raise SyntaxError or, for a NUL character or deep nesting, ValueError."""
     name = name_of(number)
     linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)
-    linecache.cache.pop(name_of(number - _MOST_CELLS), None)
-    tree = again(partial(ast.parse, code, name))
+    linecache.cache.pop(name_of(number - _MAX_CELLS), None)
+    tree = parse_with_retry(partial(ast.parse, code, name))
     last = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         expression = tree.body.pop()
@@ -84,39 +84,39 @@ def compiled(code: str, number: int) -> Cell:
 
 _RESOLUTIONS = (100, 50)
 """Resolutions in dots per inch; a picture that is too large is drawn again with the lower resolution."""
-_LARGEST = 1_000_000
+_MAX_PICTURE = 1_000_000
 """Maximum size of a picture as PNG, in bytes."""
 
 
-def taken(most: int) -> tuple[list[str], list[str]]:
+def close_figures(limit: int) -> tuple[list[str], list[str]]:
     """Close matplotlib's open figures; return them as PNG in base64, and notes about figures that are not shown."""
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None or not most:
+    if pyplot is None or not limit:
         return [], []
     pictures: list[str] = []
     notes: list[str] = []
     numbers = list(pyplot.get_fignums())
-    for number in numbers[:most]:
+    for number in numbers[:limit]:
         try:
-            data = _drawn(pyplot.figure(number))
+            data = _draw(pyplot.figure(number))
         except Exception as error:  # matplotlib draws only now, so errors of earlier commands appear here
             notes.append(f"[figure {number} cannot be drawn: {type(error).__name__}: {error!s:.200}]")
             continue
         if data is None:
-            notes.append(f"[figure {number} is not shown: as PNG it has more than {_LARGEST:,} bytes]")
+            notes.append(f"[figure {number} is not shown: as PNG it has more than {_MAX_PICTURE:,} bytes]")
         else:
             pictures.append(base64.b64encode(data).decode())
-    if (more := len(numbers) - most) > 0:
-        notes.append(f"[{more} more figures are not shown; no more than {most} are]")
+    if (omitted := len(numbers) - limit) > 0:
+        notes.append(f"[{omitted} more figures are not shown; no more than {limit} are]")
     pyplot.close("all")
     return pictures, notes
 
 
-def _drawn(figure: Any) -> bytes | None:
+def _draw(figure: Any) -> bytes | None:
     for resolution in _RESOLUTIONS:
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=resolution)
-        if picture.tell() <= _LARGEST:
+        if picture.tell() <= _MAX_PICTURE:
             return picture.getvalue()
     return None
 
@@ -199,46 +199,46 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
 
 # Errors of a cell, for a model.
 
-_MOST = 4000
+_MAX_TRACEBACK = 4000
 """Maximum number of characters of a traceback."""
-_MOST_GROUP = 20
-_MOST_VALUE = 10_000
+_MAX_GROUP = 20
+_MAX_VALUE = 10_000
 """Maximum number of characters of the shown value of a code cell's last expression."""
 
 
-def told(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """Return a short traceback of an error in a code cell: lines of the cell's code, without frames of libraries."""
     try:
-        summary = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MOST_GROUP)
-        due = [summary]
-        while due:
-            inner = due.pop()
-            own = (frame for frame in inner.stack if frame.filename.startswith("<cell "))
-            inner.stack = traceback.StackSummary.from_list(own)
-            others = (inner.__cause__, inner.__context__, *(inner.exceptions or ()))
-            due += [other for other in others if other is not None]
-        return cut(again(lambda: "".join(summary.format())).rstrip("\n"), _MOST)
+        summary = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MAX_GROUP)
+        queue = [summary]
+        while queue:
+            inner = queue.pop()
+            cell_frames = (frame for frame in inner.stack if frame.filename.startswith("<cell "))
+            inner.stack = traceback.StackSummary.from_list(cell_frames)
+            related = (inner.__cause__, inner.__context__, *(inner.exceptions or ()))
+            queue += [other_summary for other_summary in related if other_summary is not None]
+        return shorten(parse_with_retry(lambda: "".join(summary.format())).rstrip("\n"), _MAX_TRACEBACK)
     except BaseException as problem:  # raised by the error's own `__str__` or `__class__`
         return f"{type(error).__name__}, which cannot be shown: {type(problem).__name__}"
 
 
-def shown(value: object, most: int) -> str:
-    """Return the `repr` of a value, cut to `most` characters, or a note if `repr` raises an error."""
+def repr_of(value: object, limit: int) -> str:
+    """Return the `repr` of a value, cut to `limit` characters, or a note if `repr` raises an error."""
     try:
         text = repr(value)
         if type(text) is not str:
             text = str.__str__(text)
     except BaseException as error:
         return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
-    return cut(text, most)
+    return shorten(text, limit)
 
 
-def cut(text: str, most: int) -> str:
-    """Return a text, or only its head and its tail if it has more than `most` characters."""
-    if len(text) <= most // 4:
+def shorten(text: str, limit: int) -> str:
+    """Return a text, or only its head and its tail if it has more than `limit` characters."""
+    if len(text) <= limit // 4:
         return text.encode(errors="backslashreplace").decode()
-    head, tail = text[: most // 2], text[len(text) - min(len(text), most // 2) :]
-    if len(text) <= most:
+    head, tail = text[: limit // 2], text[len(text) - min(len(text), limit // 2) :]
+    if len(text) <= limit:
         head, tail = text, ""
     data = head.encode(errors="backslashreplace"), tail.encode(errors="backslashreplace")
     return Excerpt(data[0], len(text) - len(head) - len(tail), data[1]).text()
@@ -247,20 +247,20 @@ def cut(text: str, most: int) -> str:
 # Output of a cell: from `print`, from C code and from child processes, in its order.
 
 _CHUNK = 64 * 1024
-_MOST_AT_END = 64
+_MAX_CHUNKS_AT_END = 64
 """Maximum number of output chunks read after a code cell has ended, because another writer may never stop."""
-_for_ever: list[Any] = []
+_kept_streams: list[Any] = []
 """Objects that were `sys.stdout` or `sys.stderr` of a cell. A thread may still print to one, and CPython's `print`
 holds no reference to its stream: if the stream were freed, the process would crash.
 """
 
 
-class Kept:
+class OutputBuffer:
     """Buffer that keeps the head and the tail of a code cell's output."""
 
-    def __init__(self, most: int) -> None:
-        self._most_head = most // 2
-        self._most_tail = most - most // 2
+    def __init__(self, limit: int) -> None:
+        self._head_size = limit // 2
+        self._tail_size = limit - limit // 2
         self._head = bytearray()
         self._tail = bytearray()
         self._size = 0
@@ -268,15 +268,15 @@ class Kept:
     def add(self, data: bytes) -> None:
         """Append output; keep the head and the tail of all output, and count the omitted bytes."""
         self._size += len(data)
-        room = self._most_head - len(self._head)
-        self._head += data[:room]
-        self._tail += data[max(0, room) :]
-        if len(self._tail) > 2 * self._most_tail + _CHUNK:
-            del self._tail[: -self._most_tail]
+        head_room = self._head_size - len(self._head)
+        self._head += data[:head_room]
+        self._tail += data[max(0, head_room) :]
+        if len(self._tail) > 2 * self._tail_size + _CHUNK:
+            del self._tail[: -self._tail_size]
 
-    def taken(self) -> Excerpt:
+    def take(self) -> Excerpt:
         """Return the kept output, and empty the buffer."""
-        tail = bytes(self._tail[-self._most_tail :])
+        tail = bytes(self._tail[-self._tail_size :])
         excerpt = Excerpt(bytes(self._head), self._size - len(self._head) - len(tail), tail)
         self._head.clear()
         self._tail.clear()
@@ -292,8 +292,8 @@ class Capture:
     process itself writes.
     """
 
-    def __init__(self, most: int) -> None:
-        self._kept = Kept(most)
+    def __init__(self, limit: int) -> None:
+        self._buffer = OutputBuffer(limit)
         self._lock = threading.Lock()
         self._pipe: tuple[int, int] | None = None
         self._replaced: tuple[Any, Any, int, int] | None = None
@@ -303,13 +303,13 @@ class Capture:
         """Redirect stdout and stderr of this process into a pipe, whose content `end` returns."""
         if self._pipe is None or not _is_whole(self._pipe):
             self._pipe = os.pipe()
-            ours = self._pipe[0]
-            os.set_blocking(ours, False)
-            threading.Thread(target=self._read, args=(ours,), name="callboard-cell-output", daemon=True).start()
-        theirs = self._pipe[1]
+            read_end = self._pipe[0]
+            os.set_blocking(read_end, False)
+            threading.Thread(target=self._read, args=(read_end,), name="callboard-cell-output", daemon=True).start()
+        write_end = self._pipe[1]
         self._replaced = sys.stdout, sys.stderr, _copy(1), _copy(2)
-        os.dup2(theirs, 1)
-        os.dup2(theirs, 2)
+        os.dup2(write_end, 1)
+        os.dup2(write_end, 2)
         sys.stdout, sys.stderr = self._stream(1), self._stream(2)
 
     def _stream(self, fd: int) -> TextIO:
@@ -333,7 +333,7 @@ class Capture:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
             return True
-        self._kept.add(data)
+        self._buffer.add(data)
         return bool(data)
 
     def end(self) -> Excerpt:
@@ -352,12 +352,12 @@ class Capture:
         # Read what is left in the pipe; the lock keeps the thread from taking half of it meanwhile.
         fd = self._pipe[0]
         with self._lock, suppress(OSError):
-            for _ in range(_MOST_AT_END):
-                before = self._kept._size
-                if not self._take(fd) or self._kept._size == before:
+            for _ in range(_MAX_CHUNKS_AT_END):
+                before = self._buffer._size
+                if not self._take(fd) or self._buffer._size == before:
                     break
-            return self._kept.taken()
-        return self._kept.taken()
+            return self._buffer.take()
+        return self._buffer.take()
 
     def close(self) -> None:
         """Close the writing end of the pipe, so that the thread that reads the pipe ends."""
@@ -370,10 +370,10 @@ def _is_whole(pipe: tuple[int, int]) -> bool:
     """Return whether the two file descriptors in `pipe` are still the ends of one pipe."""
     # A cell may have closed one of them, and opened another file under its number.
     try:
-        ours, theirs = map(os.fstat, pipe)
+        read_end, write_end = map(os.fstat, pipe)
     except OSError:
         return False
-    return stat.S_ISFIFO(ours.st_mode) and ours.st_ino == theirs.st_ino
+    return stat.S_ISFIFO(read_end.st_mode) and read_end.st_ino == write_end.st_ino
 
 
 def _copy(fd: int) -> int:
@@ -403,8 +403,8 @@ def _is_restored(stream: Any) -> bool:
 
 
 def _keep_for_ever(stream: Any) -> None:
-    if all(stream is not other for other in _for_ever):
-        _for_ever.append(stream)
+    if all(stream is not kept_stream for kept_stream in _kept_streams):
+        _kept_streams.append(stream)
 
 
 # The interpreter.
@@ -478,13 +478,13 @@ class Interpreter:
     def run(self, code: str, timeout: float | None = None) -> Record:
         """Run the code of a cell, and return a record of its result, including an error that the code has raised."""
         self._number += 1
-        record = self._captured(code, self._number, timeout)
+        record = self._run_captured(code, self._number, timeout)
         # Checked now, so that the error belongs to the cell that caused it and not to the next one.
-        if error := self._captured(_EMPTY, _PROBE, _PROBE_TIME)["error"]:
+        if error := self._run_captured(_EMPTY, _PROBE, _PROBE_TIME)["error"]:
             raise BrokenInterpreterError(f"after this cell not even an empty one runs: {error}")
         return record
 
-    def _captured(self, code: str, number: int, timeout: float | None) -> Record:
+    def _run_captured(self, code: str, number: int, timeout: float | None) -> Record:
         record = Record(number=number, output="", value=None, error="", missing="", pictures=[], notes=[])
         if not self._keeps_state:
             self._module = _fresh_main()
@@ -504,22 +504,22 @@ class Interpreter:
         if record["number"] != _PROBE:  # a late interruption must not hit the probe
             self._limit = limit
         try:
-            cell = compiled(code, record["number"])
+            cell = compile_cell(code, record["number"])
             with limit:
-                value = self._evaluated(cell.body)
+                value = self._evaluate(cell.body)
                 if cell.last is not None:
-                    value = self._evaluated(cell.last)
+                    value = self._evaluate(cell.last)
                 if value is not None:
-                    record["value"] = shown(value, _MOST_VALUE)
-                record["pictures"], record["notes"] = taken(self._pictures)
+                    record["value"] = repr_of(value, _MAX_VALUE)
+                record["pictures"], record["notes"] = close_figures(self._pictures)
         except CellTimeoutError as error:
-            record["error"] = f"{told(error)}\n[interrupted after its {round(timeout or 0.0, 1):g} s. {_STAYS}]"
+            record["error"] = f"{traceback_of(error)}\n[interrupted after its {round(timeout or 0.0, 1):g} s. {_STAYS}]"
         except SystemExit as error:
-            record["error"] = f"SystemExit({shown(error.code, 200)}) [the cell ended there. {_STAYS}]"
+            record["error"] = f"SystemExit({repr_of(error.code, 200)}) [the cell ended there. {_STAYS}]"
         except KeyboardInterrupt as error:
-            record["error"] = f"{told(error)}\n[the cell ended there. {_STAYS}]"
+            record["error"] = f"{traceback_of(error)}\n[the cell ended there. {_STAYS}]"
         except BaseException as error:
-            record["error"] = told(error)
+            record["error"] = traceback_of(error)
             if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
                 record["missing"] = error.name
         finally:
@@ -528,8 +528,8 @@ class Interpreter:
             for name, module in self._modules.items():  # a cell may have deleted modules that this process needs
                 modules.setdefault(name, module)
 
-    def _evaluated(self, code: types.CodeType) -> object:
-        names, directory, whole = vars(self._module), builtins.__dict__, self._builtins
+    def _evaluate(self, code: types.CodeType) -> object:
+        names, directory, original_builtins = vars(self._module), builtins.__dict__, self._builtins
         names["__builtins__"] = builtins
         run, evaluate = self._context.run, eval
         is_coroutine = bool(code.co_flags & inspect.CO_COROUTINE)
@@ -540,7 +540,7 @@ class Interpreter:
                 self._runner = asyncio.Runner()
             return self._runner.run(evaluate(code, names), context=self._context)
         finally:
-            directory.update(whole)  # before any builtin is used: the cell may have deleted them
+            directory.update(original_builtins)  # before any builtin is used: the cell may have deleted them
 
 
 def _fresh_main() -> types.ModuleType:
@@ -550,7 +550,7 @@ def _fresh_main() -> types.ModuleType:
     return module
 
 
-def own_process() -> None:
+def prepare_process() -> None:
     """Prepare this process for code cells: a crash prints a traceback, and two misleading warnings are silenced."""
     # The traceback is printed to the original stderr.
     faulthandler.enable(file=os.dup(2), all_threads=False)

@@ -11,7 +11,7 @@ from typing import Any, cast
 from callboard import Actor, handler, remaining
 from callboard_actors._util._options import check_counts, check_durations
 from callboard_actors.process._worker import is_worker
-from callboard_actors.python._interpreter import Interpreter, Record, own_process
+from callboard_actors.python._interpreter import Interpreter, Record, prepare_process
 
 # Answer to a model about a cell.
 
@@ -23,8 +23,8 @@ def answer(record: Record, packages: Sequence[str]) -> str | list[dict[str, Any]
         parts.append(f"Out[{record['number']}]: {record['value']}")
     parts += [record["error"], *record["notes"]]
     if record["missing"]:
-        there = f"there are: {', '.join(packages)}" if packages else "there is the standard library"
-        parts.append(f"[{record['missing']!r} is not there and cannot be installed; {there}]")
+        available = f"there are: {', '.join(packages)}" if packages else "there is the standard library"
+        parts.append(f"[{record['missing']!r} is not there and cannot be installed; {available}]")
     if record["pictures"]:
         parts.append(f"[{len(record['pictures'])} figures]" if len(record["pictures"]) > 1 else "[1 figure]")
     text = "\n".join(part for part in parts if part) or "Done; no output."
@@ -38,7 +38,7 @@ def answer(record: Record, packages: Sequence[str]) -> str | list[dict[str, Any]
 
 _BROKEN = 70
 """Exit code of a process in which a code cell has broken the interpreter: EX_SOFTWARE of sysexits.h."""
-_MOST_TIME = 0.8
+_TIME_SHARE = 0.8
 """Share of the call's remaining time that the code may use; the rest is for the tool's answer."""
 
 
@@ -98,7 +98,7 @@ class Python(Actor):
                 "Python(...) would run what a model writes in this process. Give it one of its own: "
                 "ToolNode([python_tool(...)]), or child(Python(...), runs_in=pool)"
             )
-        own_process()
+        prepare_process()
         self._interpreter = Interpreter(
             keeps_state=self._keeps_state,
             max_output=self._max_output,
@@ -118,7 +118,7 @@ class Python(Actor):
         The answer has what it printed, the value of the last expression, and matplotlib's figures. Top-level await
         works. There is no input.
         """
-        timeout = max(0.1, min(self._timeout, _MOST_TIME * remaining()))
+        timeout = max(0.1, min(self._timeout, _TIME_SHARE * remaining()))
         try:
             return answer(self._interpreter.run(code, timeout), self._packages)
         except BaseException:

@@ -19,22 +19,22 @@ from callboard_actors.python._python import Python
 
 # The worker pool.
 
-_TO_ANSWER = 10.0
+_ANSWER_TIME = 10.0
 """Seconds beyond a code cell's timeout and grace after which its process is ended from outside."""
 
 
 class BoundedPool(Processes):
     """Pool of worker processes for Python interpreters; each code cell has a time limit."""
 
-    def __init__(self, most: float, **options: Any) -> None:
+    def __init__(self, max_seconds: float, **options: Any) -> None:
         super().__init__(**options)
-        self._most = most
+        self._max_seconds = max_seconds
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Any]:
         """Start a dedicated worker process for the duration of the `with` block; see `Processes.seat`."""
         async with super().seat(title) as seat:
-            yield _BoundedSeat(seat, self._most + _TO_ANSWER)
+            yield _BoundedSeat(seat, self._max_seconds + _ANSWER_TIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _BoundedSeat:
     """Dedicated worker process, in which a code cell fails if the interpreter does not answer in time."""
 
     seat: Seat
-    most: float
+    max_seconds: float
 
     async def until_ended(self) -> str:
         """Wait until the worker process has ended; return the reason of its end as text."""
@@ -52,10 +52,10 @@ class _BoundedSeat:
         """Run a call's function in the worker process; raise EngineError if a code cell takes too long."""
         if "run_python" not in body.args[1:2]:
             return await self.seat.run_body(body)  # not a cell: for example the wait for the actor's end
-        with anyio.move_on_after(self.most):
+        with anyio.move_on_after(self.max_seconds):
             return await self.seat.run_body(body)
         # The caller leaves the seat because of this error, and that ends the worker.
-        reason = f"its interpreter did not answer within {self.most:g} s, and was ended"
+        reason = f"its interpreter did not answer within {self.max_seconds:g} s, and was ended"
         raise EngineError(body.title, body.call_id, reason, ended="unknown", recurs=True)
 
 
@@ -122,8 +122,8 @@ def python_tool(
             )
         confine = Confine() if confine is None else confine
     modules = [Python.__module__, Interpreter.__module__, *preload]
-    most = python._timeout + python._grace
-    pool = BoundedPool(most, workers=1, preload=modules, memory=memory, grace=1.0, confine=confine)
+    max_seconds = python._timeout + python._grace
+    pool = BoundedPool(max_seconds, workers=1, preload=modules, memory=memory, grace=1.0, confine=confine)
     return child(
         python,
         key=by_thread,

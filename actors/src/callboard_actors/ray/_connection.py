@@ -34,7 +34,7 @@ def connect(address: str | None) -> None:
     global _users, _address, _is_ours
     with _lock:
         if not ray.is_initialized():
-            _begin(address)
+            _connect(address)
             _is_ours, _address = True, address
         elif address not in (None, "auto", _address) and _is_ours:
             raise ActorStartError(
@@ -44,22 +44,22 @@ def connect(address: str | None) -> None:
         _users += 1
 
 
-def _begin(address: str | None) -> None:
-    wanted = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    match = None if wanted is None else _PLACE.fullmatch(wanted)
+def _connect(address: str | None) -> None:
+    target = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    match = None if target is None else _PLACE.fullmatch(target)
     if match is not None:
         _check_token(match["host"], match[0])
         # `ray.init` would block for minutes if nothing listens there.
         try:
             socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_TO_ANSWER).close()
         except OSError as error:
-            raise ActorStartError("RayEngine", f"no Ray can be reached at {wanted!r}: {error}") from error
+            raise ActorStartError("RayEngine", f"no Ray can be reached at {target!r}: {error}") from error
     # Without an address, start a local Ray: an instance that happens to run here belongs to another program.
     arguments: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
     try:
         ray.init(**arguments)
     except Exception as error:
-        problem = "a Ray of its own cannot be started" if address is None else f"no Ray can be reached at {wanted!r}"
+        problem = "a Ray of its own cannot be started" if address is None else f"no Ray can be reached at {target!r}"
         # Ray does not tell a wrong token from a port that nobody serves; this port has accepted a connection.
         hint = "; is the token here the one of the cluster?" if match and isinstance(error, ConnectionError) else ""
         raise ActorStartError("RayEngine", f"{problem}: {type(error).__name__}: {error}{hint}") from error
@@ -111,7 +111,7 @@ def disconnect() -> None:
             ray.shutdown()
 
 
-def what_lacks(terms: RayOptions) -> str | None:
+def missing_resources(terms: RayOptions) -> str | None:
     """Return a text that names the resources which a new Ray actor lacks; `None` if all are free. Blocks the thread."""
     free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
     total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]

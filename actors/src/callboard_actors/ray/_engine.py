@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body, EngineError
 from callboard_actors._engine._lifecycle import Backoff, OpenedEngine
-from callboard_actors.ray._connection import connect, disconnect, what_lacks
+from callboard_actors.ray._connection import connect, disconnect, missing_resources
 from callboard_actors.ray._host_proxy import HostProxy, NoRoomError, NotBegunError
 from callboard_actors.ray._options import RayOptions
 from callboard_actors.ray._places import Places
@@ -32,7 +32,7 @@ _FIRST_STARTS = 3
 """Maximum number of attempts to start a Ray actor while the engine opens; on a busy machine Ray may lose a process."""
 _LONGEST_PAUSE = 10.0
 """Maximum seconds between two attempts, after the pause was doubled several times."""
-_LEAST_PAUSE = 0.1
+_SHORTEST_PAUSE = 0.1
 """Minimum seconds between two checks of the Ray actors, even if the engine's `patience` or `idle_for` is shorter."""
 _MAKE_ROOM = "an actor has a Ray actor beside the engine's `workers`: ask for fewer of those, or for fewer `cpus`"
 
@@ -46,16 +46,16 @@ class Crew:
     def __init__(self, terms: RayOptions, connect: Callable[[], None]) -> None:
         self._terms = terms
         self._connect = connect
-        self._places = Places[HostProxy](terms.concurrency)
+        self._host_places = Places[HostProxy](terms.concurrency)
         # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
         self._hosts: set[HostProxy] = set()
-        # Running `_help_out` tasks. Counted before the task starts, so that waiting calls do not start too many.
-        self._more = 0
+        # Running `_run_extra_host` tasks. Counted before the task starts, so that waiting calls do not start too many.
+        self._extra_hosts = 0
         self._group: TaskGroup | None = None
-        self._keeping = anyio.CancelScope()
+        self._keep_scope = anyio.CancelScope()
         # Set when all places have a Ray actor for the first time, or when one has failed for good.
         self._full = anyio.Event()
-        self._over = anyio.Event()
+        self._has_ended = anyio.Event()
         self.is_dismissed = False
         self.failure: ActorStartError | None = None
         """Reason why the engine has no Ray actors, such as a failed connection to Ray; `None` if there is none."""
@@ -69,7 +69,7 @@ class Crew:
             self._end()
             return
         try:
-            with self._keeping:
+            with self._keep_scope:
                 async with anyio.create_task_group() as self._group:
                     for _ in range(self._terms.workers):
                         self._group.start_soon(self._fill)
@@ -82,20 +82,21 @@ class Crew:
 
     def _end(self) -> None:
         self.is_dismissed = True
-        self._places.turn_away()
+        self._host_places.fail_waiting()
         self._full.set()
-        self._over.set()
+        self._has_ended.set()
 
     async def until_ready(self) -> None:
         """Wait until all Ray actors have started, or one has failed; raise `ActorStartError` after `start_timeout`."""
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
         if not self._full.is_set():
-            lacking = None if self._group is None else await run_sync(what_lacks, self._terms)
+            missing_resource = None if self._group is None else await run_sync(missing_resources, self._terms)
             raise ActorStartError(
                 _NAME,
                 f"Ray did not start {self._terms.workers} actors within {self._terms.start_timeout:g} s; each needs "
-                f"{self._terms.ray_options()} on one node" + (f"; not free is {lacking}" if lacking else ""),
+                f"{self._terms.ray_options()} on one node"
+                + (f"; not free is {missing_resource}" if missing_resource else ""),
             )
 
     async def _fill(self) -> None:
@@ -105,7 +106,7 @@ class Crew:
                 return
             host = HostProxy(_NAME, self._terms)
             try:
-                await self._employ(host)
+                await self._run_host(host)
                 backoff.reset()
             except ActorStartError as error:
                 # Until the engine is open the attempts are few, because the caller of `async with` waits for them, and
@@ -117,59 +118,59 @@ class Crew:
                 _logger.warning("a Ray actor cannot be started; it is tried again until it can: %s", error)
                 await anyio.sleep(backoff.next())
 
-    async def _employ(self, host: HostProxy) -> None:
+    async def _run_host(self, host: HostProxy) -> None:
         """Start a Ray actor, make it available to calls, and wait until it has ended."""
         self._hosts.add(host)
         try:
             await host.start()
             if not self.is_dismissed:
                 host.idle_since = anyio.current_time()
-                self._places.add(host)
+                self._host_places.add(host)
             if len(self._hosts) >= self._terms.workers and all(host.has_started for host in self._hosts):
                 self._full.set()
             await host.until_ended()
         finally:
             self._hosts.discard(host)
-            self._places.remove(host)
+            self._host_places.remove(host)
             # On every path: a Ray actor that is not ended would occupy the cluster until this process exits.
             await host.end("its engine on Ray is closed")
 
-    async def _help_out(self) -> None:
+    async def _run_extra_host(self) -> None:
         """Run one additional Ray actor until it has been idle for `idle_for` seconds."""
         host = HostProxy(_NAME, self._terms)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._employ_until_lost, host, group.cancel_scope)
+                group.start_soon(self._run_host_until_lost, host, group.cancel_scope)
                 # A pause also without `idle_for`: the loop would otherwise occupy the event loop.
-                pause = max(self._terms.idle_for / 4, _LEAST_PAUSE)
+                pause = max(self._terms.idle_for / 4, _SHORTEST_PAUSE)
                 while anyio.current_time() - host.idle_since < self._terms.idle_for:
                     await anyio.sleep(pause)
                 # No await before the cancellation, so no call can be given this Ray actor in between.
-                self._places.remove(host)
+                self._host_places.remove(host)
                 group.cancel_scope.cancel()
         except* ActorStartError as errors:
             _logger.info("no more Ray actors can be had: %s", errors.exceptions[0])
         finally:
-            self._more -= 1
+            self._extra_hosts -= 1
 
-    async def _employ_until_lost(self, host: HostProxy, wait: anyio.CancelScope) -> None:
-        await self._employ(host)
-        # A lost Ray actor never becomes idle again: without this, `_help_out` would keep its place for ever.
+    async def _run_host_until_lost(self, host: HostProxy, wait: anyio.CancelScope) -> None:
+        await self._run_host(host)
+        # A lost Ray actor never becomes idle again: without this, `_run_extra_host` would keep its place for ever.
         wait.cancel()
 
     async def take(self, body: Body, *, is_sync: bool) -> HostProxy:
         """Wait for a place in a Ray actor and return the Ray actor; `body` is the function call that needs it."""
         while not self.is_dismissed:
-            host = self._places.take_nowait(is_sync=is_sync)
+            host = self._host_places.take_nowait(is_sync=is_sync)
             if host is None:
-                if self._terms.workers + self._more < self._terms.most_workers:
+                if self._terms.workers + self._extra_hosts < self._terms.most_workers:
                     assert self._group is not None
-                    self._more += 1
-                    self._group.start_soon(self._help_out)
+                    self._extra_hosts += 1
+                    self._group.start_soon(self._run_extra_host)
                 # While a Ray actor lives or starts, the wait has no limit. Otherwise it ends after the patience.
-                patience = max(self._terms.patience, _LEAST_PAUSE)
+                patience = max(self._terms.patience, _SHORTEST_PAUSE)
                 try:
-                    host = await self._places.take(
+                    host = await self._host_places.take(
                         is_sync=is_sync,
                         patience=patience,
                         is_hopeless=lambda: not any(host.is_expected for host in self._hosts),
@@ -192,7 +193,7 @@ class Crew:
                 return await host.run_body(body, partial(self._give_back, host, is_sync=sync))
 
     def _give_back(self, host: HostProxy, *, is_sync: bool) -> None:
-        if self._places.give_back(host, is_sync=is_sync):
+        if self._host_places.give_back(host, is_sync=is_sync):
             host.idle_since = anyio.current_time()
 
     async def hire(self, title: str) -> HostProxy:
@@ -220,9 +221,9 @@ class Crew:
     async def dismiss(self) -> None:
         """End all Ray actors, and wait for their ends; calls that wait for a Ray actor fail."""
         self.is_dismissed = True
-        self._keeping.cancel()
+        self._keep_scope.cancel()
         with anyio.CancelScope(shield=True):
-            await self._over.wait()
+            await self._has_ended.wait()
 
 
 # The engine.
@@ -310,13 +311,13 @@ class RayEngine(OpenedEngine[Crew]):
     async def run_body(self, body: Body, /) -> Any:
         """Run one function call (`body`) of a tool or actor in a Ray actor; see `callboard.Engine`."""
         with self._bodies.running(body, grace=self._terms.grace) as noted:
-            return await self._here(body.title, body.call_id).run_body(noted)
+            return await self._resources(body.title, body.call_id).run_body(noted)
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
         """Start a dedicated Ray actor in addition to the engine's `workers`; end it after the `async with` block."""
         self._bodies.check_open(title)
-        host = await self._here(title).hire(title)
+        host = await self._resources(title).hire(title)
         try:
             yield host
         finally:

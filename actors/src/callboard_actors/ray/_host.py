@@ -16,11 +16,11 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from callboard.extend import attach_context
-from callboard_actors._engine._frames import Kind, lost, versions
-from callboard_actors._engine._replies import Reply, bounded, raised, returned
+from callboard_actors._engine._frames import Kind, encode_loss, versions
+from callboard_actors._engine._replies import Reply, encode_error, encode_result, limit_reply
 from callboard_actors.ray._transfer import Functions, dumps
 
-Word = dict[str, Any]
+Event = dict[str, Any]
 
 
 class SentCall(NamedTuple):
@@ -50,7 +50,7 @@ class News(NamedTuple):
     """Events of a call, and its reply if the call has ended."""
 
     number: int
-    words: list[Word]
+    events: list[Event]
     reply: Reply | None
 
 
@@ -62,7 +62,7 @@ class Answer(NamedTuple):
     news: list[News]
 
 
-_WORDS = 1_000
+_MAX_EVENTS = 1_000
 """Maximum number of events that are kept for one call until they are sent; the oldest are dropped first."""
 _THREADS = 64
 """Number of threads for sync functions; a dedicated Ray actor may run several calls at once."""
@@ -114,8 +114,8 @@ class Host:
         if self._next_position in self._early:
             self._early.pop(self._next_position).set()
         self._functions.add(batch.functions)
-        for sent in batch.calls:
-            call = self._calls[sent.number] = _Call(sent, self._threads, self._max_result, self._add_news)
+        for sent_call in batch.calls:
+            call = self._calls[sent_call.number] = _Call(sent_call, self._threads, self._max_result, self._add_news)
             call.start(self._functions)
         for number in batch.cancelled:
             if (cancelled := self._calls.get(number)) is not None:
@@ -150,7 +150,7 @@ class Host:
             size = 0
             while self._with_news and size < LONGEST_BATCH:
                 call = self._with_news.pop(next(iter(self._with_news)))
-                news.append(call.taken_news())
+                news.append(call.take_news())
                 if call.reply is not None:
                     size += len(call.reply[1])
                     del self._calls[call.number]
@@ -162,25 +162,25 @@ class _Call:
     """Function call that runs in this Ray actor: its task, its events and its reply."""
 
     def __init__(
-        self, sent: SentCall, threads: ThreadPoolExecutor, max_result: int, on_news: "Callable[[_Call], None]"
+        self, sent_call: SentCall, threads: ThreadPoolExecutor, max_result: int, on_news: "Callable[[_Call], None]"
     ) -> None:
-        self.number = sent.number
+        self.number = sent_call.number
         self.reply: Reply | None = None
-        self._sent = sent
+        self._sent_call = sent_call
         self._threads = threads
         self._max_result = max_result
         self._on_news = on_news
         self._loop = asyncio.get_running_loop()
-        self._words = deque[Word](maxlen=_WORDS)
+        self._events = deque[Event](maxlen=_MAX_EVENTS)
         self._task: asyncio.Task[None] | None = None
         # While true, cancelling the task would abandon the thread, and report an end that has not happened.
-        self._in_thread = False
+        self._is_in_thread = False
 
     def start(self, functions: Functions) -> None:
         """Start the call in a task of its own; a function or argument that cannot be loaded is the end of the call."""
         try:
             # Here, in the order of requests: a later request may make the Ray actor forget the function.
-            function, args, kwargs = functions.call_of(self._sent.data)
+            function, args, kwargs = functions.call_of(self._sent_call.data)
         except Exception as error:
             self._end((Kind.REFUSE, f"{type(error).__name__}: {error}".encode(errors="replace")))
             return
@@ -189,13 +189,13 @@ class _Call:
 
     def cancel(self) -> None:
         """Cancel the function, unless it runs in a thread."""
-        if self._task is not None and not self._in_thread:
+        if self._task is not None and not self._is_in_thread:
             # After the task's first step, which is already scheduled: a task that is cancelled before its first step
             # never runs.
             self._loop.call_soon(self._task.cancel)
 
     def _end(self, reply: Reply) -> None:
-        self.reply = bounded(*reply, self._max_result)
+        self.reply = limit_reply(*reply, self._max_result)
         self._on_news(self)
 
     def _end_cancelled(self, task: asyncio.Task[None]) -> None:
@@ -204,40 +204,40 @@ class _Call:
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            with attach_context(self._sent.context, self._tell):
+            with attach_context(self._sent_call.context, self._send_event):
                 value = await self._value(partial(function, *args, **kwargs), is_async=iscoroutinefunction(function))
-            reply = returned(value, dumps)
+            reply = encode_result(value, dumps)
         except Exception as error:
-            reply = raised(error, "Ray's worker process", dumps)
+            reply = encode_error(error, "Ray's worker process", dumps)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # an exit ends the call, and not the process with the calls of others
-            reply = Kind.LOST, lost(f"it raised {type(error).__name__}")
+            reply = Kind.LOST, encode_loss(f"it raised {type(error).__name__}")
         # After the events that the function has sent last, which are scheduled in the same way.
         self._loop.call_soon(self._end, reply)
 
     async def _value(self, fn: Callable[[], Any], *, is_async: bool) -> Any:
         if is_async:
             return await fn()
-        self._in_thread = True
+        self._is_in_thread = True
         value = await self._loop.run_in_executor(self._threads, copy_context().run, partial(_call_in_thread, fn))
-        self._in_thread = False
+        self._is_in_thread = False
         return await value if isinstance(value, Coroutine) else value
 
-    def _tell(self, word: Word) -> None:
+    def _send_event(self, event: Event) -> None:
         # From any thread of the body; only the event loop touches the queue.
-        self._loop.call_soon_threadsafe(self._note, word)
+        self._loop.call_soon_threadsafe(self._add_event, event)
 
-    def _note(self, word: Word) -> None:
+    def _add_event(self, event: Event) -> None:
         if self.reply is None:
-            self._words.append(word)
+            self._events.append(event)
             self._on_news(self)
 
-    def taken_news(self) -> News:
+    def take_news(self) -> News:
         """Remove the events that were not sent yet, and return them with the reply."""
-        words = list(self._words)
-        self._words.clear()
-        return News(self.number, words, self.reply)
+        events = list(self._events)
+        self._events.clear()
+        return News(self.number, events, self.reply)
 
 
 def _call_in_thread(fn: Callable[[], Any]) -> Any:

@@ -25,10 +25,10 @@ from callboard.extend import Body, EngineError, dispatch_event, inject_context
 from callboard_actors._engine._frames import versions
 from callboard_actors._engine._replies import Reply
 from callboard_actors._util._own_task import finish
-from callboard_actors.ray._connection import what_lacks
-from callboard_actors.ray._host import LONGEST_BATCH, Answer, Host, SentBatch, SentCall, Word
+from callboard_actors.ray._connection import missing_resources
+from callboard_actors.ray._host import LONGEST_BATCH, Answer, Event, Host, SentBatch, SentCall
 from callboard_actors.ray._options import RayOptions
-from callboard_actors.ray._transfer import PickledBody, opened, pickle_body
+from callboard_actors.ray._transfer import PickledBody, decode_reply, pickle_body
 
 # Object references.
 
@@ -57,15 +57,15 @@ class LoopHandle:
 
 # The Ray actor.
 
-_LOOKS = 10
+_CHECKS = 10
 """Number of checks for free resources in the cluster before the start of a Ray actor is given up."""
-_TO_LEAVE = 0.5
+_LEAVE_TIMEOUT = 0.5
 """Seconds that a Ray actor has to end by itself; then it is killed, for instance if a call blocks its event loop."""
-_METHODS_AT_ONCE = 100
-"""Maximum number of concurrent method calls of a Ray actor; `_MOST_REQUESTS` and a few large ones are used."""
-_MOST_REQUESTS = 4
+_MAX_CONCURRENCY = 100
+"""Maximum number of concurrent method calls of a Ray actor; `_MAX_REQUESTS` and a few large ones are used."""
+_MAX_REQUESTS = 4
 """Number of requests on their way to a Ray actor beyond which a call waits, and is then sent together with others."""
-_MOST_FUNCTIONS = 256
+_MAX_FUNCTIONS = 256
 """Number of functions that a Ray actor keeps; the one that was called longest ago is forgotten."""
 _MISSING_MODULE = re.compile(r"No module named '([^']+)'")
 
@@ -84,14 +84,14 @@ class _OpenCall:
     def __init__(self, number: int) -> None:
         self.number = number
         self.is_sent = False
-        self.words: list[Word] = []
+        self.events: list[Event] = []
         self.reply: Reply | None = None
-        self.lost: str | None = None
+        self.loss_reason: str | None = None
         """Reason why the call will have no reply; `None` as long as a reply may come."""
         self.news = anyio.Event()
 
     def lose(self, reason: str) -> None:
-        self.lost = reason
+        self.loss_reason = reason
         self.news.set()
 
 
@@ -112,7 +112,7 @@ class HostProxy:
         self._known_functions: dict[bytes, None] = {}
         """Digests of the functions that the Ray actor has, in the order of their last calls."""
         # What the next request will send.
-        self._due = deque[tuple[_OpenCall, SentCall, PickledBody]]()
+        self._queue = deque[tuple[_OpenCall, SentCall, PickledBody]]()
         self._cancelled: list[int] = []
         self._will_send = False
         # While the Ray actor lives, a request is always on its way: Ray fails it when the process ends.
@@ -121,7 +121,7 @@ class HostProxy:
         self._early_answers: dict[int, Answer] = {}
         self._next_answer = 0
         self._has_answered = anyio.Event()
-        self._is_gone = anyio.Event()
+        self._has_ended = anyio.Event()
         """Set when Ray has reported the end of the Ray actor."""
         self.has_started = False
         self.idle_since = math.inf
@@ -130,19 +130,19 @@ class HostProxy:
     async def start(self, patience: float | None = None) -> None:
         """Let Ray start the Ray actor, and wait until it answers; raise `NoRoomError` if the cluster has no room."""
         # Without Ray's retries: it cannot know whether a body may run twice.
-        make = ray.remote(Host).options(
-            max_restarts=0, max_task_retries=0, max_concurrency=_METHODS_AT_ONCE, **self._terms.ray_options()
+        host_class = ray.remote(Host).options(
+            max_restarts=0, max_task_retries=0, max_concurrency=_MAX_CONCURRENCY, **self._terms.ray_options()
         )
-        lacked = patience is not None and await run_sync(what_lacks, self._terms) is not None
+        is_lacking = patience is not None and await run_sync(missing_resources, self._terms) is not None
         self._began = anyio.current_time()
-        self._actor = await run_sync(make.remote, self._terms.max_result)
+        self._actor = await run_sync(host_class.remote, self._terms.max_result)
         try:
-            there = await self._hello(patience if lacked else None)
-            for name, own in versions().items():
-                if own != there[name]:
+            ray_versions = await self._hello(patience if is_lacking else None)
+            for name, version in versions().items():
+                if version != ray_versions[name]:
                     raise ActorStartError(
                         self._title,
-                        f"the cluster has {name} {there[name]}, and here it is {own}; both have to be the same",
+                        f"the cluster has {name} {ray_versions[name]}, and here it is {version}; both have to be equal",
                         never=True,
                     )
         except RayError as error:
@@ -173,16 +173,16 @@ class HostProxy:
             answered.set()
 
         self._loop.when_done(self._actor.hello.remote(), answer)
-        since = anyio.current_time()
+        started_at = anyio.current_time()
         while not answered.is_set():
-            with anyio.move_on_after(math.inf if patience is None else patience / _LOOKS):
+            with anyio.move_on_after(math.inf if patience is None else patience / _CHECKS):
                 await answered.wait()
             if patience is None or answered.is_set():
                 continue
-            if (lacking := await run_sync(what_lacks, self._terms)) is None:
+            if (missing_resource := await run_sync(missing_resources, self._terms)) is None:
                 patience = None  # room was seen; whether this actor or another one took it is unknown
-            elif anyio.current_time() - since >= patience:
-                raise NoRoomError(lacking)
+            elif anyio.current_time() - started_at >= patience:
+                raise NoRoomError(missing_resource)
         return greeting.result()
 
     @property
@@ -209,17 +209,17 @@ class HostProxy:
         call: _OpenCall | None = None
         try:
             pickled = pickle_body(body)
-            while self._requests >= _MOST_REQUESTS and self._reason is None:
+            while self._requests >= _MAX_REQUESTS and self._reason is None:
                 await self._has_answered.wait()
             if self._reason is not None:
                 raise NotBegunError(body.title, body.call_id, self._reason, ended="unavailable")
             if body.on_begin is not None:
                 body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
             call = _OpenCall(next(self._numbers))
-            self._due.append((call, SentCall(call.number, inject_context(), pickled.data), pickled))
+            self._queue.append((call, SentCall(call.number, inject_context(), pickled.data), pickled))
             self._calls[call.number] = call
             self._send_soon()
-            await self._until_over(call)
+            await self._wait_for_end(call)
         except BaseException:
             if call is None:
                 on_end()
@@ -231,19 +231,19 @@ class HostProxy:
         if call.reply is None:
             # Of a call that was sent, Ray does not say whether the Ray actor has received it.
             raise EngineError(
-                body.title, body.call_id, str(call.lost), ended="unknown" if call.is_sent else "unavailable"
+                body.title, body.call_id, str(call.loss_reason), ended="unknown" if call.is_sent else "unavailable"
             )
-        return opened(*call.reply, body)
+        return decode_reply(*call.reply, body)
 
-    async def _until_over(self, call: _OpenCall) -> None:
+    async def _wait_for_end(self, call: _OpenCall) -> None:
         """Wait for the end of a call, and deliver its events in the caller's task."""
         while True:
             await call.news.wait()
             call.news = anyio.Event()
-            words, call.words = call.words, []
-            for word in words:
-                dispatch_event(word)
-            if call.reply is not None or call.lost is not None:
+            events, call.events = call.events, []
+            for event in events:
+                dispatch_event(event)
+            if call.reply is not None or call.loss_reason is not None:
                 return
 
     async def _end_call(self, call: _OpenCall, body: Body, on_end: Callable[[], object]) -> None:
@@ -252,16 +252,16 @@ class HostProxy:
         try:
             if not call.is_sent:
                 self._calls.pop(call.number, None)
-                self._due = deque(due for due in self._due if due[0] is not call)
+                self._queue = deque(queued for queued in self._queue if queued[0] is not call)
                 return
-            if call.reply is None and call.lost is None:
+            if call.reply is None and call.loss_reason is None:
                 self._cancelled.append(call.number)
                 self._send_soon()
             with anyio.move_on_after(grace):
-                while call.reply is None and call.lost is None:
+                while call.reply is None and call.loss_reason is None:
                     call.news = anyio.Event()
                     await call.news.wait()
-            if call.reply is None and call.lost is None:
+            if call.reply is None and call.loss_reason is None:
                 await self.end(
                     f"its Ray actor was ended: {body.title!r} had been cancelled there and did not end within its grace"
                 )
@@ -279,15 +279,15 @@ class HostProxy:
     def _send(self) -> None:
         """Send all due calls and cancellations, in requests of bounded size; always keep a request on its way."""
         self._will_send = False
-        while self._reason is None and (self._due or self._cancelled or not self._requests):
+        while self._reason is None and (self._queue or self._cancelled or not self._requests):
             batch = SentBatch(next(self._positions), {}, [], self._cancelled, [])
             self._cancelled = []
             size = 0
-            while self._due and size < LONGEST_BATCH:
-                call, sent, pickled = self._due.popleft()
+            while self._queue and size < LONGEST_BATCH:
+                call, sent_call, pickled = self._queue.popleft()
                 call.is_sent = True
-                batch.calls.append(sent)
-                size += len(sent.data)
+                batch.calls.append(sent_call)
+                size += len(sent_call.data)
                 for function in pickled.functions:
                     if function.digest in self._known_functions:
                         del self._known_functions[function.digest]
@@ -295,7 +295,7 @@ class HostProxy:
                         batch.functions[function.digest] = function.data
                         size += len(function.data)
                     self._known_functions[function.digest] = None
-            while len(self._known_functions) > _MOST_FUNCTIONS:
+            while len(self._known_functions) > _MAX_FUNCTIONS:
                 digest = next(iter(self._known_functions))
                 del self._known_functions[digest]
                 batch.forgotten.append(digest)
@@ -313,16 +313,16 @@ class HostProxy:
         except Exception as error:
             # After the loss of a connection the process may live on, and its bodies with it: so it is killed.
             self.kill(f"its Ray actor is lost: {text_of(error)}")
-            self._is_gone.set()
+            self._has_ended.set()
             return
         self._early_answers[answer.position] = answer
         # Large answers take longer on their way, and may be overtaken.
         while (answer_in_turn := self._early_answers.pop(self._next_answer, None)) is not None:
             self._next_answer += 1
-            for number, words, reply in answer_in_turn.news:
+            for number, events, reply in answer_in_turn.news:
                 # `None` after the loss of the Ray actor: its calls have ended already.
                 if (call := self._calls.get(number)) is not None:
-                    call.words += words
+                    call.events += events
                     call.reply = reply
                     call.news.set()
                     if reply is not None:
@@ -336,7 +336,7 @@ class HostProxy:
 
     async def until_ended(self) -> str:
         """Wait until the Ray actor has ended, was killed, or cannot be reached; return the reason."""
-        await self._is_gone.wait()
+        await self._has_ended.wait()
         assert self._reason is not None, "it is lost with its last request"
         return self._reason
 
@@ -347,7 +347,7 @@ class HostProxy:
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.lose(reason)
-        self._due.clear()
+        self._queue.clear()
         self._has_answered.set()
 
     async def end(self, reason: str) -> None:
@@ -365,7 +365,7 @@ class HostProxy:
             if ray.is_initialized():
                 with suppress(Exception):
                     self._actor.leave.remote()
-            with anyio.move_on_after(_TO_LEAVE):
+            with anyio.move_on_after(_LEAVE_TIMEOUT):
                 await self.until_ended()
         finally:
             self.kill()
@@ -383,5 +383,5 @@ class HostProxy:
 
 def text_of(error: Exception) -> str:
     """Return the text of an error of Ray as one line of at most 400 characters, because Ray's own texts are long."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [text_line.strip() for text_line in str(error).splitlines() if text_line.strip()]
     return " ".join([type(error).__name__ + ":", *lines])[:400]

@@ -60,10 +60,10 @@ class Places(Generic[HostT]):
 
     def take_nowait(self, *, is_sync: bool) -> HostT | None:
         """Return a Ray actor with a free place, which is then taken; return `None` if there is none, or bodies wait."""
-        return None if self._waiting else self._place(is_sync=is_sync)
+        return None if self._waiting else self._take_host(is_sync=is_sync)
 
     async def take(self, *, is_sync: bool, patience: float, is_hopeless: Callable[[], bool]) -> HostT | None:
-        """Wait for a place and return its Ray actor; return `None` if `turn_away()` is called meanwhile.
+        """Wait for a place and return its Ray actor; return `None` if `fail_waiting()` is called meanwhile.
 
         Args:
             is_sync: kind of the body that needs the place.
@@ -103,7 +103,7 @@ class Places(Generic[HostT]):
         self._assign()
         return self._loads[host] == 0
 
-    def turn_away(self) -> None:
+    def fail_waiting(self) -> None:
         """Answer all waiting bodies that they get no place, and withdraw all places."""
         self._loads.clear()
         while self._waiting:
@@ -119,7 +119,7 @@ class Places(Generic[HostT]):
         position = 0
         while self._loads and position < len(self._waiting):
             body = self._waiting[position]
-            host = self._place(is_sync=body.is_sync)
+            host = self._take_host(is_sync=body.is_sync)
             if host is not None:
                 del self._waiting[position]
                 body.answer(host)
@@ -130,11 +130,13 @@ class Places(Generic[HostT]):
             self._kept_free.add(min(shared, key=lambda host: (self._loads[host], host not in before)))
             position += 1
 
-    def _place(self, *, is_sync: bool) -> HostT | None:
+    def _take_host(self, *, is_sync: bool) -> HostT | None:
         weight = self._weight(is_sync=is_sync)
-        room = self._concurrency - weight
+        max_load = self._concurrency - weight
         hosts = (
-            host for host, load in self._loads.items() if load <= room and host.is_alive and host not in self._kept_free
+            host
+            for host, load in self._loads.items()
+            if load <= max_load and host.is_alive and host not in self._kept_free
         )
         host = min(hosts, key=self._loads.__getitem__, default=None)
         if host is not None:

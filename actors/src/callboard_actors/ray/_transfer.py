@@ -16,7 +16,7 @@ from callboard_actors._engine import _codec
 from callboard_actors._engine._codec import refusal
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._main_module import NAMES
-from callboard_actors._engine._pickles import found_behind, loads, way_to
+from callboard_actors._engine._pickles import attributes_to, find_by_attributes, loads
 
 
 class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
@@ -24,8 +24,8 @@ class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         # By value, it would be sent with all globals that it refers to.
-        if isinstance(obj, FunctionType) and obj.__module__ not in NAMES and (way := way_to(obj)):
-            return found_behind, (obj.__module__, obj.__qualname__, way)
+        if isinstance(obj, FunctionType) and obj.__module__ not in NAMES and (attributes := attributes_to(obj)):
+            return find_by_attributes, (obj.__module__, obj.__qualname__, attributes)
         return super().reducer_override(obj)
 
 
@@ -57,8 +57,8 @@ def pickle_function(function: Callable[..., Any]) -> PickledFunction:
     data = dumps(function)
     pickled = PickledFunction(blake2b(data, digest_size=16).digest(), data)
     if isinstance(function, FunctionType) and function.__module__ not in NAMES:
-        named = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
-        if named is function or way_to(function):
+        module_object = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
+        if module_object is function or attributes_to(function):
             _pickled_functions[function] = pickled
     return pickled
 
@@ -82,16 +82,16 @@ class PickledBody(NamedTuple):
 def pickle_body(body: Body) -> PickledBody:
     """Pickle a function call; if this fails, raise a `TypeError` that names the unpicklable part."""
     try:
-        own = pickle_function(body.fn)
+        function = pickle_function(body.fn)
         if body.subject is None or body.subject is body.fn:
-            return PickledBody((own,), dumps((own.digest, body.args, dict(body.kwargs))))
+            return PickledBody((function,), dumps((function.digest, body.args, dict(body.kwargs))))
         # The user's function is an argument of a wrapper of callboard.
         subject = pickle_function(body.subject)
         stand_in = _Function(subject.digest)
         args = tuple(stand_in if argument is body.subject else argument for argument in body.args)
-        return PickledBody((own, subject), dumps((own.digest, args, dict(body.kwargs))))
+        return PickledBody((function, subject), dumps((function.digest, args, dict(body.kwargs))))
     except Exception:
-        _codec.packed(body, dumps, "on Ray", "function")  # raises an error that names the part
+        _codec.pack_call(body, dumps, "on Ray", "function")  # raises an error that names the part
         raise
 
 
@@ -140,11 +140,11 @@ def check(fn: Callable[..., Any], title: str) -> None:
         raise TypeError(refusal(title, kind, error, "on Ray") + hint) from error
 
 
-def opened(kind: Kind, data: bytes, body: Body) -> Any:
+def decode_reply(kind: Kind, data: bytes, body: Body) -> Any:
     """Decode the reply of a Ray actor to a function call: return the call's result, or raise its exception."""
     if kind is Kind.REFUSE:
         raise TypeError(
             f"{body.title!r} cannot run on Ray: its workers cannot load it: {data.decode(errors='replace')}; "
             "install it on the cluster, or have Ray do so by RayEngine(runtime_env={'working_dir': ..., 'pip': [...]})"
         )
-    return _codec.opened(kind, data, body, output="")  # the cluster is trusted: it runs our code
+    return _codec.decode_reply(kind, data, body, output="")  # the cluster is trusted: it runs our code

@@ -114,9 +114,9 @@ class Answers:
         except KeyMovedError:  # the handler did not begin, so the asker may send the ask to the next owner
             return "moved", b""
         except Exception as error:
-            kind, reply = _replies.raised(error, "process")
+            kind, reply = _replies.encode_error(error, "process")
         else:
-            kind, reply = _replies.returned(value)
+            kind, reply = _replies.encode_result(value)
         return _KINDS[kind], reply
 
     async def _may_begin(self, message: Message, contents: AskContents) -> bool:

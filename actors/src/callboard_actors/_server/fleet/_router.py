@@ -15,7 +15,7 @@ import anyio
 
 from callboard import ActorDiedError, ActorGoneError, StorageError
 from callboard.extend import Body, FleetAsk, dispatch_event, inject_context, wakeup
-from callboard_actors._engine._codec import opened
+from callboard_actors._engine._codec import decode_reply
 from callboard_actors._engine._frames import Kind
 from callboard_actors._server.fleet._client import Address, FleetClient, FleetTransport
 from callboard_actors._server.fleet._messages import (
@@ -129,7 +129,7 @@ class RoutedAsk:
         assert self._reply is not None
         kind, reply = self._reply
         body = Body(fn=lambda: None, title=self.ask.title, call_id=self.ask.call_id)
-        return opened(_KINDS[kind], reply, body, output="")
+        return decode_reply(_KINDS[kind], reply, body, output="")
 
 
 class KeyOwnership:

@@ -59,10 +59,10 @@ class Confine:
                 raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")
         object.__setattr__(self, "environment", variables("environment", self.environment))
 
-    def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """Return all environment variables of a worker; `ours` are the environment variables of this process."""
+    def environment_from(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return all environment variables of a worker; `environ` are the environment variables of this process."""
         # An allow-list: variables of this process may contain secrets.
-        inherited = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
+        inherited = {name: value for name, value in environ.items() if name in _INHERITED or name.startswith("LC_")}
         return inherited | {"HOME": _NOWHERE} | dict(self.environment)
 
 

@@ -18,7 +18,7 @@ _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _CAPABILITIES: Final = 0x20080522
 """Version of the structures that `capset` reads: the constant _LINUX_CAPABILITY_VERSION_3."""
 _DONE: Final = b"done"
-_MORE_TASKS: Final = 256
+_EXTRA_TASKS: Final = 256
 """Maximum number of threads and processes that a worker's user may have in addition to those that exist already.
 
 The kernel does not enforce this limit for root.
@@ -37,19 +37,19 @@ class Confinement:
         self._landlock = _landlock.version()
         if reason := why_not(confine, self._landlock):
             raise CannotConfineError(reason)
-        self._rules = list(self._opened())
-        _seccomp.program(self._machine, 0, self._allowed())  # caches the common part, which forks share
+        self._rules = list(self._open_rules())
+        _seccomp.program(self._machine, 0, self._permissions())  # caches the common part, which forks share
 
     # The descriptors stay open in the zygote for its lifetime; workers inherit them and close them in `enter`.
-    def _opened(self) -> Iterator[_landlock.Rule]:
-        more = _landlock.EXECUTE if self._confine.processes else 0
+    def _open_rules(self) -> Iterator[_landlock.Rule]:
+        execute_right = _landlock.EXECUTE if self._confine.processes else 0
         for path in always_readable(self._confine.modules, network=self._confine.network):
-            yield _landlock.rule(path, _landlock.READ | more)
+            yield _landlock.rule(path, _landlock.READ | execute_right)
         yield _landlock.rule("/dev/null", _landlock.WRITE)
         for folder in self._confine.read:
-            yield self._rule_for("read", str(folder), _landlock.READ | more)
+            yield self._rule_for("read", str(folder), _landlock.READ | execute_right)
         for folder in self._confine.write:
-            yield self._rule_for("write", str(folder), _landlock.WRITE | more)
+            yield self._rule_for("write", str(folder), _landlock.WRITE | execute_right)
 
     def _rule_for(self, name: str, path: str, rights: int) -> _landlock.Rule:
         try:
@@ -85,10 +85,10 @@ class Confinement:
             Path("/proc/self/oom_score_adj").write_text("1000")
         # Against fork bombs. The limit counts all tasks of the user, so the existing ones are added.
         if os.geteuid() != 0:
-            most = _tasks_of(os.geteuid()) + _MORE_TASKS
+            max_tasks = _tasks_of(os.geteuid()) + _EXTRA_TASKS
             hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+            max_tasks = max_tasks if hard == resource.RLIM_INFINITY else min(max_tasks, hard)
+            resource.setrlimit(resource.RLIMIT_NPROC, (max_tasks, max_tasks))
         # The order matters. The kernel requires no_new_privs before Landlock and seccomp. Landlock needs the open files
         # of its rules, so files are closed after it. The filter comes last, because it refuses the system calls of the
         # steps before it.
@@ -97,9 +97,9 @@ class Confinement:
         syscall("capset", _CAPSET[self._machine], struct.pack("=Ii", _CAPABILITIES, 0), bytes(24))
         _landlock.restrict(self._rules, self._landlock, network=self._confine.network)
         _close_all_but({0, 1, 2, *fds})
-        _seccomp.install(_seccomp.program(self._machine, os.getpid(), self._allowed()))
+        _seccomp.install(_seccomp.program(self._machine, os.getpid(), self._permissions()))
 
-    def _allowed(self) -> _seccomp.Allowed:
+    def _permissions(self) -> _seccomp.Allowed:
         return _seccomp.Allowed(
             network=self._confine.network,
             processes=self._confine.processes,

@@ -31,7 +31,7 @@ def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool)
     """Return the existing paths that confined workers may read, including `modules`; resolve symbolic links."""
     # Without `sys.path`: the script's folder, `PYTHONPATH` and editable installations contain a program's own files,
     # which may be secrets.
-    readable = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_loaded_libraries(), *_own_packages()]
+    readable = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_library_folders(), *_own_packages()]
     readable += [os.fspath(path) for path in modules]
     if network:
         import ssl
@@ -60,18 +60,20 @@ def _site_packages() -> list[str]:
     return [path for path in folders if os.path.realpath(path) in used]
 
 
-def _loaded_libraries() -> set[str]:
+def _library_folders() -> set[str]:
     """Return the paths of the loaded shared libraries; a library of the interpreter is replaced by its folder."""
     # If a library is below the interpreter's `lib`, its whole folder is returned instead.
     # Other folders stay closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
-    return {str(path.parent if any(map(path.is_relative_to, folders)) else path) for path in map(Path, _mapped())}
+    return {
+        str(path.parent if any(map(path.is_relative_to, folders)) else path) for path in map(Path, _library_files())
+    }
 
 
-def _mapped() -> set[str]:
+def _library_files() -> set[str]:
     """Return the paths of all shared libraries that this process has loaded, read from `/proc/self/maps`."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    paths = (line.split(maxsplit=5)[-1] for line in lines if "/" in line)
+    paths = (mapping.split(maxsplit=5)[-1] for mapping in lines if "/" in mapping)
     return {path for path in paths if ".so" in Path(path).name}
 
 

@@ -78,19 +78,19 @@ NEWEST: Final = 462
 def always(machine: str) -> dict[str, int]:
     """Return the system calls that the filter always allows, as a mapping from name to number."""
     # The objects of these calls are protected by Landlock or by the filtering of other calls.
-    return _parsed(_ALWAYS, machine)
+    return _parse(_ALWAYS, machine)
 
 
 def conditional(machine: str) -> dict[str, int]:
     """Return the system calls that the filter allows only under conditions, as a mapping from name to number."""
-    return _parsed(_CONDITIONAL, machine)
+    return _parse(_CONDITIONAL, machine)
 
 
 @cache
-def _parsed(text: str, machine: str) -> dict[str, int]:
+def _parse(text: str, machine: str) -> dict[str, int]:
     column = 1 + MACHINES.index(machine)
-    lines = (line for line in text.splitlines() if not line.strip().startswith("#"))
-    rows = [row.split() for line in lines for row in line.split(";") if row.strip()]
+    lines = (entry for entry in text.splitlines() if not entry.strip().startswith("#"))
+    rows = [row.split() for entry in lines for row in entry.split(";") if row.strip()]
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
