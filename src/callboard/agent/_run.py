@@ -29,7 +29,7 @@ from callboard.conversations._flow import (
     parted,
 )
 from callboard.conversations._journal import SavedThread
-from callboard.conversations._snapshots import finished_writes, snapshot_of
+from callboard.conversations._snapshots import snapshot_of, writes_of_finished_tasks
 from callboard.conversations._thread import Thread
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import CallsInterrupted, Ledger
@@ -121,7 +121,7 @@ class Run:
             except CallsInterrupted as waiting:
                 self._has_stopped = True
                 self.interrupts.extend(waiting.interrupts)
-                if self.context.by_call and is_heard and (written := finished_writes(thread)):
+                if self.context.by_call and is_heard and (written := writes_of_finished_tasks(thread)):
                     self.tell.values(thread.state.with_writes(written), written)
                 break
             if is_heard:
@@ -217,7 +217,7 @@ class Run:
             following = distinct([*edges, *targets], self._plan.flow.nodes)
         # The claims of the calls follow at once, or the last checkpoint. A reader of the stream may ask for the place.
         later = following == (TOOLS,) or not (following or self.tell.is_heard)
-        await thread.stepped(order, following, later=later)
+        await thread.record_step(order, following, later=later)
         if self.tell.is_heard:
             self.tell.values(thread.state, written)
 
@@ -263,15 +263,15 @@ class Run:
             output = await self.context.traced(own, partial(self._output, node, given, is_sent), given, node)
         except GraphInterrupt as interrupt:
             ledger.asked(name, interrupt)
-            await self.thread.asked(ledger.records)
+            await self.thread.record_questions(ledger.records)
             raise self._asked(place, ledger) from None
         except Exception as error:
             if not is_control_flow(error):
                 self.tell.failed(place, error)
-                await self.thread.failed(name, repr(error))
+                await self.thread.record_error(name, repr(error))
             raise
         # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
-        await self.thread.finished(name, output, later=ends_step)
+        await self.thread.record_result(name, output, later=ends_step)
         if self.tell.is_heard:
             self.tell.ended(place, [output])
         return ran
@@ -296,7 +296,7 @@ class Run:
         """Return the values of the state for the caller, including the results of an unfinished step's tasks."""
         state = self.thread.state
         if self.thread.records and self.context.by_call:
-            state = state.with_writes(finished_writes(self.thread))
+            state = state.with_writes(writes_of_finished_tasks(self.thread))
         return state.read(self._plan.schema.output)
 
     async def give_up(self, reason: str) -> None:

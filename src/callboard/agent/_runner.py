@@ -34,7 +34,7 @@ from callboard.conversations._flow import END, TOOLS, Target, admitted, check_se
 from callboard.conversations._journal import Durability, SavedThread
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._saver import Saver
-from callboard.conversations._snapshots import finished_writes
+from callboard.conversations._snapshots import writes_of_finished_tasks
 from callboard.conversations._storage import Source
 from callboard.conversations._thread import START, Thread
 from callboard.exceptions import CallRejectedError, RunDeadlineExceededError, ThreadBusyError
@@ -63,7 +63,7 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     if thread.records:
         thread.not_begun = _not_begun(thread, flow)
         # Finished tasks of the interrupted step keep their results, although new input does not resume it.
-        writes = [*finished_writes(thread), *writes]
+        writes = [*writes_of_finished_tasks(thread), *writes]
     await thread.amend(writes, lambda: [flow.entry], "input")
     return {}, False
 
@@ -118,7 +118,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         if not goes and (goes := _asks_again(thread, flow, writes, state)):
             following = [*thread.next, *(one.send for one in thread.sends)]
         following = admitted(flow, None, following, state)
-        finished = finished_writes(thread) if goes else []
+        finished = writes_of_finished_tasks(thread) if goes else []
         source: Source = "command" if thread.has_begun else "update"
         await thread.amend([*finished, *writes], (lambda: following) if goes else None, source)
     return answers, True

@@ -184,14 +184,14 @@ class CallStep:
             elif pending and pending[0].id in answers:
                 message = unknown_text(key, call, answers.pop(pending[0].id))
                 if message is None:
-                    await thread.asked({task: record.accepted()})
+                    await thread.record_questions({task: record.accepted()})
                 else:
                     await self._settled(key, message)
             elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
                 tool = run.tools.tool(call["name"])
                 args = call["args"] if tool is None else model_args(call, injected_args(tool))
                 question = question_about(call["name"], args, "the process ended")
-                await thread.asked({task: record._replace(pending=(question,))})
+                await thread.record_questions({task: record._replace(pending=(question,))})
 
     async def answer_open(self, reason: str) -> None:
         for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
@@ -203,7 +203,7 @@ class CallStep:
 
     async def _settled(self, key: str, message: ToolMessage) -> None:
         """Store a message as the result of a call whose tool has returned no result."""
-        await self._run.thread.finished(self.tasks[key], message)
+        await self._run.thread.record_result(self.tasks[key], message)
         if self._by_call:
             self._run.tell.ended(self._places[key], [self._written_by(key)])
 
@@ -264,7 +264,7 @@ class CallStep:
                 # The claim replaced the call's open question. If the answer was refused, the question is open again.
                 await self._asked(key, known if known.pending else record.accepted())
         for key, error in batch.failures.items():
-            await thread.failed(self.tasks[key], error)
+            await thread.record_error(self.tasks[key], error)
 
     async def _batch(self, config: RunnableConfig) -> ToolBatch:
         run, thread, known = self._run, self._run.thread, self._run.thread.records
@@ -340,10 +340,10 @@ class CallStep:
         return [update] if isinstance(update, Command) else update
 
     async def _claimed(self, key: str, known: CallRecord) -> None:
-        await self._run.thread.claimed(self.tasks[key], known)
+        await self._run.thread.record_claim(self.tasks[key], known)
 
     async def _asked(self, key: str, record: CallRecord) -> None:
-        await self._run.thread.asked({self.tasks[key]: record})
+        await self._run.thread.record_questions({self.tasks[key]: record})
 
     async def _finished(self, key: str, output: Any, is_last: bool) -> None:
         whole = with_writes(output, self._writes[key]) if key in self._writes else output
@@ -353,7 +353,7 @@ class CallStep:
         """Store the result of a call; an error message takes the place of one that the database cannot store."""
         if (reason := self._run.thread.unstorable(output)) is not None:
             output = error_message(unstorable_text(reason), self._requested.calls[self._keys.index(key)])
-        await self._run.thread.finished(self.tasks[key], output, later=later)
+        await self._run.thread.record_result(self.tasks[key], output, later=later)
 
     async def _record_results(self, keys: Sequence[str], outputs: Sequence[Any]) -> None:
         if self._writes:

@@ -56,7 +56,7 @@ class Connections(Protocol[T]):
         ...
 
 
-class _Opened(Generic[T]):
+class _Connection(Generic[T]):
     """Saver or store on an open connection, which is closed when no thread uses it any more.
 
     SQLite ends the process if a connection is closed while another thread runs a statement on it.
@@ -106,22 +106,22 @@ class _Opened(Generic[T]):
 class _Lazily(Generic[T]):
     """Wrapper of a saver or store that is opened on first use, and closed at the latest at garbage collection."""
 
-    def __init__(self, place: Connections[T]) -> None:
-        self._place = place
+    def __init__(self, database: Connections[T]) -> None:
+        self._database = database
         # Guards the fields below. Worker threads share the saver, and none of them holds the lock while it uses it.
         self._lock = threading.Lock()
-        self._opened: _Opened[T] | None = None
+        self._opened: _Connection[T] | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         _LAZIES.add(self)
 
-    def call(self, work: Callable[[T], R]) -> R:
+    def call(self, operation: Callable[[T], R]) -> R:
         """Call `work` with the saver or store, which is opened if necessary; return the result. Blocks the thread."""
-        with self._place.explained():
+        with self._database.explained():
             opened = self._borrow()
             try:
-                return work(opened.resource)
+                return operation(opened.resource)
             except Exception as error:
-                if not self._place.is_lost(error):
+                if not self._database.is_lost(error):
                     raise
                 self._retire(opened)
             finally:
@@ -129,15 +129,15 @@ class _Lazily(Generic[T]):
             # A second call on a new connection, so `work` has to be idempotent.
             opened = self._borrow()
             try:
-                return work(opened.resource)
+                return operation(opened.resource)
             finally:
                 opened.give_back()
 
-    def _borrow(self) -> _Opened[T]:
+    def _borrow(self) -> _Connection[T]:
         with self._lock:
             if self._opened is None:
                 # Under the lock: a second thread must wait for this connection and not open another.
-                self._opened = _Opened(self._place.open(), self._place.close, self._lock)
+                self._opened = _Connection(self._database.open(), self._database.close, self._lock)
                 # The finalizer must not refer to `self`, or the object would never be collected.
                 self._finalizer = weakref.finalize(self, self._opened.close_if_unused)
             self._opened.users += 1
@@ -147,7 +147,7 @@ class _Lazily(Generic[T]):
         if (opened := self._opened) is not None:
             self._retire(opened)
 
-    def _retire(self, opened: _Opened[T]) -> None:
+    def _retire(self, opened: _Connection[T]) -> None:
         with self._lock:
             if opened is self._opened:  # otherwise, another thread has already replaced the lost connection
                 self._opened = None
@@ -168,7 +168,7 @@ class _Lazily(Generic[T]):
 
 
 _LAZIES: weakref.WeakSet[_Lazily[Any]] = weakref.WeakSet()
-_INHERITED: list[_Opened[Any]] = []
+_INHERITED: list[_Connection[Any]] = []
 """Connections that a forked child has in common with its parent."""
 
 
@@ -187,45 +187,45 @@ class LazySaver(BaseCheckpointSaver[str]):
     """
 
     def __init__(
-        self, place: Connections[Any], next_version: Callable[[str | None, None], str], types: Iterable[type] = ()
+        self, database: Connections[Any], next_version: Callable[[str | None, None], str], types: Iterable[type] = ()
     ) -> None:
-        super().__init__(serde=StrictSerializer(str(place), types))
-        self.place = place
+        super().__init__(serde=StrictSerializer(str(database), types))
+        self.database = database
         self._next_version = next_version
-        self._lazily = _Lazily(place)
+        self._lazily = _Lazily(database)
 
     @property
     def where(self) -> str:
         """Description of the database for errors and logs, without its password."""
-        return str(self.place)
+        return str(self.database)
 
     def close(self) -> None:
         self._lazily.close()
 
-    def _call(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
+    def _call(self, operation: Callable[[BaseCheckpointSaver[str]], R]) -> R:
         # With this saver's serializer: `with_allowlist` makes copies with another one.
-        return self._lazily.call(lambda saver: work(with_serde(saver, self.serde)))
+        return self._lazily.call(lambda saver: operation(with_serde(saver, self.serde)))
 
-    def _read(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
+    def _read(self, operation: Callable[[BaseCheckpointSaver[str]], R]) -> R:
         """Call `work`, which reads from the saver, and return its result; report damaged data as `StorageError`."""
         try:
-            return self._call(work)
+            return self._call(operation)
         except StorageError:
             raise
         except Exception as error:
             reason = f"holds what is no conversation: {described(error)}. {MEND}"
-            raise StorageError(str(self.place), reason) from error
+            raise StorageError(str(self.database), reason) from error
 
     def now(self) -> float | None:
         """Return the time of the database server in seconds since 1970; `None` without a server. Blocks the thread."""
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def together(self, operation: Callable[[], None]) -> None:
         """Call `work`, which writes with this saver, in one transaction if the database can do that."""
 
         def joined(saver: Any) -> None:
-            with self.place.joined(saver):
-                work()
+            with self.database.joined(saver):
+                operation()
 
         self._lazily.call(joined)
 
@@ -248,7 +248,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         return iter(call(lambda saver: [*saver.list(config, filter=filter, before=before, limit=limit)]))
 
 
-def _passed_on(name: str) -> Callable[..., Any]:
+def _delegate(name: str) -> Callable[..., Any]:
     @wraps(getattr(BaseCheckpointSaver, name))
     def method(self: Any, *args: Any, **options: Any) -> Any:
         call = self._read if name.startswith("get") else self._call
@@ -267,7 +267,7 @@ for _name in (
     "prune",
     "get_delta_channel_history",
 ):
-    setattr(LazySaver, _name, _passed_on(_name))
+    setattr(LazySaver, _name, _delegate(_name))
 
 
 class LazyStore(BaseStore):
@@ -278,24 +278,24 @@ class LazyStore(BaseStore):
 
     supports_ttl = True
 
-    def __init__(self, place: Connections[Any]) -> None:
-        self._place = place
-        self._lazily = _Lazily(place)
+    def __init__(self, database: Connections[Any]) -> None:
+        self._database = database
+        self._lazily = _Lazily(database)
 
     def close(self) -> None:
         self._lazily.close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        several = list(ops)
+        operations = list(ops)
         try:
-            return self._lazily.call(lambda store: store.batch(several))
+            return self._lazily.call(lambda store: store.batch(operations))
         except StorageError:
             raise
         except Exception as error:
-            if not isinstance(error, JSONDecodeError) and not all(map(_only_reads, several)):
+            if not isinstance(error, JSONDecodeError) and not all(map(_only_reads, operations)):
                 raise  # the caller's values may be the cause
             reason = f"holds what no store has written: {described(error)}. {MEND}"
-            raise StorageError(str(self._place), reason) from error
+            raise StorageError(str(self._database), reason) from error
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         return await to_thread.run_sync(self.batch, list(ops))
@@ -306,11 +306,11 @@ def _only_reads(op: Op) -> bool:
     return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 
-async def close(*things: object) -> None:
+async def close(*resources: object) -> None:
     """Close the savers and stores that were opened for a URL, in a worker thread; leave other objects open."""
-    for thing in things:
-        if isinstance(thing, (LazySaver, LazyStore)):
-            await to_thread.run_sync(thing.close)
+    for resource in resources:
+        if isinstance(resource, (LazySaver, LazyStore)):
+            await to_thread.run_sync(resource.close)
 
 
 # Databases by URL
@@ -331,22 +331,22 @@ _FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
 def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver[Any] | bool | None":
     """Return the saver for the URL of a database; return any other value of `checkpointer` unchanged."""
     if not isinstance(checkpointer, str):
-        _check_made("checkpointer", checkpointer, BaseCheckpointSaver)
+        _check_option("checkpointer", checkpointer, BaseCheckpointSaver)
         return ensure_valid_checkpointer(cast("Any", checkpointer))
-    kind, where = _kind_of(checkpointer)
+    kind, location = _kind_of(checkpointer)
     if kind == "memory":
         return InMemorySaver(serde=StrictSerializer("The database in memory", types()))
-    saver: LazySaver = _driver(kind, checkpointer).open_saver(where, types())
+    saver: LazySaver = _driver(kind, checkpointer).open_saver(location, types())
     return saver
 
 
 def store_of(store: object) -> BaseStore | None:
     """Return the store for the URL of a database; return a store, or `None`, unchanged."""
     if isinstance(store, str):
-        kind, where = _kind_of(store)
-        opened: BaseStore = InMemoryStore() if kind == "memory" else _driver(kind, store).open_store(where)
+        kind, location = _kind_of(store)
+        opened: BaseStore = InMemoryStore() if kind == "memory" else _driver(kind, store).open_store(location)
         return opened
-    _check_made("store", store, BaseStore)
+    _check_option("store", store, BaseStore)
     if store is not None and not isinstance(store, BaseStore):
         raise TypeError(f"A store is one of LangGraph's or a URL ({FORMS}), got {type(store).__name__}")
     return store
@@ -363,32 +363,34 @@ def _driver(kind: str, url: str) -> Any:
         ) from error
 
 
-def _check_made(option: str, given: object, kind: type) -> None:
-    if isinstance(given, type) and issubclass(given, kind):
-        told = f"takes an object, and {given.__name__} is a class: write {given.__name__}(...)"
-    elif isinstance(given, Path):
-        told = f"takes a URL; for this file write {f'sqlite:///{given}'!r}"
-    elif isinstance(given, (AbstractContextManager, AbstractAsyncContextManager)) and not isinstance(
-        given, (BaseCheckpointSaver, BaseStore)
+def _check_option(option: str, value: object, kind: type) -> None:
+    if isinstance(value, type) and issubclass(value, kind):
+        reason = f"takes an object, and {value.__name__} is a class: write {value.__name__}(...)"
+    elif isinstance(value, Path):
+        reason = f"takes a URL; for this file write {f'sqlite:///{value}'!r}"
+    elif isinstance(value, (AbstractContextManager, AbstractAsyncContextManager)) and not isinstance(
+        value, (BaseCheckpointSaver, BaseStore)
     ):
-        told = f"takes what `with` or `async with` gives: `async with ... as {option}:`, and {option}={option} inside"
-    elif isinstance(given, (BaseCheckpointSaver, BaseStore)) and not isinstance(given, kind):
-        other = "store" if option == "checkpointer" else "checkpointer"
-        told = f"does not take a {other}: write {other}=..."
+        reason = f"takes what `with` or `async with` gives: `async with ... as {option}:`, and {option}={option} inside"
+    elif isinstance(value, (BaseCheckpointSaver, BaseStore)) and not isinstance(value, kind):
+        right_option = "store" if option == "checkpointer" else "checkpointer"
+        reason = f"does not take a {right_option}: write {right_option}=..."
     else:
         return
-    known = "Invalid checkpointer" if option == "checkpointer" else f"A store is one of LangGraph's or a URL ({FORMS})"
-    raise TypeError(f"{known}: {option}=... {told}; got {given!r}")
+    subject = (
+        "Invalid checkpointer" if option == "checkpointer" else f"A store is one of LangGraph's or a URL ({FORMS})"
+    )
+    raise TypeError(f"{subject}: {option}=... {reason}; got {value!r}")
 
 
 def _kind_of(url: str) -> tuple[str, str]:
     """Return the kind of database that a URL names, and its location: a path, a URL, or "" for "memory"."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, location = url.partition("://")
     scheme = scheme.lower()
     if url.lower() in ("memory", "memory://", "sqlite://", "sqlite:///:memory:"):
         return "memory", ""
     if scheme == "sqlite" and separator:
-        return "sqlite", _sqlite_path(url, rest)
+        return "sqlite", _sqlite_path(url, location)
     if scheme in ("postgresql", "postgres") and separator:
         return "postgresql", url
     path = url.removeprefix("sqlite:")
@@ -396,13 +398,13 @@ def _kind_of(url: str) -> tuple[str, str]:
     raise ValueError(f"There is no database {masked(url)!r}; known are {FORMS}{hint}")
 
 
-def _sqlite_path(url: str, rest: str) -> str:
+def _sqlite_path(url: str, location: str) -> str:
     """Return the absolute path of a SQLite file; raise ValueError for a URL without a file name."""
-    if not rest.startswith("/"):
+    if not location.startswith("/"):
         raise ValueError(
-            f"{masked(url)!r} has a host, and SQLite has none; for a file write 'sqlite:///{masked(rest)}'"
+            f"{masked(url)!r} has a host, and SQLite has none; for a file write 'sqlite:///{masked(location)}'"
         )
-    if not (name := rest[1:]):
+    if not (name := location[1:]):
         raise ValueError(f"{masked(url)!r} names no file; 'sqlite:///agent.db' does, and 'memory' needs none")
     if "?" in name:
         raise ValueError(
@@ -418,5 +420,5 @@ def masked(url: str) -> str:
     Args:
         url: a URL, or a text that is no valid URL.
     """
-    without = re.sub(r"^([a-zA-Z][\w+.-]*:/{0,3}[^:/@]*|[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"(?i)(password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", without)
+    url_without_password = re.sub(r"^([a-zA-Z][\w+.-]*:/{0,3}[^:/@]*|[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"(?i)(password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", url_without_password)

@@ -24,7 +24,7 @@ from callboard.conversations._actor_states import ActorStates
 from callboard.conversations._channels import MESSAGES, Schema, State, Write
 from callboard.conversations._flow import Target
 from callboard.conversations._langgraph_threads import (
-    kept_records,
+    entries_of_records,
     next_nodes,
     read_next_nodes,
 )
@@ -46,6 +46,7 @@ from callboard.conversations._storage import (
     Move,
     Source,
     Stepped,
+    actor_notes_of,
     base_of,
     commits_in,
     entries_of,
@@ -54,15 +55,14 @@ from callboard.conversations._storage import (
     input_in,
     is_incomplete,
     last_id,
-    made_whole,
     new_base,
     new_id,
-    noted_actors,
     notes_of,
     now,
     reading_stored_data,
     stored_form,
     unknown_values,
+    with_messages,
 )
 from callboard.conversations._stored_types import tracked_entry
 from callboard.conversations._thread import START, RecordedThread
@@ -102,7 +102,7 @@ class SavedThread(RecordedThread):
         # At most one task writes at a time, so that task ids stay in order.
         self._is_flushing = False
         self._flushed: Event | None = None  # set when the current write ends; `None` if no task waits for that
-        self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
+        self._own_holder: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
         self._is_sure = True  # false until the first write with the holder entry has been read back
         self._ahead: set[str] = set()  # claimed calls whose bodies have not started
         self._lease = OwnLease()
@@ -147,42 +147,42 @@ class SavedThread(RecordedThread):
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
         """Load the thread at its latest position or at `checkpoint_id`; raise ValueError if the position is missing."""
-        found = await self.saver.get()
-        if found is None:
+        checkpoint_tuple = await self.saver.get()
+        if checkpoint_tuple is None:
             if checkpoint_id is not None:
                 raise no_checkpoint(checkpoint_id)
             return
-        entries = entries_of(found)
+        entries = entries_of(checkpoint_tuple)
         # A run from an earlier position starts a new branch.
-        self._forks = checkpoint_id is not None and checkpoint_id != last_id(found, entries)
+        self._forks = checkpoint_id is not None and checkpoint_id != last_id(checkpoint_tuple, entries)
         holder = holder_in(entries)
         if checkpoint_id is not None and self._forks:
-            past = await place_of(self.saver, checkpoint_id)
-            self._is_latest = past.found.checkpoint["id"] == found.checkpoint["id"]
-            self.play(await whole(self.saver, self.schema, past.found), past.entries)
-            if past.given is not None:
-                self.receive(past.given)  # sets the records of the tasks, too
+            past = await read_position(self.saver, checkpoint_id)
+            self._is_latest = past.checkpoint_tuple.checkpoint["id"] == checkpoint_tuple.checkpoint["id"]
+            self.play(await read_whole(self.saver, self.schema, past.checkpoint_tuple), past.entries)
+            if past.input is not None:
+                self.receive(past.input)  # sets the records of the tasks, too
             else:
                 self._forget_tasks()
                 for entry in past.tasks if looks else ():
                     self.take(entry)  # only to be read: a new branch starts without those results
         else:
-            self.play(await whole(self.saver, self.schema, found), entries)
+            self.play(await read_whole(self.saver, self.schema, checkpoint_tuple), entries)
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
-    def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
+    def play(self, checkpoint_tuple: CheckpointTuple, entries: Sequence[Entry]) -> None:
         """Load a checkpoint into the thread, and apply journal entries to the loaded state, in order."""
-        with reading_stored_data(self.saver.told(found)):
-            self.load(found)
-            self._base, self._commits = base_of(found), commits_in(found)
+        with reading_stored_data(self.saver.told(checkpoint_tuple)):
+            self.load(checkpoint_tuple)
+            self._base, self._commits = base_of(checkpoint_tuple), commits_in(checkpoint_tuple)
             for entry in entries:
                 self.take(entry)
             for name in self.schema.conversations:
                 _check_messages(self.state.get(name) or [])
 
-    def load(self, found: CheckpointTuple) -> None:
+    def load(self, checkpoint_tuple: CheckpointTuple) -> None:
         """Load the state and the next nodes from a checkpoint of callboard or LangGraph, but apply no journal entry."""
-        base = base_of(found)
+        base = base_of(checkpoint_tuple)
         self.state = State(self.schema, base.checkpoint["channel_values"])
         self.about = base.about
         self.parents = base.metadata.get("parents", {})
@@ -191,8 +191,8 @@ class SavedThread(RecordedThread):
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
         self.parent_id = base.notes.get(PARENT, base.parent_id)
         self.next, self.sends, self.records = (), (), {}
-        self.actor_states = ActorStates.read(noted_actors(base.checkpoint))
-        read_next_nodes(self, found)
+        self.actor_states = ActorStates.read(actor_notes_of(base.checkpoint))
+        read_next_nodes(self, checkpoint_tuple)
 
     async def prepare(self, *, repeats: bool = False) -> None:
         self.parents = self.saver.parents or self.parents
@@ -204,14 +204,14 @@ class SavedThread(RecordedThread):
             await self._rebase("fork")
 
     async def update(
-        self, writes: Iterable[Write], following: Sequence[Target], asked: Mapping[str, CallRecord]
+        self, writes: Iterable[Write], following: Sequence[Target], records: Mapping[str, CallRecord]
     ) -> None:
         if not self._forks:
-            return await super().update(writes, following, asked)
+            return await super().update(writes, following, records)
         # One checkpoint holds both the branch and the change, so no run can hold the branch in between.
         await self._refuse_if_held()
         self._forks = False
-        self.take(self._amended(writes, lambda: following, "update"), live=True)
+        self.take(self._apply(writes, lambda: following, "update"), live=True)
         return await self._rebase("update")
 
     async def copy(self) -> None:
@@ -272,16 +272,16 @@ class SavedThread(RecordedThread):
                 return None  # nearly all results; a text is stored in any case
         return None if self.saver.can_store(output) else describe_unstorable(output, self.saver.can_store)
 
-    async def failed(self, task: str, error: str) -> None:
+    async def record_error(self, task: str, error: str) -> None:
         # A call that has finished stays finished, also if the write of its result failed.
         if task not in self._lost and not self.known_of(task).has_ended:
-            await super().failed(task, error)
+            await super().record_error(task, error)
 
-    async def finished(self, task: str, output: object, *, later: bool = False) -> None:
+    async def record_result(self, task: str, output: object, *, later: bool = False) -> None:
         # With durability "sync", a result is stored before a reader of the stream sees it. With "async", it may share
         # the write of the end of its step. A process that is killed before that write leaves the claim of the call, as
         # it would in the moment before the result's own write: the outcome is unknown, and the call does not run again.
-        await super().finished(task, output, later=later and self._durability == "async")
+        await super().record_result(task, output, later=later and self._durability == "async")
 
     @property
     def claims_ahead(self) -> bool:
@@ -289,10 +289,10 @@ class SavedThread(RecordedThread):
 
     async def claim(self, tasks: Sequence[str]) -> None:
         mark = current_mark() if tasks else None
-        known = NOTHING_KNOWN if mark is None else CallRecord(mark=mark)
+        record = NOTHING_KNOWN if mark is None else CallRecord(mark=mark)
         # All claims of a reply share one write with the `Stepped` entry before them, instead of one write per call.
         for task in tasks:
-            entry = Claimed(task, known)
+            entry = Claimed(task, record)
             self.take(entry)
             self._entries.append(entry)
         # Until a body starts, its claim may be taken back. Only a killed process leaves such a call as unknown.
@@ -301,12 +301,12 @@ class SavedThread(RecordedThread):
         if self._durability != "exit":
             await self._flush(wait=bool(tasks) or self._durability == "sync")
 
-    async def claimed(self, task: str, known: CallRecord) -> None:
+    async def record_claim(self, task: str, record: CallRecord) -> None:
         self._ahead.discard(task)
         before = self.records.get(task)
-        is_stored = before is not None and before.claimed and not (before.pending or before.answers or known.answers)
+        is_stored = before is not None and before.claimed and not (before.pending or before.answers or record.answers)
         if not is_stored:  # neither with the reply nor by an earlier attempt
-            await super().claimed(task, known)
+            await super().record_claim(task, record)
         # If the lease ended before or during the write of the claim, another run may have come first: the saver has
         # then dropped the claim without an error. If it ended later, that run may have run the call again.
         await self._check_lease()
@@ -314,9 +314,9 @@ class SavedThread(RecordedThread):
     def _take_back_claims(self) -> None:
         """Withdraw the claim (the record that a call is about to start) of each call that has not started."""
         # Stored with the last entries of the run. Otherwise the outcome of these calls would be unknown.
-        known = {task: self.records[task] for task in self._ahead if task in self.records}
+        claims = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
-        if released := {task: record.accepted() for task, record in known.items() if record.claimed}:
+        if released := {task: record.accepted() for task, record in claims.items() if record.claimed}:
             self.take(entry := Asked(released))
             self._entries.append(entry)
 
@@ -398,7 +398,7 @@ class SavedThread(RecordedThread):
             self._sending, self._entries = self._entries, []
         if self._sending:
             task_id = f"callboard-{self._commits + 1:08}"
-            changes.append(self.saver.writes(base.id, _stored(self._sending), task_id, "~callboard"))
+            changes.append(self.saver.writes(base.id, _writes_of(self._sending), task_id, "~callboard"))
         return base, changes
 
     def _leave_out_unstorable(self) -> Entry | None:
@@ -437,37 +437,41 @@ class SavedThread(RecordedThread):
     def _refusal(self, entry: Entry) -> StorageError:
         """Return the error for an entry that cannot be stored."""
         if isinstance(entry, Finished):
-            what = f"the result of {entry.task!r}"
+            subject = f"the result of {entry.task!r}"
         elif isinstance(entry, (Asked, Claimed)):
-            what = "an answer or a question"
+            subject = "an answer or a question"
         else:
-            what = "the new values of the state"
+            subject = "the new values of the state"
         part = describe_unstorable(stored_form(entry), self.saver.can_store).removeprefix("['output']")
         return StorageError(
             self.saver.where,
-            f"cannot store {what} in thread {self.saver.thread_id!r}: {part}. It takes texts, numbers of at most "
+            f"cannot store {subject} in thread {self.saver.thread_id!r}: {part}. It takes texts, numbers of at most "
             "64 bits, lists, mappings, messages and the types that the agent's schemas name",
         )
 
     async def _check_lease(self) -> None:
-        if self._mine is None or not self._is_sure or not self._lease.may_be_over:
+        if self._own_holder is None or not self._is_sure or not self._lease.may_be_over:
             return
         # Another token, or none: this run did not renew in time, and the thread is no longer its own.
         current = await self._holder_now()
-        if current is None or current["token"] != self._mine["token"]:
+        if current is None or current["token"] != self._own_holder["token"]:
             self._is_lost = True
             raise ThreadBusyError(self.saver.thread_id, described(current))
 
     async def _holder_now(self) -> Mapping[str, Any] | None:
         """Read from the database which run holds the thread; return its holder entry, or `None` without such a run."""
-        found = await self.saver.outline()
-        self._check_whole(found)
-        is_ours = found is not None and self._base is not None and found.checkpoint["id"] == self._base.id
-        return holder_in(holders_of(found)) if found is not None and is_ours else None
+        checkpoint_tuple = await self.saver.outline()
+        self._check_whole(checkpoint_tuple)
+        is_ours = (
+            checkpoint_tuple is not None
+            and self._base is not None
+            and checkpoint_tuple.checkpoint["id"] == self._base.id
+        )
+        return holder_in(holders_of(checkpoint_tuple)) if checkpoint_tuple is not None and is_ours else None
 
     @property
     def is_held(self) -> bool:
-        return self._mine is not None
+        return self._own_holder is not None
 
     async def hold(self, *, repeats: bool = False, later: bool = False) -> None:
         await self._refuse_if_held()
@@ -477,9 +481,9 @@ class SavedThread(RecordedThread):
         await self.prepare(repeats=repeats)
         # The clocks of this machine first: others count the lease from the moment at which the database read its own.
         self._lease = OwnLease()
-        self._mine, self._is_sure = new_holder(await self.saver.now()), False
+        self._own_holder, self._is_sure = new_holder(await self.saver.now()), False
         try:
-            await self.record(Held(self._mine), later=later)
+            await self.record(Held(self._own_holder), later=later)
         except BaseException:
             self._give_up_hold()  # no `stop` follows a failed start: the thread would be busy while the process lives
             raise
@@ -487,35 +491,39 @@ class SavedThread(RecordedThread):
     async def _confirm_hold(self) -> None:
         """Read the thread back, and raise `ThreadBusyError` if another run has taken it at the same time."""
         # Savers do not report that they dropped a second write with the same id; only reading it back tells.
-        found = await self.saver.outline()
-        holders = [entry.holder for entry in holders_of(found) if isinstance(entry, Held)] if found else []
-        if self._mine in holders:
+        checkpoint_tuple = await self.saver.outline()
+        holders = (
+            [entry.holder for entry in holders_of(checkpoint_tuple) if isinstance(entry, Held)]
+            if checkpoint_tuple
+            else []
+        )
+        if self._own_holder in holders:
             self._is_sure = True
             return
         self._is_lost = True  # no entry of this run is in the journal
         self._give_up_hold()
-        self._check_whole(found)
+        self._check_whole(checkpoint_tuple)
         raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
-    def _check_whole(self, found: CheckpointTuple | None) -> None:
+    def _check_whole(self, checkpoint_tuple: CheckpointTuple | None) -> None:
         """Raise `StorageError` if the latest stored checkpoint shows that the database has lost what was written."""
         base = self._base
         # The checkpoint has fewer writes than it had, or an older one is the latest: ids grow with time.
         if base is not None and (
-            found is None
-            or found.checkpoint["id"] < base.id
-            or (found.checkpoint["id"] == base.id and commits_in(found) < self._commits)
+            checkpoint_tuple is None
+            or checkpoint_tuple.checkpoint["id"] < base.id
+            or (checkpoint_tuple.checkpoint["id"] == base.id and commits_in(checkpoint_tuple) < self._commits)
         ):
             raise StorageError(self.saver.described_at(base.id), f"does not keep what is written there. {MEND}")
 
     async def keep_holding(self) -> None:
         # Cancelled when the run ends. A renewal goes through `_flush`, so it keeps its place among other entries.
-        while self._mine is not None:
+        while self._own_holder is not None:
             await sleep(LEASE / 3)
             try:
                 since = self._lease.read()  # before the clock of the database, as in `hold`
-                self._mine = prolonged(self._mine, await self.saver.now())
-                await self.record(Held(self._mine))
+                self._own_holder = prolonged(self._own_holder, await self.saver.now())
+                await self.record(Held(self._own_holder))
                 await self._flush(wait=True)
                 await self._check_lease()  # by the old lease: if that ended during the write, it may have been dropped
                 self._lease.renew(since)  # only now: the database has the new end of the lease
@@ -530,9 +538,9 @@ class SavedThread(RecordedThread):
                 _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
 
     def _give_up_hold(self) -> None:
-        if self._mine is not None:
-            release(self._mine)
-            self._mine = None
+        if self._own_holder is not None:
+            release(self._own_holder)
+            self._own_holder = None
 
     async def stop(self) -> None:
         """Store a checkpoint of the position at which the run ends, and the results of tasks in an unfinished step."""
@@ -547,7 +555,7 @@ class SavedThread(RecordedThread):
             return  # nothing has changed, or another run's writes count
         if self._is_cut_off:
             # The state has more than the journal. The claims stay: nobody knows how these calls ended.
-            self._entries = [Left()] if self._mine is not None and self._base is not None else []
+            self._entries = [Left()] if self._own_holder is not None and self._base is not None else []
             await self._flush(wait=True)
             return
         if not self._is_sure:
@@ -555,7 +563,7 @@ class SavedThread(RecordedThread):
         self._take_back_claims()
         self._take_kept(Left())
         # No `Left` entry if a checkpoint follows: holder entries stay on the old one, so the new one frees the thread.
-        if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
+        if self._own_holder is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record(Left())
         if self._base is None or self._base.id != self.checkpoint_id:
             await self._rebase(self.source)
@@ -584,12 +592,12 @@ class SavedThread(RecordedThread):
             parents=self.parents,
             next_version=self.saver.next_version,
         )
-        if kept := [*kept_records(self.records), *self.actor_states.kept()]:
+        if entries := [*entries_of_records(self.records), *self.actor_states.kept()]:
             # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
             # killed in between leaves this write without a checkpoint, so the task id is unique.
             task_id = f"callboard-{1:08}-{new_id(self.step)}"
-            tracked = [tracked_entry(entry, self.schema) for entry in kept]
-            changes.append(self.saver.writes(base.id, _stored(tracked), task_id, "~callboard"))
+            tracked = [tracked_entry(entry, self.schema) for entry in entries]
+            changes.append(self.saver.writes(base.id, _writes_of(tracked), task_id, "~callboard"))
         changes.append(self.saver.checkpoint(base, changed))
         # A later checkpoint than `before` may be LangGraph's, which may need the messages of `before`.
         if self._is_latest and before is not None and (thin := before.thinned(base)) is not None:
@@ -607,11 +615,11 @@ class SavedThread(RecordedThread):
                 self.saver.where, f"cannot store the state of thread {self.saver.thread_id!r}: {part}"
             ) from error
         # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
-        self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
+        self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(entries)), [], [], None
         self._is_latest = True
 
 
-def _stored(entries: Iterable[Entry]) -> list[Write]:
+def _writes_of(entries: Iterable[Entry]) -> list[Write]:
     return [(CHANNEL, [stored_form(entry) for entry in entries])]
 
 
@@ -625,82 +633,87 @@ def _check_messages(messages: object) -> None:
             raise TypeError(f"a message should be BaseMessage, and is {kind.__name__}")
 
 
-class HistoryPlace(NamedTuple):
+class HistoryPosition(NamedTuple):
     """Stored data of one position in the history of a thread: a checkpoint, and journal entries on it."""
 
-    found: CheckpointTuple
+    checkpoint_tuple: CheckpointTuple
     """Checkpoint at the position, or the last checkpoint before it."""
     entries: list[Entry]
     """Journal entries that lead from the checkpoint to the position, in order."""
     tasks: list[Entry]
     """Journal entries of tasks that ran after the thread had reached the position."""
-    given: Amended | None = None
+    input: Amended | None = None
     """Journal entry of input that had arrived at the position and was not applied yet; `None` without such input."""
 
 
-async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
+async def read_position(saver: Saver, checkpoint_id: str) -> HistoryPosition:
     """Return the stored data of the position `checkpoint_id`; raise ValueError if the thread has no such position."""
     # A position with a checkpoint of its own; entries of other positions are on the newest checkpoint before them.
-    found = await saver.get(checkpoint_id)
-    if found is not None:
-        entries = entries_of(found)
+    checkpoint_tuple = await saver.get(checkpoint_id)
+    if checkpoint_tuple is not None:
+        entries = entries_of(checkpoint_tuple)
         move = next((entry for entry in entries if isinstance(entry, Move)), None)
         first = input_in(move) if move is not None and checkpoint_id == FIRST_ID else None
-        return HistoryPlace(found, [], _until_moved(entries), first)
-    for around in await saver.before(checkpoint_id, 1):
-        entries = entries_of(around)
+        return HistoryPosition(checkpoint_tuple, [], _entries_before_move(entries), first)
+    for base_tuple in await saver.before(checkpoint_id, 1):
+        entries = entries_of(base_tuple)
         for number, entry in enumerate(entries, 1):
             if isinstance(entry, Move) and entry.id == checkpoint_id:
-                return HistoryPlace(around, entries[:number], _until_moved(entries[number:]))
+                return HistoryPosition(base_tuple, entries[:number], _entries_before_move(entries[number:]))
             if isinstance(entry, Amended) and entry.received is not None and entry.received.id == checkpoint_id:
-                return HistoryPlace(around, entries[: number - 1], [], entry)
+                return HistoryPosition(base_tuple, entries[: number - 1], [], entry)
     raise no_checkpoint(checkpoint_id)
 
 
-async def whole(
-    saver: Saver, schema: Schema, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
+async def read_whole(
+    saver: Saver,
+    schema: Schema,
+    checkpoint_tuple: CheckpointTuple,
+    later_tuples: Mapping[str, CheckpointTuple] = MappingProxyType({}),
 ) -> CheckpointTuple:
     """Return a checkpoint with all its messages; messages that it lacks are read from a later checkpoint."""
-    # `known` are checkpoints by id that need not be read again.
+    # `later_tuples` are checkpoints by id that need not be read again.
     thin: list[CheckpointTuple] = []
     # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.
-    while is_incomplete(found):
-        thin.append(found)
-        name = notes_of(found.checkpoint)[NEXT]
-        later = known.get(name) or await saver.get(name)
+    while is_incomplete(checkpoint_tuple):
+        thin.append(checkpoint_tuple)
+        later_id = notes_of(checkpoint_tuple.checkpoint)[NEXT]
+        later = later_tuples.get(later_id) or await saver.get(later_id)
         if later is None:
-            raise StorageError(saver.told(found), f"has lost its messages with a later one. {MEND}")
-        found = later
-    for one in reversed(thin):
-        found = made_whole(one, base_of(found).messages)
-    return await _with_replayed(saver, schema, found)
+            raise StorageError(saver.told(checkpoint_tuple), f"has lost its messages with a later one. {MEND}")
+        checkpoint_tuple = later
+    for thin_tuple in reversed(thin):
+        checkpoint_tuple = with_messages(thin_tuple, base_of(checkpoint_tuple).messages)
+    return await _with_replayed(saver, schema, checkpoint_tuple)
 
 
-async def _with_replayed(saver: Saver, schema: Schema, found: CheckpointTuple) -> CheckpointTuple:
+async def _with_replayed(saver: Saver, schema: Schema, checkpoint_tuple: CheckpointTuple) -> CheckpointTuple:
     """Return a checkpoint with all its values; a value that LangGraph stores only as writes is computed from them."""
-    checkpoint = found.checkpoint
+    checkpoint = checkpoint_tuple.checkpoint
     values = checkpoint["channel_values"]
     # The rule of LangGraph: a channel without a version was never written.
     names = [name for name in schema.replayable if name in checkpoint["channel_versions"] and name not in values]
     if not names:
-        return found
+        return checkpoint_tuple
     try:
         histories = await saver.delta_histories(checkpoint["id"], names)
     except NotImplementedError as error:
         # Read as empty, a conversation would be lost.
         raise StorageError(
-            saver.told(found),
+            saver.told(checkpoint_tuple),
             f"has the key {names[0]!r} in LangGraph's DeltaChannel, and the checkpointer cannot read its history. "
             "Continue the thread with LangGraph's agent, or begin a new one",
         ) from error
-    with reading_stored_data(saver.told(found)):
+    with reading_stored_data(saver.told(checkpoint_tuple)):
         replayed = {name: schema.replayed(name, history) for name, history in histories.items()}
-    return found._replace(checkpoint=cast("Checkpoint", {**checkpoint, "channel_values": {**values, **replayed}}))
+    return checkpoint_tuple._replace(
+        checkpoint=cast("Checkpoint", {**checkpoint, "channel_values": {**values, **replayed}})
+    )
 
 
 def no_checkpoint(checkpoint_id: str) -> ValueError:
     return ValueError(f"The thread has no checkpoint {checkpoint_id!r}")
 
 
-def _until_moved(entries: Iterable[Entry]) -> list[Entry]:
+def _entries_before_move(entries: Iterable[Entry]) -> list[Entry]:
     return list(takewhile(lambda entry: not isinstance(entry, Move), entries))

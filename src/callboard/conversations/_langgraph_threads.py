@@ -31,7 +31,7 @@ def next_nodes(thread: Thread) -> dict[str, Any]:
     if START in thread.next:
         return {START: thread.records[START].output}
     channels: dict[str, Any] = {BRANCH + name: None for node in thread.next for name in _names(thread, node)}
-    sends: list[Send] = [tracked_send(one.send, thread.schema) for one in thread.sends]
+    sends: list[Send] = [tracked_send(send.send, thread.schema) for send in thread.sends]
     if TOOLS in thread.next:
         sends += [Send(TOOLS, [call]) for _, call in open_calls(thread)]
     if TOOLS in thread.next or sends:
@@ -44,42 +44,44 @@ def _names(thread: Thread, node: str) -> Sequence[str]:
     return () if node == TOOLS else (node, *thread.schema.flow.aliases(node))
 
 
-def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
+def entries_of_records(records: Mapping[str, CallRecord]) -> list[Entry]:
     """Convert records of an unfinished step's tasks to journal entries (results, questions) for a new checkpoint."""
     finished: list[Entry] = [
         Finished(task, record.output)
         for task, record in records.items()
         if record.is_finished and task != START  # the input is in the checkpoint itself
     ]
-    others = {task: record for task, record in records.items() if not record.is_finished}
-    return [*finished, Asked(others)] if others else finished
+    unfinished = {task: record for task, record in records.items() if not record.is_finished}
+    return [*finished, Asked(unfinished)] if unfinished else finished
 
 
-def _pulled(thread: Thread, checkpoint_id: str, node: str) -> str:
+def _pull_task_id(thread: Thread, checkpoint_id: str, node: str) -> str:
     """Return LangGraph's id of the task that runs a node with the state as its input."""
     return task_id_of(checkpoint_id, thread.namespace, thread.step + 1, node, PULL, f"{BRANCH}{node}")
 
 
-def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
+def read_next_nodes(thread: Thread, checkpoint_tuple: CheckpointTuple) -> None:
     """Read a thread's next nodes, `Send` objects and task records from a checkpoint of callboard or LangGraph."""
-    values = found.checkpoint["channel_values"]
-    due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
-    branches = [node for name in due if (node := _node_here(thread, name))]
+    values = checkpoint_tuple.checkpoint["channel_values"]
+    due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(checkpoint_tuple, name)]
+    branches = [node for name in due if (node := _own_node(thread, name))]
     if START in values:
         thread.next, thread.records = (START,), {START: CallRecord(output=values[START])}  # not applied yet
         return
-    calls = _read_sends(thread, found)
+    calls = _read_sends(thread, checkpoint_tuple)
     thread.next = tuple(dict.fromkeys([*branches, TOOLS] if calls else branches))
     if calls:
-        _read_calls(thread, found, calls)
+        _read_calls(thread, checkpoint_tuple, calls)
     elif TOOLS in thread.next:
-        _read_batch(thread, found)
+        _read_batch(thread, checkpoint_tuple)
     for node in branches:
         if node != TOOLS:
-            thread.records[node] = _record_of(_writes(found, _pulled(thread, found.checkpoint["id"], node)))
+            thread.records[node] = _record_of(
+                _writes(checkpoint_tuple, _pull_task_id(thread, checkpoint_tuple.checkpoint["id"], node))
+            )
 
 
-def _node_here(thread: Thread, name: str) -> str | None:
+def _own_node(thread: Thread, name: str) -> str | None:
     if name in thread.schema.nodes:
         return name
     if name in (MODEL, AGENT, BEFORE) or name.endswith(".before_model"):
@@ -91,23 +93,23 @@ def _node_here(thread: Thread, name: str) -> str | None:
     return None
 
 
-def _is_due(found: CheckpointTuple, channel: str) -> bool:
+def _is_due(checkpoint_tuple: CheckpointTuple, channel: str) -> bool:
     """Return whether the node of a channel `branch:to:<node>` has not run since the last write to this channel."""
-    checkpoint = found.checkpoint
-    seen = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
+    checkpoint = checkpoint_tuple.checkpoint
+    seen_version = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
     versions: Mapping[str, Any] = checkpoint["channel_versions"]
     version: Any = versions.get(channel)
     if version is None:
         return True
     # An agent does not empty channels that it does not know, so only channels of the latest version are due.
-    return (seen is None or bool(version > seen)) and bool(version == max(versions.values()))
+    return (seen_version is None or bool(version > seen_version)) and bool(version == max(versions.values()))
 
 
-def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
+def _read_batch(thread: Thread, checkpoint_tuple: CheckpointTuple) -> None:
     """Read the writes of a LangGraph task that ran all calls of a reply, in one of its waiting threads, too."""
     # Such writes do not name their call. With several open calls, it is only known that one of them asks a question.
     calls = open_calls(thread)
-    writes = _writes(found, _pulled(thread, found.checkpoint["id"], TOOLS))
+    writes = _writes(checkpoint_tuple, _pull_task_id(thread, checkpoint_tuple.checkpoint["id"], TOOLS))
     thread.records |= _records_of(thread, writes, calls)
     thread.has_unattributed_questions = len(calls) != 1 and any(channel == INTERRUPT for channel, _ in writes)
 
@@ -116,43 +118,47 @@ Numbered = list[tuple[int, Send]]
 """LangGraph sends, each with its index in their channel; the index is part of LangGraph's task id."""
 
 
-def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
+def _read_sends(thread: Thread, checkpoint_tuple: CheckpointTuple) -> Numbered:
     """Return the `Send`s of a LangGraph checkpoint that are calls of a model reply; store the others in `thread`."""
     # LangGraph sends each call of a reply to the tools node. callboard runs these calls as one batch, so they are not
     # among the sends of the thread.
-    sends = found.checkpoint["channel_values"].get(TASKS) or ()
-    here: Numbered = [
+    sends = checkpoint_tuple.checkpoint["channel_values"].get(TASKS) or ()
+    numbered_sends: Numbered = [
         (number, send)
         for number, send in enumerate(sends)
         if isinstance(send, Send) and send.node in thread.schema.flow.nodes
     ]
-    asked = [(call["name"], id_of(call)) for _, call in open_calls(thread)]
-    noted: int | None = notes_of(found.checkpoint).get(SENDS)
-    calls = [one for one in here if (one[0] >= noted if noted is not None else _is_call_of(one[1], asked))]
-    others = [one for one in here if one not in calls]
-    thread.sends = numbered(send for _, send in others)
-    for (number, _), one in zip(others, thread.sends, strict=True):
-        _read_sent(thread, _pushed(thread, found, one.node, number), one)
+    call_ids = [(call["name"], id_of(call)) for _, call in open_calls(thread)]
+    send_count: int | None = notes_of(checkpoint_tuple.checkpoint).get(SENDS)
+    calls = [
+        numbered_send
+        for numbered_send in numbered_sends
+        if (numbered_send[0] >= send_count if send_count is not None else _is_call_of(numbered_send[1], call_ids))
+    ]
+    other_sends = [numbered_send for numbered_send in numbered_sends if numbered_send not in calls]
+    thread.sends = numbered(send for _, send in other_sends)
+    for (number, _), numbered_send in zip(other_sends, thread.sends, strict=True):
+        _read_sent(thread, _read_push_writes(thread, checkpoint_tuple, numbered_send.node, number), numbered_send)
     return calls
 
 
-def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> None:
-    if one.node != TOOLS:
+def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], send: Sent) -> None:
+    if send.node != TOOLS:
         if output := {channel: value for channel, value in writes if channel in thread.schema.specs}:
-            thread.records[one.task] = CallRecord(output=output)
+            thread.records[send.task] = CallRecord(output=output)
         return
     messages = thread.state.get(MESSAGES) or []
-    if one.task in one.tasks(messages, MESSAGES):
+    if send.task in send.tasks(messages, MESSAGES):
         return  # the input has no calls
-    calls = one.requested(messages, MESSAGES).calls
+    calls = send.requested(messages, MESSAGES).calls
     thread.records |= _records_of(
-        thread, writes, [(one.task_of(key), call) for key, call in zip(keys_of(calls), calls, strict=True)]
+        thread, writes, [(send.task_of(key), call) for key, call in zip(keys_of(calls), calls, strict=True)]
     )
 
 
-def _is_call_of(send: Send, asked: Collection[tuple[str, str]]) -> bool:
+def _is_call_of(send: Send, call_ids: Collection[tuple[str, str]]) -> bool:
     call = _call_in(send)
-    return send.node == TOOLS and call is not None and (call["name"], id_of(call)) in asked
+    return send.node == TOOLS and call is not None and (call["name"], id_of(call)) in call_ids
 
 
 def _call_in(send: Send) -> ToolCall | None:
@@ -165,26 +171,29 @@ def _call_in(send: Send) -> ToolCall | None:
     return cast("ToolCall", arg) if isinstance(arg, dict) and "name" in arg else None
 
 
-def _pushed(thread: Thread, found: CheckpointTuple, node: str, number: int) -> list[tuple[str, Any]]:
+def _read_push_writes(
+    thread: Thread, checkpoint_tuple: CheckpointTuple, node: str, number: int
+) -> list[tuple[str, Any]]:
     """Return the stored writes of the task of a LangGraph `Send`; `number` is the index of the send."""
     return _writes(
-        found, task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PUSH, str(number))
+        checkpoint_tuple,
+        task_id_of(checkpoint_tuple.checkpoint["id"], thread.namespace, thread.step + 1, node, PUSH, str(number)),
     )
 
 
-def _writes(found: CheckpointTuple, task_id: str) -> list[tuple[str, Any]]:
-    return [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+def _writes(checkpoint_tuple: CheckpointTuple, task_id: str) -> list[tuple[str, Any]]:
+    return [(channel, value) for task, channel, value in checkpoint_tuple.pending_writes or () if task == task_id]
 
 
-def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None:
-    names: dict[str, list[str]] = {}
-    for key, one in open_calls(thread):
-        names.setdefault(id_of(one), []).append(key)
+def _read_calls(thread: Thread, checkpoint_tuple: CheckpointTuple, sends: Numbered) -> None:
+    keys_by_id: dict[str, list[str]] = {}
+    for key, open_call in open_calls(thread):
+        keys_by_id.setdefault(id_of(open_call), []).append(key)
     for number, send in sends:
-        if (call := _call_in(send)) is None or not (of_this_id := names.get(id_of(call))):
+        if (call := _call_in(send)) is None or not (keys := keys_by_id.get(id_of(call))):
             continue
-        key = of_this_id.pop(0)  # calls with the same id have their sends in call order
-        thread.records |= _records_of(thread, _pushed(thread, found, TOOLS, number), [(key, call)])
+        key = keys.pop(0)  # calls with the same id have their sends in call order
+        thread.records |= _records_of(thread, _read_push_writes(thread, checkpoint_tuple, TOOLS, number), [(key, call)])
 
 
 def _records_of(
@@ -195,23 +204,25 @@ def _records_of(
     if not updates:
         return {calls[0][0]: _record_of(writes)} if len(calls) == 1 else {}
     # The task has finished: LangGraph writes the results of its calls together, commands as changes of the state.
-    messages = [message for channel, value in updates if channel == MESSAGES for message in _listed(value)]
+    messages = [message for channel, value in updates if channel == MESSAGES for message in _as_list(value)]
     records: dict[str, CallRecord] = {}
     for key, call in reversed(calls[1:]):
-        if own := answers_to(call, messages):
-            records[key] = CallRecord(output=own[-1])  # calls with the same id have their messages in call order
-            messages = [message for message in messages if message is not own[-1]]
-    taken = [record.output for record in records.values()]
+        if own_answers := answers_to(call, messages):
+            records[key] = CallRecord(
+                output=own_answers[-1]
+            )  # calls with the same id have their messages in call order
+            messages = [message for message in messages if message is not own_answers[-1]]
+    outputs = [record.output for record in records.values()]
     # It is not known which call changed the state, and the first one gets all changes.
     changes = [
-        (channel, [one for one in _listed(value) if not any(one is other for other in taken)])
+        (channel, [item for item in _as_list(value) if not any(item is answer for answer in outputs)])
         if channel == MESSAGES
         else (channel, value)
         for channel, value in updates
     ]
     gotos = [value for channel, value in writes if channel == TASKS]
     for channel, _ in writes:
-        node = _node_here(thread, channel.removeprefix(BRANCH)) if channel.startswith(BRANCH) else None
+        node = _own_node(thread, channel.removeprefix(BRANCH)) if channel.startswith(BRANCH) else None
         if node not in (None, thread.schema.flow.turn_entry):  # the edge of the tools node leads to that one
             gotos.append(node)
     output: object = Command(update=changes, goto=gotos)
@@ -220,7 +231,7 @@ def _records_of(
     return {calls[0][0]: CallRecord(output=output), **records}
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 

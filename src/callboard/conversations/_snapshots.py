@@ -13,7 +13,7 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
 from callboard.conversations._flow import END, TOOLS, Target, admitted, parted
-from callboard.conversations._journal import SavedThread, whole
+from callboard.conversations._journal import SavedThread, read_whole
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._storage import FIRST_ID, Move, entries_of, input_in, reading_stored_data
 from callboard.conversations._thread import START, Thread
@@ -22,7 +22,7 @@ from callboard.tools._call_record import CallRecord, keys_of
 COPY = "__copy__"
 """Node name that LangGraph reserves: an update of the state with this node name copies the current position."""
 
-Asked = Mapping[str, Sequence[Interrupt]]
+Questions = Mapping[str, Sequence[Interrupt]]
 """Questions to people, by the name of the task that asked them."""
 
 
@@ -30,20 +30,20 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     """Return LangGraph's snapshot of a thread at its current position."""
     if not thread.has_position:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
-    asked: Asked = {task: record.pending for task, record in thread.records.items() if record.pending}
+    questions: Questions = {task: record.pending for task, record in thread.records.items() if record.pending}
     if past:
-        asked = {**thread.asked_here, **asked}  # answered questions, too
+        questions = {**thread.asked_here, **questions}  # answered questions, too
     messages = thread.state.get(MESSAGES) or []
     tasks = (
         *(
-            _task(thread, one.node, one.tasks(messages, MESSAGES), asked, (PUSH, one.number, False))
-            for one in thread.sends
+            _task(thread, send.node, send.tasks(messages, MESSAGES), questions, (PUSH, send.number, False))
+            for send in thread.sends
         ),
-        *(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call)),
+        *(task for node in thread.next for task in _tasks(thread, node, questions, by_call=by_call)),
     )
     # With `past`, the position is shown as it was before its tasks finished, as in histories.
     shows_finished = by_call and not past and bool(thread.records)
-    state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
+    state = thread.state.with_writes(writes_of_finished_tasks(thread)) if shows_finished else thread.state
     return StateSnapshot(
         values=state.read(thread.schema.values),
         # All tasks may have finished without the end of the step, which follows when the thread is resumed.
@@ -69,30 +69,31 @@ def _with_parents(thread: SavedThread, config: RunnableConfig) -> RunnableConfig
     return {"configurable": {**conf, "checkpoint_map": checkpoints}}
 
 
-def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[PregelTask]:
+def _tasks(thread: Thread, node: str, questions: Questions, *, by_call: bool) -> list[PregelTask]:
     if node != TOOLS:
-        return [_task(thread, node, [node], asked, (PULL, node))]
+        return [_task(thread, node, [node], questions, (PULL, node))]
     calls = [key for key, _ in open_calls(thread)]
     if not by_call:
-        return [_task(thread, node, calls, asked, (PULL, node))]
+        return [_task(thread, node, calls, questions, (PULL, node))]
     return [
-        _task(thread, node, [key], asked, (PUSH, number, False)) for number, key in enumerate(calls, len(thread.sends))
+        _task(thread, node, [key], questions, (PUSH, number, False))
+        for number, key in enumerate(calls, len(thread.sends))
     ]
 
 
-def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tuple[Any, ...]) -> PregelTask:
+def _task(thread: Thread, node: str, keys: Sequence[str], questions: Questions, path: tuple[Any, ...]) -> PregelTask:
     trigger = START if node == START else f"branch:to:{node}"
-    rest = str(path[1]) if path[0] == PUSH else trigger
+    qualifier = str(path[1]) if path[0] == PUSH else trigger
     records = [thread.known_of(key) for key in keys]
-    finished = bool(records) and all(record.is_finished for record in records)
+    is_finished = bool(records) and all(record.is_finished for record in records)
     return PregelTask(
-        task_id_of(thread.checkpoint_id, thread.namespace, thread.step + 1, node, path[0], rest),
+        task_id_of(thread.checkpoint_id, thread.namespace, thread.step + 1, node, path[0], qualifier),
         node,
         path,
         cast("Any", next((record.error for record in records if record.error is not None), None)),
-        tuple(question for key in keys for question in asked.get(key, ())),
+        tuple(question for key in keys for question in questions.get(key, ())),
         None,
-        dict(thread.written(keys)) if finished else None,
+        dict(thread.written(keys)) if is_finished else None,
     )
 
 
@@ -100,71 +101,71 @@ async def history_of(
     thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
 ) -> AsyncGenerator[StateSnapshot]:
     """Yield a snapshot of each position of a thread, the latest first; `thread` itself moves to these positions."""
-    left = limit
-    seen: str | None = None
+    remaining = limit
+    newer_id: str | None = None
     later: dict[str, CheckpointTuple] = {}
-    for found in await thread.saver.before(None, None):
-        complete = await whole(thread.saver, thread.schema, found, later)
+    for checkpoint_tuple in await thread.saver.before(None, None):
+        complete = await read_whole(thread.saver, thread.schema, checkpoint_tuple, later)
         # Only the newer neighbour is kept: a thin checkpoint refers to the next one, and whole histories are large.
-        later = {found.checkpoint["id"]: complete}
+        later = {checkpoint_tuple.checkpoint["id"]: complete}
         with reading_stored_data(thread.saver.told(complete)):
-            places = _places(thread, complete, by_call=by_call)
-        for snapshot in reversed(places):
-            where = snapshot.config["configurable"]["checkpoint_id"]
+            snapshots = _snapshots_of(thread, complete, by_call=by_call)
+        for snapshot in reversed(snapshots):
+            checkpoint_id = snapshot.config["configurable"]["checkpoint_id"]
             # A checkpoint at the end of a turn has the id of the last entry before it: one position, not two.
             metadata: Mapping[str, Any] = snapshot.metadata or {}
             fits = all(metadata.get(key) == value for key, value in (filter or {}).items())
-            if where == seen or (before is not None and where >= before) or not fits:
+            if checkpoint_id == newer_id or (before is not None and checkpoint_id >= before) or not fits:
                 continue
-            if left is not None:
-                if left <= 0:
+            if remaining is not None:
+                if remaining <= 0:
                     return
-                left -= 1
-            seen = where
+                remaining -= 1
+            newer_id = checkpoint_id
             yield snapshot
 
 
-def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
+def _snapshots_of(thread: SavedThread, checkpoint_tuple: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
     """Return snapshots of the position of a checkpoint, and of all positions to which its journal entries lead."""
-    thread.play(found, [])
-    places = [snapshot_of(thread, by_call=by_call, past=True)]
-    for entry in entries_of(found):
-        given = input_in(entry)
-        if given is not None and (given.received is not None or thread.checkpoint_id == FIRST_ID):
-            thread.receive(given)
-            places[-1 if thread.checkpoint_id == FIRST_ID else len(places) :] = [
+    thread.play(checkpoint_tuple, [])
+    snapshots = [snapshot_of(thread, by_call=by_call, past=True)]
+    for entry in entries_of(checkpoint_tuple):
+        arrival = input_in(entry)
+        if arrival is not None and (arrival.received is not None or thread.checkpoint_id == FIRST_ID):
+            thread.receive(arrival)
+            snapshots[-1 if thread.checkpoint_id == FIRST_ID else len(snapshots) :] = [
                 snapshot_of(thread, by_call=by_call, past=True)
             ]
         thread.take(entry)
         if isinstance(entry, Move):
-            places.append(snapshot_of(thread, by_call=by_call, past=True))
+            snapshots.append(snapshot_of(thread, by_call=by_call, past=True))
         # Entries of tasks do not move the thread; they complete the snapshot of the current position.
         else:
-            places[-1] = snapshot_of(thread, by_call=by_call, past=True)
-    return places
+            snapshots[-1] = snapshot_of(thread, by_call=by_call, past=True)
+    return snapshots
 
 
 async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:
     """Change the state of a thread while no run uses it; return the config of the new position."""
     if as_node == COPY:
-        return await _copied(thread, flow, values)
+        return await _copy(thread, flow, values)
     node = as_node or _last_node(thread, flow)
     if node not in (*flow.nodes, START, END):
         raise InvalidUpdateError(f"Node {node} does not exist; there are {', '.join(flow.nodes)}")
-    given = thread.schema.writes_of(values)
+    new_writes = thread.schema.writes_of(values)
     # Results of finished tasks are kept, whichever node comes next.
-    writes = [*finished_writes(thread), *given]
+    writes = [*writes_of_finished_tasks(thread), *new_writes]
     state = thread.state.with_writes(writes)
-    asked = _still_asked(thread, flow, state)
+    open_records = _open_records(thread, flow, state)
     # An update that leaves a question open does not end the step that waits for its answer.
-    stays = as_node is None and bool(asked) and not thread.sends
-    following = admitted(flow, None, thread.next, state) if stays else _after(state, flow, node, given)
-    nodes = {TOOLS if task in _calls_by_key(flow, state) else task for task in asked}
-    await thread.update(writes, following, asked if nodes <= {*parted(following)[0]} else {})
+    stays = as_node is None and bool(open_records) and not thread.sends
+    following = admitted(flow, None, thread.next, state) if stays else _after(state, flow, node, new_writes)
+    nodes = {TOOLS if task in _calls_by_key(flow, state) else task for task in open_records}
+    await thread.update(writes, following, open_records if nodes <= {*parted(following)[0]} else {})
     return thread.config
 
 
-def _still_asked(thread: Thread, flow: Flow, state: State) -> dict[str, CallRecord]:
+def _open_records(thread: Thread, flow: Flow, state: State) -> dict[str, CallRecord]:
     """Return the records of tasks whose questions stay open if the state of a thread becomes `state`."""
     before, after = _calls_by_key(flow, thread.state), _calls_by_key(flow, state)
     # The question of a node may be about all calls of the reply.
@@ -180,26 +181,26 @@ def _calls_by_key(flow: Flow, state: State) -> dict[str, ToolCall]:
     return dict(zip(keys_of(calls), calls, strict=True))
 
 
-async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
+async def _copy(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
     """Store a copy of the thread's current position with updates, and return the config of the copy."""
     if not thread.exists:
         raise InvalidUpdateError("Cannot copy a non-existent checkpoint")
     if not isinstance(values, (list, tuple)) and values is not None:
         raise InvalidUpdateError(f"A copy takes None, or a list of (values, as_node) to change it by; got {values!r}")
     await thread.copy()
-    for values_then, as_node in (item[:2] for item in values or ()):
-        await update(thread, flow, values_then, as_node)
+    for new_values, as_node in (item[:2] for item in values or ()):
+        await update(thread, flow, new_values, as_node)
     return thread.config
 
 
-def _after(state: State, flow: Flow, node: str, given: Sequence[Write]) -> list[Target]:
+def _after(state: State, flow: Flow, node: str, writes: Sequence[Write]) -> list[Target]:
     messages = state.get(MESSAGES) or []
     if node == START:
         return [flow.entry]
     if node == END:
         # After the end nothing runs, except the model if it has not seen the last message.
         unseen = messages and not isinstance(messages[-1], AIMessage)
-        return [flow.entry] if unseen and any(name == MESSAGES for name, _ in given) else []
+        return [flow.entry] if unseen and any(name == MESSAGES for name, _ in writes) else []
     following = flow.following(node, state)
     # From outside: an update is no approval, also if it is attributed to the node that asks for one.
     return [] if following == END else admitted(flow, None, [following], state)
@@ -215,7 +216,7 @@ def _last_node(thread: Thread, flow: Flow) -> str:
     return flow.reply_node
 
 
-def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
+def writes_of_finished_tasks(thread: Thread) -> list[tuple[str, Any]]:
     """Return the writes of the finished tasks of a thread's unfinished step."""
     if not thread.records:
         return []
@@ -224,8 +225,8 @@ def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
     tasks = [task for task in thread.records if task != START]
     writes: list[tuple[str, Any]] = []
     for task in sorted(tasks, key=lambda task: calls.index(task) if task in calls else -1):
-        more = [*writes, *thread.written([task])]
+        candidate = [*writes, *thread.written([task])]
         with suppress(InvalidUpdateError):  # conflicts with another task, so it ended the step
-            thread.state.with_writes(more)
-            writes = more
+            thread.state.with_writes(candidate)
+            writes = candidate
     return writes

@@ -74,8 +74,8 @@ _HOLDER: TypeAdapter[Any] = TypeAdapter(_Holder | None)
 
 def _holder_of(stored: Any) -> Mapping[str, Any] | None:
     _HOLDER.validate_python(stored)
-    found: Mapping[str, Any] | None = stored  # as stored: holders are compared
-    return found
+    holder: Mapping[str, Any] | None = stored  # as stored: holders are compared
+    return holder
 
 
 class Stamp(NamedTuple):
@@ -217,10 +217,13 @@ Entry = Finished | Asked | Claimed | Failed | Held | Left | ActorState | Stepped
 
 _TYPES: Mapping[str, type[Entry]] = {kind.KIND: kind for kind in get_args(Entry)}
 
-_OF_A_MOVE = {one.name for one in fields(Move)}  # stored after the fields of each kind
+_MOVE_FIELDS = {entry_field.name for entry_field in fields(Move)}  # stored after the fields of each kind
 
 _FIELDS: Mapping[type, Sequence[tuple[str, bool]]] = {
-    kind: [(one.name, one.default is MISSING) for one in sorted(fields(kind), key=lambda one: one.name in _OF_A_MOVE)]
+    kind: [
+        (entry_field.name, entry_field.default is MISSING)
+        for entry_field in sorted(fields(kind), key=lambda entry_field: entry_field.name in _MOVE_FIELDS)
+    ]
     for kind in get_args(Entry)
 }
 """Fields of each kind of journal entry, as pairs: the name, and `True` if the field is required.
@@ -230,25 +233,25 @@ A field that is not required is stored only if its value is not empty.
 
 
 def stored_form(entry: Entry) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": entry.KIND}
+    form: dict[str, Any] = {"kind": entry.KIND}
     for name, required in _FIELDS[type(entry)]:
         value = getattr(entry, name)
         if required or value:
-            found[name] = value
+            form[name] = value
     if isinstance(entry, Asked):
-        found["records"] = {task: record.encode() for task, record in entry.records.items()}
+        form["records"] = {task: record.encode() for task, record in entry.records.items()}
     elif isinstance(entry, Claimed):
-        found["known"] = entry.known.encode()
+        form["known"] = entry.known.encode()
     elif isinstance(entry, Amended) and entry.received is not None:
-        found["received"] = entry.received._asdict()
-    return found
+        form["received"] = entry.received._asdict()
+    return form
 
 
 def entry_of(stored: Any) -> Entry:
     """Return a stored dict as a journal entry; raise ValueError for an unknown kind or an invalid field."""
     kind = kind_of(stored)
-    found: Entry = validated(f"the entry {kind!r}", _adapter(kind), stored)
-    return found
+    entry: Entry = validated(f"the entry {kind!r}", _adapter(kind), stored)
+    return entry
 
 
 def kind_of(stored: Any) -> str:
@@ -263,18 +266,18 @@ def _adapter(kind: str) -> TypeAdapter[Entry]:
     return TypeAdapter(_TYPES[kind])
 
 
-def validated(what: str, adapter: TypeAdapter[Any], stored: object) -> Any:
+def validated(description: str, adapter: TypeAdapter[Any], stored: object) -> Any:
     """Return stored data, validated and converted to the type of a pydantic adapter."""
     try:
         return adapter.validate_python(stored)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "all of it"
+        location = ".".join(map(str, first["loc"])) or "all of it"
         # Of a container only the type is said: it may be the whole record, with messages of the conversation.
         value = first["input"]
         got = repr(value) if isinstance(value, int | float | str | None) else f"a {type(value).__name__}"
         # `from None`: the text of pydantic's error quotes the stored data, too.
-        raise ValueError(f"{what}, wrong at {where}: {first['msg']}, got {got[:80]}") from None
+        raise ValueError(f"{description}, wrong at {location}: {first['msg']}, got {got[:80]}") from None
 
 
 def new_id(step: int) -> str:
@@ -357,35 +360,41 @@ class Base:
             return None
         values = {name: value for name, value in self.checkpoint["channel_values"].items() if name != MESSAGES}
         checkpoint = cast("Checkpoint", {**self.checkpoint, "channel_values": values})
-        noted = _noted(checkpoint, {**self.notes, NEXT: newer.id, COUNT: count})
-        return Base(noted, self.metadata, self.parent_id)
+        annotated_checkpoint = _with_notes(checkpoint, {**self.notes, NEXT: newer.id, COUNT: count})
+        return Base(annotated_checkpoint, self.metadata, self.parent_id)
 
 
-def base_of(found: CheckpointTuple) -> Base:
-    around: Any = found.parent_config or {}
-    return Base(found.checkpoint, cast("Any", found.metadata), around.get("configurable", {}).get("checkpoint_id"))
+def base_of(checkpoint_tuple: CheckpointTuple) -> Base:
+    parent_config: Any = checkpoint_tuple.parent_config or {}
+    return Base(
+        checkpoint_tuple.checkpoint,
+        cast("Any", checkpoint_tuple.metadata),
+        parent_config.get("configurable", {}).get("checkpoint_id"),
+    )
 
 
-def entries_of(found: CheckpointTuple) -> list[Entry]:
-    return [entry_of(stored) for stored in _stored_entries(found)]
+def entries_of(checkpoint_tuple: CheckpointTuple) -> list[Entry]:
+    return [entry_of(stored) for stored in _read_entries(checkpoint_tuple)]
 
 
-def holders_of(found: CheckpointTuple) -> list[Held | Left]:
+def holders_of(checkpoint_tuple: CheckpointTuple) -> list[Held | Left]:
     """Return the journal entries `Held` and `Left` on a checkpoint, in order."""
     # No other entries: the checkpoint may be an outline, with `None` in place of objects.
     kinds = (Held.KIND, Left.KIND)
-    entries = (entry_of(stored) for stored in _stored_entries(found) if kind_of(stored) in kinds)
+    entries = (entry_of(stored) for stored in _read_entries(checkpoint_tuple) if kind_of(stored) in kinds)
     return cast("list[Held | Left]", list(entries))
 
 
-def _stored_entries(found: CheckpointTuple) -> list[Any]:
+def _read_entries(checkpoint_tuple: CheckpointTuple) -> list[Any]:
     # Savers need not keep the order of writes; sorted by their zero-padded task ids, writes are in order again.
-    commits = sorted((one for one in found.pending_writes or () if one[1] == CHANNEL), key=itemgetter(0))
-    return [stored for _, _, together in commits for stored in together]
+    commits = sorted(
+        (write for write in checkpoint_tuple.pending_writes or () if write[1] == CHANNEL), key=itemgetter(0)
+    )
+    return [stored for _, _, commit in commits for stored in commit]
 
 
 @contextmanager
-def reading_stored_data(where: str) -> Generator[None]:
+def reading_stored_data(location: str) -> Generator[None]:
     """Convert errors of the `with` block, which reads stored data, to `StorageError`."""
     try:
         yield
@@ -393,7 +402,7 @@ def reading_stored_data(where: str) -> Generator[None]:
     except (StorageError, GraphBubbleUp):
         raise
     except Exception as error:
-        raise StorageError(where, f"cannot be read: {described(error)}. {MEND}") from error
+        raise StorageError(location, f"cannot be read: {described(error)}. {MEND}") from error
 
 
 class _StoredCheckpoint(TypedDict):
@@ -429,21 +438,21 @@ _WRITES: TypeAdapter[Any] = TypeAdapter(Sequence[tuple[str, str, Any]] | None)
 _COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
 
 
-def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
+def check_checkpoint(checkpoint_tuple: CheckpointTuple, *, outlined: bool = False) -> None:
     """Raise ValueError if a checkpoint has an invalid form, which no agent writes."""
-    checkpoint = found.checkpoint
+    checkpoint = checkpoint_tuple.checkpoint
     validated("the checkpoint", _CHECKPOINT, checkpoint)
-    validated("its metadata", _METADATA, found.metadata)
+    validated("its metadata", _METADATA, checkpoint_tuple.metadata)
     validated("its notes", _NOTES, _last_notes(checkpoint))
-    validated("what was written on it", _WRITES, found.pending_writes)
+    validated("what was written on it", _WRITES, checkpoint_tuple.pending_writes)
     kinds = {type(version).__name__ for version in checkpoint["channel_versions"].values()}
     if len(kinds) > 1:
         raise ValueError(f"its channels have versions of several kinds: {', '.join(sorted(kinds))}")
-    for _, channel, value in found.pending_writes or ():
+    for _, channel, value in checkpoint_tuple.pending_writes or ():
         if channel == CHANNEL:
             validated("what callboard wrote on it", _COMMIT, value)
     # An outline has `None` in place of objects, so only the entries of holders can be checked.
-    _ = holders_of(found) if outlined else entries_of(found)
+    _ = holders_of(checkpoint_tuple) if outlined else entries_of(checkpoint_tuple)
 
 
 def input_in(entry: Entry) -> Amended | None:
@@ -456,33 +465,39 @@ def holder_in(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
     return last.holder if isinstance(last, Held) else None
 
 
-def commits_in(found: CheckpointTuple) -> int:
-    return sum(channel == CHANNEL for _, channel, _ in found.pending_writes or ())
+def commits_in(checkpoint_tuple: CheckpointTuple) -> int:
+    return sum(channel == CHANNEL for _, channel, _ in checkpoint_tuple.pending_writes or ())
 
 
-def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
+def last_id(checkpoint_tuple: CheckpointTuple, entries: Sequence[Entry]) -> str:
     ids = [entry.id for entry in entries if isinstance(entry, Move)]
-    return ids[-1] if ids else found.checkpoint["id"]
+    return ids[-1] if ids else checkpoint_tuple.checkpoint["id"]
 
 
-def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
+def unknown_values(before: Base | None, channel_names: Collection[str]) -> dict[str, Any]:
     """Return the values of a checkpoint by channel, for all channels that this agent's state does not have."""
     # Another agent wrote them; they are kept in the next checkpoint.
     old = {} if before is None else before.checkpoint["channel_values"]
-    return {name: value for name, value in old.items() if name not in known and not name.startswith(("__", BRANCH))}
+    return {
+        name: value for name, value in old.items() if name not in channel_names and not name.startswith(("__", BRANCH))
+    }
 
 
-def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
+def with_messages(checkpoint_tuple: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
     """Return a copy of a checkpoint with its missing messages, which are the first messages of the list `messages`."""
-    count = notes_of(found.checkpoint)[COUNT]
-    values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
-    return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
+    count = notes_of(checkpoint_tuple.checkpoint)[COUNT]
+    values = {**checkpoint_tuple.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
+    return checkpoint_tuple._replace(
+        checkpoint=cast("Checkpoint", {**checkpoint_tuple.checkpoint, "channel_values": values})
+    )
 
 
-def is_incomplete(found: CheckpointTuple) -> bool:
+def is_incomplete(checkpoint_tuple: CheckpointTuple) -> bool:
     """Return whether a checkpoint is stored without its messages, because a later checkpoint has them."""
     # Some savers keep the old value of a channel that a checkpoint is stored again without.
-    return NEXT in notes_of(found.checkpoint) and MESSAGES not in found.checkpoint["channel_values"]
+    return (
+        NEXT in notes_of(checkpoint_tuple.checkpoint) and MESSAGES not in checkpoint_tuple.checkpoint["channel_values"]
+    )
 
 
 def new_base(
@@ -502,24 +517,28 @@ def new_base(
     # `place_before` is the id of the position before the new one, which may be the position of a journal entry. `sends`
     # is the number of sends that are not calls of the conversation. `parents` has the checkpoints of the outer graphs,
     # by namespace.
-    known: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
+    versions: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_values"]
     # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes. A
     # channel that lost its value has a new version, too.
-    new = dict.fromkeys({*values, *(old.keys() - values.keys())}, next_version(max(known.values()) if known else None))
+    new = dict.fromkeys(
+        {*values, *(old.keys() - values.keys())}, next_version(max(versions.values()) if versions else None)
+    )
     checkpoint = Checkpoint(
         v=4,
         id=checkpoint_id,
         ts=now(),
         channel_values=dict(values),
-        channel_versions=cast("Any", {**known, **new}),
+        channel_versions=cast("Any", {**versions, **new}),
         versions_seen={} if before is None else before.checkpoint["versions_seen"],
         updated_channels=None,
     )
     about: dict[str, Any] = {OF: checkpoint_id, PARENT: place_before}
-    noted = _noted(checkpoint, about | ({SENDS: sends} if sends else {}) | ({ACTORS: actors} if actors else {}))
+    annotated_checkpoint = _with_notes(
+        checkpoint, about | ({SENDS: sends} if sends else {}) | ({ACTORS: actors} if actors else {})
+    )
     metadata = {"source": source, "step": step, "parents": parents}
-    return Base(noted, metadata, None if before is None else before.id), new
+    return Base(annotated_checkpoint, metadata, None if before is None else before.id), new
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -529,10 +548,10 @@ def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
     return notes if notes.get(OF) == checkpoint["id"] else {}
 
 
-def noted_actors(checkpoint: Checkpoint) -> NotedStates:
+def actor_notes_of(checkpoint: Checkpoint) -> NotedStates:
     """Return the actor states inside a checkpoint, also if LangGraph copied them from an earlier checkpoint."""
-    found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
-    return found
+    states: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
+    return states
 
 
 def _last_notes(checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -541,6 +560,6 @@ def _last_notes(checkpoint: Checkpoint) -> Mapping[str, Any]:
     return notes
 
 
-def _noted(checkpoint: Checkpoint, notes: Mapping[str, Any]) -> Checkpoint:
-    seen = {**checkpoint["versions_seen"], NOTES: cast("Any", {json.dumps(dict(notes)): 0})}
-    return cast("Checkpoint", {**checkpoint, "versions_seen": seen})
+def _with_notes(checkpoint: Checkpoint, notes: Mapping[str, Any]) -> Checkpoint:
+    versions_seen = {**checkpoint["versions_seen"], NOTES: cast("Any", {json.dumps(dict(notes)): 0})}
+    return cast("Checkpoint", {**checkpoint, "versions_seen": versions_seen})

@@ -248,7 +248,7 @@ class _Saver(LazySaver):
     """LangGraph saver with async methods that run in worker threads; graphs can await them on any event loop."""
 
     def __init__(self, like: LazySaver, serializer: StrictSerializer) -> None:
-        super().__init__(like.place, like.get_next_version)
+        super().__init__(like.database, like.get_next_version)
         self.serde = serializer
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:

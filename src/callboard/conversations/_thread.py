@@ -43,7 +43,7 @@ START = "__start__"
 _STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "command": 0, "fork": 0, "repair": 0}
 """Number of steps by which a change from each source advances the thread; a command belongs to the next step."""
 
-_SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
+_SOURCE_NAMES: Mapping[Source, Source] = {"input": "loop", "command": "update"}
 """Sources of changes that snapshots show under another name.
 
 LangGraph, too, calls the step that applies input a "loop" step.
@@ -94,11 +94,11 @@ class Thread:
     @property
     def coming(self) -> tuple[str, ...]:
         """Names of all nodes that run in the next step; the nodes of LangGraph sends come first."""
-        return (*(one.node for one in self.sends), *self.next) if self.sends else self.next
+        return (*(send.node for send in self.sends), *self.next) if self.sends else self.next
 
     def sent_tasks(self) -> list[str]:
         messages = self.state.get(MESSAGES) or []
-        return [task for one in self.sends for task in one.tasks(messages, MESSAGES)]
+        return [task for send in self.sends for task in send.tasks(messages, MESSAGES)]
 
     @property
     def questions(self) -> list[Interrupt]:
@@ -130,24 +130,24 @@ class Thread:
         """Return a copy of the thread as it was when this run's input had arrived but was not applied, or `None`."""
         return None
 
-    async def finished(self, task: str, output: object, *, later: bool = False) -> None:
+    async def record_result(self, task: str, output: object, *, later: bool = False) -> None:
         """Record the result of a task; with `later`, it may be stored together with the next journal entry."""
-        self.records[task] = CallRecord(output=self.identified(output))
+        self.records[task] = CallRecord(output=self.with_message_ids(output))
 
     def record_results(self, tasks: Sequence[str], outputs: Sequence[object]) -> None:
         """Record the results of several tasks of a thread in memory, in which nothing has to be stored."""
         if {*map(type, outputs)} != {ToolMessage}:
-            outputs = [*map(self.identified, outputs)]
+            outputs = [*map(self.with_message_ids, outputs)]
         elif self._has_ids:
             _give_ids(cast("Sequence[ToolMessage]", outputs))
         for task, output in zip(tasks, outputs, strict=True):
             self.records[task] = CallRecord(output=output)
 
-    async def asked(self, records: Mapping[str, CallRecord]) -> None:
+    async def record_questions(self, records: Mapping[str, CallRecord]) -> None:
         """Record the questions of tasks, and the answers that these tasks have taken."""
         self.records.update(records)
 
-    async def claimed(self, task: str, known: CallRecord) -> None:
+    async def record_claim(self, task: str, record: CallRecord) -> None:
         """Record that a call is about to run its tool, with the accepted answers that the tool gets."""
         # A stored thread stores this before the tool starts.
 
@@ -159,7 +159,7 @@ class Thread:
         """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""
         return None
 
-    async def failed(self, task: str, error: str) -> None:
+    async def record_error(self, task: str, error: str) -> None:
         """Record the error of a task; the task runs again when the thread is resumed."""
         self.records[task] = self.known_of(task)._replace(error=error, claimed=False)
 
@@ -184,7 +184,7 @@ class Thread:
                 messages = None
         return writes
 
-    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
+    async def record_step(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
         """Record the end of the step; `order` are its tasks, `following` the next nodes and sends."""
         # With `later`, it may be stored with the claims of the next step's calls, or with the last checkpoint.
         self.step += _STEPS["loop"]
@@ -198,7 +198,7 @@ class Thread:
         self.next, self.sends, self.records = tuple(nodes), numbered(sends) if sends else (), {}
         self.has_unattributed_questions = False
 
-    def identified(self, output: Any) -> Any:
+    def with_message_ids(self, output: Any) -> Any:
         """Return the output of a task, and give ids to its messages that have none."""
         # With stored ids, each replay yields the same messages.
         if not self._has_ids:
@@ -207,9 +207,9 @@ class Thread:
             _give_ids((output,))
             return output
         if isinstance(output, list):
-            return [self.identified(item) for item in output]
+            return [self.with_message_ids(item) for item in output]
         if isinstance(output, Command) and isinstance(output.update, dict):
-            self.identified(output.update)
+            self.with_message_ids(output.update)
         elif isinstance(output, dict) and MESSAGES in output:
             output[MESSAGES] = _with_ids(output[MESSAGES])
         return output
@@ -265,8 +265,8 @@ class RecordedThread(Thread):
 
     @property
     def mark(self) -> str | None:
-        left = (record.mark for record in self.records.values() if record.mark is not None)
-        return next(left, (self.holder or {}).get("mark"))
+        marks = (record.mark for record in self.records.values() if record.mark is not None)
+        return next(marks, (self.holder or {}).get("mark"))
 
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
         await self.prepare()
@@ -275,22 +275,22 @@ class RecordedThread(Thread):
             # Streams show the position where the input arrived; the entry covers both positions in one write.
             before = copy(self)
             before.state = self.state.copy()
-        entry = self._amended(writes, following, source)
+        entry = self._apply(writes, following, source)
         if before is not None:
             before.receive(entry)
-            self._arrival = {name: getattr(before, name) for name in _OF_AN_ARRIVAL}
+            self._arrival = {name: getattr(before, name) for name in _ARRIVAL_ATTRIBUTES}
         await self.record(entry, live=True)
 
     def arrival(self) -> Self | None:
         if not self._arrival:
             return None
-        place = copy(self)
+        thread = copy(self)
         # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
-        place.__dict__.update(self._arrival, records={}, asked_here={})
-        return place
+        thread.__dict__.update(self._arrival, records={}, asked_here={})
+        return thread
 
     async def update(
-        self, writes: Iterable[Write], following: Sequence[Target], asked: Mapping[str, CallRecord]
+        self, writes: Iterable[Write], following: Sequence[Target], records: Mapping[str, CallRecord]
     ) -> None:
         """Apply writes to the state between two runs, and record the change; raise `ThreadBusyError` during a run.
 
@@ -300,16 +300,16 @@ class RecordedThread(Thread):
         await self.hold(later=True)
         try:
             await self.amend(writes, lambda: following, "update")
-            if asked:
-                await self.asked(asked)
+            if records:
+                await self.record_questions(records)
         finally:
             await self.stop()
 
-    def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
+    def _apply(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
         """Apply writes to the state, and return the journal entry of this change without recording it."""
-        named = self.with_ids(writes)
+        writes_with_ids = self.with_ids(writes)
         # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
-        self.state.apply(named)
+        self.state.apply(writes_with_ids)
         targets = None if following is None else following()
         steps, received = _STEPS[source], None
         if source == "input" and (self.step >= 0 or START in self.next):
@@ -319,7 +319,7 @@ class RecordedThread(Thread):
         stamp = self._stamp(steps)
         nodes, sends = parted(targets or ())
         return Amended(
-            writes=named,
+            writes=writes_with_ids,
             source=source,
             received=received,
             next=None if targets is None else nodes,
@@ -328,23 +328,23 @@ class RecordedThread(Thread):
             ts=stamp.ts,
         )
 
-    async def finished(self, task: str, output: object, *, later: bool = False) -> None:
-        await self.record(Finished(task, self.identified(output)), later=later)
+    async def record_result(self, task: str, output: object, *, later: bool = False) -> None:
+        await self.record(Finished(task, self.with_message_ids(output)), later=later)
 
-    async def asked(self, records: Mapping[str, CallRecord]) -> None:
+    async def record_questions(self, records: Mapping[str, CallRecord]) -> None:
         await self.record(Asked(dict(records)))
 
-    async def claimed(self, task: str, known: CallRecord) -> None:
+    async def record_claim(self, task: str, record: CallRecord) -> None:
         mark = current_mark()
-        accepted = known.accepted()
+        accepted = record.accepted()
         await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
-    async def failed(self, task: str, error: str) -> None:
+    async def record_error(self, task: str, error: str) -> None:
         await self.record(Failed(task, error))
 
-    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
-        stamp, (coming, sends) = self._stamp(_STEPS["loop"]), parted(following)
-        entry = Stepped(order=list(order), next=coming, sends=sends, id=stamp.id, ts=stamp.ts)
+    async def record_step(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
+        stamp, (nodes, sends) = self._stamp(_STEPS["loop"]), parted(following)
+        entry = Stepped(order=list(order), next=nodes, sends=sends, id=stamp.id, ts=stamp.ts)
         await self.record(entry, live=True, later=later)
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
@@ -391,11 +391,11 @@ class RecordedThread(Thread):
         if START in self.next:
             self.actor_states = self.actor_states.before_calls()  # this input replaces an unapplied one
         self.source = "input"
-        self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=_merged(entry.writes))}
+        self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=_merge(entry.writes))}
 
     def _move(self, entry: Move, source: Source, received: Stamp | None = None) -> None:
         self.step += _STEPS[source]
-        self.source = _SHOWN.get(source, source)
+        self.source = _SOURCE_NAMES.get(source, source)
         self.parent_id = self.checkpoint_id
         if received is not None:
             self.step += self.parent_id != received.id  # no extra step if the thread already stood at the arrival
@@ -414,7 +414,7 @@ class RecordedThread(Thread):
 
 
 # Attributes that differ between the arrival of input and the position after it.
-_OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
+_ARRIVAL_ATTRIBUTES = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
 
 
 def as_update(output: Any, messages_key: str) -> Any:
@@ -424,7 +424,7 @@ def as_update(output: Any, messages_key: str) -> Any:
     return {messages_key: [output]} if isinstance(output, ToolMessage) else output
 
 
-def _merged(writes: Iterable[Write]) -> dict[str, Any]:
+def _merge(writes: Iterable[Write]) -> dict[str, Any]:
     """Return several writes as one update of the state: a dict in which lists for the same key are joined."""
     merged: dict[str, Any] = {}
     for name, value in writes:
@@ -440,11 +440,11 @@ def _with_ids(messages: Any) -> Any:
     if isinstance(messages, BaseMessage):  # as `push_message` writes it
         _give_ids((messages,))
         return messages
-    found = messages if isinstance(messages, list) else [messages]
-    if not all(isinstance(message, BaseMessage) for message in found):
-        found = convert_to_messages(found)
-    _give_ids(found)
-    return found
+    items = messages if isinstance(messages, list) else [messages]
+    if not all(isinstance(message, BaseMessage) for message in items):
+        items = convert_to_messages(items)
+    _give_ids(items)
+    return items
 
 
 def _give_ids(messages: Iterable[BaseMessage]) -> None:
