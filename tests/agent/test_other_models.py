@@ -9,7 +9,16 @@ from langchain.agents.middleware import AgentMiddleware, ModelRefusalMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
-from callboard import CallPolicy, CallRejectedError, CallTimeoutError, CircuitOpenError, Limit, create_agent
+from callboard import (
+    CallPolicy,
+    CallRejectedError,
+    CallTimeoutError,
+    CircuitOpenError,
+    Limit,
+    RunEvent,
+    create_agent,
+    observe,
+)
 from callboard.middleware import CircuitBreaker, Fallback, Value
 from callboard.testing import Recorder, ScriptedModel, calls
 
@@ -33,8 +42,15 @@ async def answer_of(model: BaseChatModel, *middleware: Any, **options: Any) -> s
 async def test_the_first_model_that_replies_answers(door: str) -> None:
     second, third, fourth = failing(KeyError("no")), ScriptedModel(["third"]), ScriptedModel([])
     agent = create_agent(failing(), [], middleware=[Fallback(models=[second, third, fourth])])
-    assert (await run(agent, door=door))["messages"][-1].content == "third"
+    events: list[RunEvent] = []
+    with observe(lambda _: None, runs=events.append):
+        assert (await run(agent, door=door))["messages"][-1].content == "third"
     assert (len(second.requests), fourth.requests) == (1, [])
+    assert [(event.what, event.facts["error"]) for event in events if event.phase == "noted"] == [
+        ("fallback", "ConnectionError"),
+        ("fallback_failed", "KeyError"),
+        ("fallback", "ConnectionError"),
+    ]
 
 
 async def test_a_model_that_works_is_left_alone() -> None:

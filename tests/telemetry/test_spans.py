@@ -29,13 +29,14 @@ from callboard import (
     CallsInterrupted,
     Limit,
     ToolNode,
+    create_agent,
     create_react_agent,
     progress,
 )
 from callboard.middleware import Fallback, Retry
-from callboard.telemetry import Tracing
+from callboard.telemetry import RecordingWriter, Tracing
 from callboard.telemetry._links import link_to_call, link_to_run
-from callboard.testing import Recorder, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 from tests.helpers import make
 
 from ._actors import actors_that_want_room, an_actor_that_breaks, an_actor_that_never_starts
@@ -580,6 +581,31 @@ def test_names_of_providers_are_those_of_the_conventions() -> None:
 async def a_model_that_fails() -> Traces:
     agent = create_react_agent(PaidModel([OSError("no line")]), [Recorder().tool("search")])
     return await turns(agent, GO, fails=OSError)
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("door", ["ainvoke", "invoke"])
+async def test_a_request_that_is_sent_again_is_an_event_of_its_run(door: str, tmp_path: Path) -> None:
+    """A trace would show one slow request, and no reason. A recording goes on without it."""
+
+    def fail(messages: Any) -> Any:
+        raise OSError("away")
+
+    traces = Traces()
+    model = ScriptedModel([fail, "done"])
+    agent = create_agent(model, [], middleware=[Retry(attempts=2, initial=0)], name="clerk")
+    given = {"messages": [("user", "go")]}
+    with traces.on(), RecordingWriter(tmp_path / "run.jsonl"), anyio.fail_after(WAIT):
+        if door == "ainvoke":
+            await agent.ainvoke(given)
+        else:
+            await anyio.to_thread.run_sync(agent.invoke, given)
+    assert facts(traces.one("invoke_agent"), "callboard.retry") == {
+        "callboard.attempt": 1,
+        "callboard.pause": 0.0,
+        "callboard.error": "OSError",
+    }
+    assert "model_answered" in (tmp_path / "run.jsonl").read_text()
 
 
 @pytest.mark.real_clock

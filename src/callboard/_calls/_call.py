@@ -28,7 +28,7 @@ from callboard._calls._limits import (
     count_start,
 )
 from callboard._calls._nested_permits import waiting as waiting_for_permit
-from callboard._calls._observers import numbers
+from callboard._calls._observers import note_of_run, numbers
 from callboard._calls._progress import Host, Progress, Reporter, Throttle, reporter
 from callboard._calls._thread_pool import ThreadPermits
 from callboard._loops._deadline import (
@@ -465,6 +465,7 @@ class SupervisedCall(Generic[T]):
         current_timed.set(self.time_limits)
         self.outer = reporter.get()
         reporter.set(self)
+        note_of_run.set(None)
         if self._observers:
             context = self._batch_context
             call, description = context.redact_call(self.call), context.describe(self.name)
@@ -668,15 +669,18 @@ def current_call() -> SupervisedCall[Any] | None:
 
 
 def note(decision: str, **facts: object) -> None:
-    """Report a middleware's decision to the observers of the running call; do nothing outside of a call.
+    """Report a middleware's decision to the observers of the running call, or of the run whose model is asked.
+
+    Do nothing elsewhere.
 
     Args:
         decision: the decision in one word, such as "retry".
         facts: details, such as `pause=0.5` (seconds). Never an argument or a result, which may be confidential:
             telemetry sends notes out of the process.
     """
-    call = current_call()
-    if call is not None:
+    if (tell := note_of_run.get()) is not None:
+        tell(decision, facts)
+    elif (call := current_call()) is not None:
         call.note(decision, facts)
 
 

@@ -1,7 +1,7 @@
 """Observers of calls, runs and actors: registration and lookup, and protection of calls against faulty observers."""
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
@@ -55,6 +55,10 @@ _BOUNDS = ("begun", "ended", "started", "restarted", "died", "stopped")
 _in_context: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
 _everywhere: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
+note_of_run: ContextVar[Callable[[str, Mapping[str, object]], None] | None] = ContextVar(
+    "callboard_note_of_run", default=None
+)
+"""Function that reports a decision about the current model request, and its details, to the observers of its run."""
 
 numbers = count(1)
 """Source of numbers for calls, batches and runs, unique within the process."""

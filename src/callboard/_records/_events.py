@@ -88,14 +88,14 @@ class CallEvent(NamedTuple):
         return f"CallEvent({', '.join(f'{name}={value!r}' for name, value in shown_fields.items())})"
 
 
-RunPhase = Literal["begun", "asked", "answered", "ended"]
-"""Phase of a run. `begun`: the run's task runs. `asked`: the model is called. `answered`: the model replied or failed.
-`ended`: the run ended."""
+RunPhase = Literal["begun", "asked", "noted", "answered", "ended"]
+"""Phase of a run. `begun`: the run's task runs. `asked`: the model is called. `noted`: a middleware has decided about
+the request, such as to repeat it. `answered`: the model replied or failed. `ended`: the run ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Event that observers receive when an agent's run begins, calls the model, gets the model's reply, or ends.
+    """Event that observers receive when an agent's run begins or ends, and about each of its model requests.
 
     Times are seconds on the clock of the event loop that runs the agent.
     """
@@ -118,6 +118,10 @@ class RunEvent:
     result: object = field(default=None, repr=False)
     """State of the run (`ended`), or reply of the model (`answered`). By default, exporters must not send it out of the
     process."""
+    what: str = ""
+    """Decision in one word, such as "retry", in `noted`."""
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Details of the decision, in `noted`."""
 
 
 Observer = Callable[[CallEvent], None]

@@ -18,7 +18,7 @@ from langchain_core.utils.uuid import uuid7
 from langgraph.errors import GraphInterrupt
 from langgraph.types import TracePolicy
 
-from callboard._calls._observers import current_run, numbers
+from callboard._calls._observers import current_run, note_of_run, numbers
 from callboard._langgraph._node_scope import traced_payload
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
@@ -62,11 +62,14 @@ class RunReporter:
         # `response_format` is for a replay, which replaces this method: the form of a structured response in the
         # result.
         self.tell("asked", model=model, given=given)
+        token = note_of_run.set(lambda what, facts: self.tell("noted", what=what, facts=facts))
         try:
             reply = await ask()
         except BaseException as error:
             self.tell("answered", model=model, error=error)
             raise
+        finally:
+            note_of_run.reset(token)
         self.tell("answered", model=model, result=reply if reply_in is None else reply_in(reply))
         return reply
 

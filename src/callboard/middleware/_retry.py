@@ -154,6 +154,7 @@ class Retry(Middleware):
                 pause = self._pause(attempt, retry_after(error))
                 if is_control_flow(error) or not self._failures.has(error) or pause >= remaining():
                     raise
+                note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
             await anyio.sleep(pause)
         return await call_next(request)
 

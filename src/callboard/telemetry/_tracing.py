@@ -248,7 +248,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         span.end()
 
     def noted(self, call: _Call, event: CallEvent) -> None:
-        facts: Attributes = {names.PREFIX + key: _fact(value) for key, value in event.facts.items()}
+        facts = _facts(event.facts)
         if event.message and self._capture.wanted:
             facts[names.MESSAGE] = self._capture.text(event.message)
         # SDKs bound the events of a span. Frequent progress goes to the attempt, so that it cannot displace decisions.
@@ -310,6 +310,10 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
     span.set_attributes(attributes)
     span.add_event(names.EXCEPTION, facts)
     span.set_status(Status(StatusCode.ERROR, description))
+
+
+def _facts(facts: Mapping[str, object]) -> Attributes:
+    return {names.PREFIX + key: _fact(value) for key, value in facts.items()}
 
 
 def _fact(value: object) -> Any:
@@ -378,6 +382,10 @@ class RunSpans(RunTracker[_OpenRun]):
         run.about = about_model(event.model)
         run.request = _Request(time.time_ns(), given)
         run.request.token = context.attach(self._spotter().following(run.request))
+
+    def noted(self, run: _OpenRun, event: RunEvent) -> None:
+        # The span of the request begins only when it has its answer.
+        run.span.add_event(names.PREFIX + event.what, _facts(event.facts))
 
     def answered(self, run: _OpenRun, event: RunEvent) -> None:
         request, run.request = run.request, None

@@ -209,6 +209,8 @@ class RunTracker(Generic[R]):
             return
         elif event.phase == "asked":
             self.asked(run, event)
+        elif event.phase == "noted":
+            self.noted(run, event)
         elif event.phase == "answered":
             self.answered(run, event)
         else:
@@ -221,6 +223,9 @@ class RunTracker(Generic[R]):
 
     def asked(self, run: R, event: RunEvent) -> None:
         """React to a request that a run sends to its model; by default, do nothing."""
+
+    def noted(self, run: R, event: RunEvent) -> None:
+        """React to a decision of a middleware about a request of a run; by default, do nothing."""
 
     def answered(self, run: R, event: RunEvent) -> None:
         """React to the model's reply to a run's request, or to the failure of the request; by default, do nothing."""

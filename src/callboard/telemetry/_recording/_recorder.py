@@ -252,6 +252,8 @@ class RecordingWriter:
         self._take(self._records.of_call(event, round(self._clock() - self._since, 6)), since)
 
     def _run(self, event: RunEvent) -> None:
+        if event.phase == "noted":  # the format has no line for it
+            return
         since = perf_counter()
         self._take(self._records.of_run(event, self._now()), since)
 
