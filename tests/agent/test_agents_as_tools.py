@@ -11,7 +11,7 @@ from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._graphs import Desk, delegate, ids
-from ._savers import AT, QUESTION, complaint, scripted, shape
+from ._savers import AT, MORE, QUESTION, complaint, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -111,6 +111,44 @@ async def test_a_question_in_one_conversation_is_not_replaced_by_another_call_of
     assert list(ids(result)) == ["d"]
     result = await agent.ainvoke(Command(resume="yes"), AT)
     assert shape(result)[-2:] == ["tool:d done", "ai:done"]
+
+
+async def test_a_resumed_call_that_gave_its_agent_no_input_yet_gives_it(saver: Any) -> None:
+    """One conversation for all calls has the input of earlier calls; their answer is not that of this call."""
+    inner = create_react_agent(ScriptedModel([for_each("work")], loop=True), Desk().tools(), checkpointer=True)
+    fails = iter([False, True, False])
+
+    @tool
+    async def ask(query: str) -> str:
+        """Ask the agent."""
+        if next(fails):
+            raise ConnectionError(query)
+        return str((await inner.ainvoke({"messages": [("user", query)]}))["messages"][-1].content)
+
+    script = [reply for name in "ab" for reply in (calls(tool_call("ask", name, query=name)), "done")]
+    agent = create_react_agent(ScriptedModel(script), [ask], checkpointer=saver)
+    await agent.ainvoke(QUESTION, AT)
+    with pytest.raises(ConnectionError):
+        await agent.ainvoke(QUESTION, AT)
+    assert shape(await agent.ainvoke(None, AT))[-2:] == ["tool:b done", "ai:done"]
+
+
+@pytest.mark.parametrize("way", ["update", "command"])
+async def test_an_agent_in_a_call_goes_on_after_a_change_of_the_state_around(saver: Any, way: str) -> None:
+    """Its thread is found under the ids of the step, although the change has an id of its own."""
+    desk = Desk()
+    script = [calls(tool_call("work", "1", query="x")), calls(tool_call("ask", "2", query="a")), "inner"]
+    inner = create_react_agent(ScriptedModel(script), desk.tools())
+    model = ScriptedModel([calls("inner"), "done"])
+    agent = create_react_agent(model, [delegate(inner, "inner")], checkpointer=saver)
+    first = ids(await agent.ainvoke(QUESTION, AT))
+    if way == "update":
+        await agent.aupdate_state(AT, MORE)
+    tasks = (await agent.aget_state(AT)).tasks
+    assert [asked.id for task in tasks for asked in task.interrupts] == [first["a"]]
+    result = await agent.ainvoke(Command(resume="yes", update=MORE if way == "command" else None), AT)
+    assert shape(result)[2:] == ["human:more", "tool:inner", "ai:done"]
+    assert desk.log == ["work x", "ask a", "ask a", "answered a"]
 
 
 async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:

@@ -153,7 +153,8 @@ class RunContext:
         path: tuple[object, ...] = (PUSH, numbers[0], False) if numbers else (PULL, node)
         triggers = (PUSH,) if numbers else (f"branch:to:{node}",)
         named = (PUSH, *map(str, numbers)) if numbers else (PULL, *triggers)
-        task_id = task_id_of(thread.checkpoint_id, thread.namespace, step, node, *named)
+        checkpoint_id, step_before = thread.origin
+        task_id = task_id_of(checkpoint_id, thread.namespace, step_before + 1, node, *named)
         own = f"{node}:{task_id}"
         return NodePlace(
             node=node,
@@ -161,7 +162,7 @@ class RunContext:
             task_id=task_id,
             graph_ns=thread.namespace,
             namespace=f"{thread.namespace}{NS_SEP}{own}" if thread.namespace else own,
-            checkpoint_id=thread.checkpoint_id,
+            checkpoint_id=checkpoint_id,
             path=path,
             triggers=triggers,
         )

@@ -237,6 +237,8 @@ class Runner:
         durability = request.durability or (outer and outer.durability) or "async"
         path = () if outer is None else outer.path
         thread = await opened(self.plan, saver, config, outer, durability)
+        # A resumed outer graph passes its input again. Before the thread is held, which is a change of it.
+        goes_on = outer is not None and outer.is_resuming and _has_taken_input(thread)
         observers = current_observers().runs
         reporting = reported(observers, self.name, config, thread, request.input) if observers else nullcontext()
         with reporting as reporter:
@@ -247,9 +249,9 @@ class Runner:
                 resumes = request.input is None or isinstance(request.input, Command)
                 await thread.hold(repeats=resumes, later=not resumes)
             elif checkpointer is True and outer is not None and isinstance(thread, SavedThread):
-                await self._hold_for_call(thread, outer)
+                await self._hold_for_call(thread, goes_on=goes_on)
             try:
-                run = await self._begun(thread, saver, request, put, outer)
+                run = await self._begun(thread, saver, request, put, outer, goes_on=goes_on)
                 run.context.reporter, run.tell.outbox = reporter, outbox
                 handlers: list[Any] = []
                 if put is not None:
@@ -266,11 +268,11 @@ class Runner:
                     await thread.stop()
         return run
 
-    async def _hold_for_call(self, thread: SavedThread, outer: Outer) -> None:
+    async def _hold_for_call(self, thread: SavedThread, *, goes_on: bool) -> None:
         """Take the thread of an agent that continues one conversation in all tasks of the outer graph."""
         try:
             # Input for the calls of this step would take the place of the question that one of them has asked.
-            if thread.questions and not outer.is_resuming and thread.parents == thread.saver.parents:
+            if thread.questions and not goes_on and thread.parents == thread.saver.parents:
                 raise ThreadBusyError(thread.saver.thread_id, "a call that waits for a person")
             await thread.hold()
         except ThreadBusyError as error:
@@ -293,11 +295,12 @@ class Runner:
             "compile(checkpointer=...); or have its state in a store: child(..., snapshots=InMemorySnapshots())"
         )
 
-    async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
-        """Apply the input to the thread, and return the run that starts at the resulting position."""
+    async def _begun(
+        self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None, *, goes_on: bool
+    ) -> Run:
+        """Apply the input to the thread, unless it goes on with earlier input, and return the run at its position."""
         answers: Answers
-        if outer is not None and outer.is_resuming and thread.has_begun:
-            # A resumed outer graph passes its input again. This thread has taken it in, unless the process died before.
+        if outer is not None and goes_on:
             answers, resumed = outer.answers([question.id for question in thread.questions]), True
         else:
             answers, resumed = await apply_input(request.input, thread, self.plan.flow)
@@ -337,6 +340,14 @@ class Runner:
         elif outer is not None and outer.stream is None:
             given["stream_writer"] = write_nothing  # the outer stream was opened without nested graphs
         return around.merge(Runtime(**given))
+
+
+def _has_taken_input(thread: Thread) -> bool:
+    """Return whether a nested thread has taken the input of its call, and not only that of an earlier call."""
+    # It has, unless the process died before.
+    return thread.has_begun and not (
+        isinstance(thread, SavedThread) and thread.parents and thread.parents != thread.saver.parents
+    )
 
 
 def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Reader]:

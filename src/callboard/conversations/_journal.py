@@ -34,6 +34,7 @@ from callboard.conversations._storage import (
     CHANNEL,
     FIRST_ID,
     NEXT,
+    ORIGIN,
     PARENT,
     Amended,
     Asked,
@@ -190,6 +191,7 @@ class SavedThread(RecordedThread):
         self.source = base.metadata.get("source", "loop")
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
         self.parent_id = base.notes.get(PARENT, base.parent_id)
+        self._origin = tuple(base.notes[ORIGIN]) if ORIGIN in base.notes else None
         self.next, self.sends, self.records = (), (), {}
         self.actor_states = ActorStates.read(actor_notes_of(base.checkpoint))
         read_next_nodes(self, checkpoint_tuple)
@@ -200,14 +202,14 @@ class SavedThread(RecordedThread):
             # Before the write: a branch is begun at most once, also if the write fails.
             self._forks = False
             self.step, self.source = self.step + repeats, "fork"
-            self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
+            self.parent_id, self.checkpoint_id, self._origin = self.checkpoint_id, new_id(self.step), None
             await self._rebase("fork")
 
     async def update(
-        self, writes: Iterable[Write], following: Sequence[Target], records: Mapping[str, CallRecord]
+        self, writes: Iterable[Write], following: Sequence[Target] | None, closed_tasks: Iterable[str] = ()
     ) -> None:
-        if not self._forks:
-            return await super().update(writes, following, records)
+        if not self._forks or following is None:
+            return await super().update(writes, following, closed_tasks)
         # One checkpoint holds both the branch and the change, so no run can hold the branch in between.
         await self._refuse_if_held()
         self._forks = False
@@ -219,7 +221,7 @@ class SavedThread(RecordedThread):
         await self._refuse_if_held()
         self._forks = False
         self._forget_tasks()
-        self.asked_here = {}
+        self.asked_here, self._origin = {}, None
         self.step, self.source = self.step + 1, "fork"
         self.checkpoint_id, self.ts = new_id(self.step), now()
         await self._rebase("fork")
@@ -589,6 +591,7 @@ class SavedThread(RecordedThread):
             place_before=self.parent_id,
             sends=len(self.sends),
             actors=self.actor_states.noted(),
+            origin=self._origin,
             parents=self.parents,
             next_version=self.saver.next_version,
         )

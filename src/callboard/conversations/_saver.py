@@ -57,7 +57,8 @@ class Saver:
         self.thread_id = thread_id
         self.namespace = namespace
         self._about = {} if about is None else about
-        self.parents: Mapping[str, str] = self._about.get("configurable", {}).get("checkpoint_map", {})
+        checkpoints: Mapping[str, str] = self._about.get("configurable", {}).get("checkpoint_map", {})
+        self.parents = {name: found for name, found in checkpoints.items() if name != namespace}
         """Ids of the checkpoints at which the outer graphs stand, by namespace; empty without outer graphs."""
 
     @property

@@ -12,12 +12,12 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
-from callboard.conversations._flow import END, TOOLS, Target, admitted, parted
+from callboard.conversations._flow import END, TOOLS, Target, admitted
 from callboard.conversations._journal import SavedThread, read_whole
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._storage import FIRST_ID, Move, entries_of, input_in, reading_stored_data
 from callboard.conversations._thread import START, Thread
-from callboard.tools._call_record import CallRecord, keys_of
+from callboard.tools._call_record import keys_of
 
 COPY = "__copy__"
 """Node name that LangGraph reserves: an update of the state with this node name copies the current position."""
@@ -84,10 +84,11 @@ def _tasks(thread: Thread, node: str, questions: Questions, *, by_call: bool) ->
 def _task(thread: Thread, node: str, keys: Sequence[str], questions: Questions, path: tuple[Any, ...]) -> PregelTask:
     trigger = START if node == START else f"branch:to:{node}"
     qualifier = str(path[1]) if path[0] == PUSH else trigger
+    checkpoint_id, step = thread.origin
     records = [thread.known_of(key) for key in keys]
     is_finished = bool(records) and all(record.is_finished for record in records)
     return PregelTask(
-        task_id_of(thread.checkpoint_id, thread.namespace, thread.step + 1, node, path[0], qualifier),
+        task_id_of(checkpoint_id, thread.namespace, step + 1, node, path[0], qualifier),
         node,
         path,
         cast("Any", next((record.error for record in records if record.error is not None), None)),
@@ -156,24 +157,30 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
     # Results of finished tasks are kept, whichever node comes next.
     writes = [*writes_of_finished_tasks(thread), *new_writes]
     state = thread.state.with_writes(writes)
-    open_records = _open_records(thread, flow, state)
+    waiting_tasks = [task for task, record in thread.records.items() if record.pending]
+    closed_tasks = _closed_tasks(waiting_tasks, flow, thread.state, state)
     # An update that leaves a question open does not end the step that waits for its answer.
-    stays = as_node is None and bool(open_records) and not thread.sends
-    following = admitted(flow, None, thread.next, state) if stays else _after(state, flow, node, new_writes)
-    nodes = {TOOLS if task in _calls_by_key(flow, state) else task for task in open_records}
-    await thread.update(writes, following, open_records if nodes <= {*parted(following)[0]} else {})
+    waits = len(closed_tasks) < len(waiting_tasks) and not thread.sends
+    if waits and as_node is None:
+        following = admitted(flow, None, thread.next, state)
+    else:
+        following = _after(state, flow, node, new_writes)
+    if waits and (*following,) == thread.next:
+        await thread.update(new_writes, None, closed_tasks)
+    else:
+        await thread.update(writes, following)
     return thread.config
 
 
-def _open_records(thread: Thread, flow: Flow, state: State) -> dict[str, CallRecord]:
-    """Return the records of tasks whose questions stay open if the state of a thread becomes `state`."""
-    before, after = _calls_by_key(flow, thread.state), _calls_by_key(flow, state)
+def _closed_tasks(waiting_tasks: Sequence[str], flow: Flow, before: State, after: State) -> list[str]:
+    """Return the tasks whose questions are no longer open if the state changes: their calls are others, or answered."""
+    calls_before, calls = _calls_by_key(flow, before), _calls_by_key(flow, after)
     # The question of a node may be about all calls of the reply.
-    return {
-        task: record
-        for task, record in thread.records.items()
-        if record.pending and (task in after and after[task] == before.get(task) if task in before else after == before)
-    }
+    return [
+        task
+        for task in waiting_tasks
+        if (calls.get(task) != calls_before[task] if task in calls_before else calls != calls_before)
+    ]
 
 
 def _calls_by_key(flow: Flow, state: State) -> dict[str, ToolCall]:

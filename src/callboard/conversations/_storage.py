@@ -312,6 +312,7 @@ The notes are a JSON text in the place of a channel name, with version 0: a node
 
 # Names of the notes.
 OF = "of"  # id of the annotated checkpoint: LangGraph copies the notes into checkpoints that it makes from ours
+ORIGIN = "origin"  # see `Thread.origin`, if it is another position
 PARENT = "parent"  # id of the previous position, which may be that of an entry
 NEXT = "next"  # of a thin checkpoint: id of the checkpoint that has its messages
 COUNT = "count"  # of a thin checkpoint: number of its messages
@@ -425,6 +426,7 @@ class _StoredNotes(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     of: str
     parent: str | None
+    origin: Annotated[tuple[str, int], Strict(False)]
     next: str
     count: int
     sends: int
@@ -510,6 +512,7 @@ def new_base(
     place_before: str | None,
     sends: int = 0,
     actors: NotedStates = (),
+    origin: tuple[str, int] | None = None,
     parents: Mapping[str, str],
     next_version: Callable[[Any], Any],
 ) -> tuple[Base, Mapping[str, Any]]:
@@ -534,9 +537,8 @@ def new_base(
         updated_channels=None,
     )
     about: dict[str, Any] = {OF: checkpoint_id, PARENT: place_before}
-    annotated_checkpoint = _with_notes(
-        checkpoint, about | ({SENDS: sends} if sends else {}) | ({ACTORS: actors} if actors else {})
-    )
+    about |= {name: value for name, value in ((SENDS, sends), (ACTORS, actors), (ORIGIN, origin)) if value}
+    annotated_checkpoint = _with_notes(checkpoint, about)
     metadata = {"source": source, "step": step, "parents": parents}
     return Base(annotated_checkpoint, metadata, None if before is None else before.id), new
 

@@ -78,6 +78,7 @@ class Thread:
         self.checkpoint_id = new_id(self.step)
         """Id of the current position. In memory it does not change: ids of tasks differ by the number of the step."""
         self.namespace = namespace
+        self._origin: tuple[str, int] | None = None
         self._has_ids = schema.has_message_ids
         # Only `add_messages` is known to treat one list like several: another reducer is called for each write.
         self._joins_messages = MESSAGES in schema.conversations
@@ -90,6 +91,15 @@ class Thread:
     @property
     def has_begun(self) -> bool:
         return self.exists
+
+    @property
+    def origin(self) -> tuple[str, int]:
+        """Id of the position, and number of the step before it, from which the ids of the next step's tasks are made.
+
+        A change within a step, such as an update of the state, leaves them as they are: graphs inside of the tasks are
+        stored under these ids.
+        """
+        return self._origin or (self.checkpoint_id, self.step)
 
     @property
     def coming(self) -> tuple[str, ...]:
@@ -290,17 +300,17 @@ class RecordedThread(Thread):
         return thread
 
     async def update(
-        self, writes: Iterable[Write], following: Sequence[Target], records: Mapping[str, CallRecord]
+        self, writes: Iterable[Write], following: Sequence[Target] | None, closed_tasks: Iterable[str] = ()
     ) -> None:
         """Apply writes to the state between two runs, and record the change; raise `ThreadBusyError` during a run.
 
-        `asked` are the records of tasks whose questions stay open.
+        Without `following`, the step stays the same, but the questions of `closed_tasks` are no longer open.
         """
         # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
         await self.hold(later=True)
         try:
-            await self.amend(writes, lambda: following, "update")
-            if records:
+            await self.amend(writes, None if following is None else lambda: following, "update")
+            if records := dict.fromkeys(closed_tasks, NOTHING_KNOWN):
                 await self.record_questions(records)
         finally:
             await self.stop()
@@ -390,10 +400,11 @@ class RecordedThread(Thread):
             self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
         if START in self.next:
             self.actor_states = self.actor_states.before_calls()  # this input replaces an unapplied one
-        self.source = "input"
+        self.source, self._origin = "input", None
         self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=_merge(entry.writes))}
 
     def _move(self, entry: Move, source: Source, received: Stamp | None = None) -> None:
+        self._origin = self.origin if entry.next is None else None
         self.step += _STEPS[source]
         self.source = _SOURCE_NAMES.get(source, source)
         self.parent_id = self.checkpoint_id
@@ -414,7 +425,7 @@ class RecordedThread(Thread):
 
 
 # Attributes that differ between the arrival of input and the position after it.
-_ARRIVAL_ATTRIBUTES = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
+_ARRIVAL_ATTRIBUTES = ("state", "step", "checkpoint_id", "_origin", "parent_id", "ts", "source", "next", "sends")
 
 
 def as_update(output: Any, messages_key: str) -> Any:
