@@ -53,16 +53,16 @@ class ActorStates:
 
     @classmethod
     def read(cls, notes: NotedStates) -> Self:
-        found = {(actor, key): StateAt(digest, at) for actor, key, digest, at in notes}
-        return cls(found, found)
+        states = {(actor, key): StateAt(digest, at) for actor, key, digest, at in notes}
+        return cls(states, states)
 
     def noted(self) -> NotedStates:
-        return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
+        return [[*name, state.digest, state.at] for name, state in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
         """Return the changed actor states of a step, as references that a new checkpoint's journal entries keep."""
-        changed = [(name, one) for name, one in self.now.items() if self.here.get(name) != one]
-        return [ActorState(*name, one.digest, at=one.at) for name, one in changed]
+        changed = [(name, state) for name, state in self.now.items() if self.here.get(name) != state]
+        return [ActorState(*name, state.digest, at=state.at) for name, state in changed]
 
     def changed(self, entry: ActorState) -> "ActorStates":
         written = StateAt(entry.digest, entry.at, entry if entry.at is None else None)
@@ -77,11 +77,11 @@ class ActorStates:
 
     def written_at(self, checkpoint_id: str | None) -> "ActorStates":
         """Return a copy in which states without a location (a checkpoint id) get the location `checkpoint_id`."""
-        return ActorStates(_written_at(self.here, checkpoint_id), _written_at(self.now, checkpoint_id))
+        return ActorStates(_with_location(self.here, checkpoint_id), _with_location(self.now, checkpoint_id))
 
 
-def _written_at(states: ByName, checkpoint_id: str | None) -> ByName:
-    return {name: one if one.at is not None else replace(one, at=checkpoint_id) for name, one in states.items()}
+def _with_location(states: ByName, checkpoint_id: str | None) -> ByName:
+    return {name: state if state.at is not None else replace(state, at=checkpoint_id) for name, state in states.items()}
 
 
 class KeptStates:
@@ -111,18 +111,22 @@ class KeptStates:
             if isinstance(entry, Left):
                 self._waiting.clear()  # their calls have no result and will start from the earlier state
             last = _last(self._waiting, entry.task if isinstance(entry, Finished) else None)
-            due = [number <= last.get(one.name, -1) for number, (_, one) in enumerate(self._waiting)]
-            found = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
-            self._waiting = [one for one, is_due in zip(self._waiting, due, strict=True) if not is_due]
-        return found
+            due = [number <= last.get(item.name, -1) for number, (_, item) in enumerate(self._waiting)]
+            states = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
+            self._waiting = [item for item, is_due in zip(self._waiting, due, strict=True) if not is_due]
+        return states
 
 
 def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
     """Return, for each actor that `task` (`None`: any task) has changed, the index of its last state in `waiting`."""
     # Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
     # them. States of calls without an id count as the task's own.
-    own = None if task is None else (id_key_in(task), "")
-    return {state.name: number for number, (one, state) in enumerate(waiting) if own is None or one in own}
+    own_tasks = None if task is None else (id_key_in(task), "")
+    return {
+        state.name: number
+        for number, (state_task, state) in enumerate(waiting)
+        if own_tasks is None or state_task in own_tasks
+    }
 
 
 class ActorJournal:
@@ -131,9 +135,9 @@ class ActorJournal:
     New states go to `kept`, and the thread stores them with the results of their calls.
     """
 
-    def __init__(self, saver: Saver, states: ActorStates, kept: KeptStates) -> None:
+    def __init__(self, saver: Saver, states: ActorStates, new_states: KeptStates) -> None:
         self._saver = saver
-        self._kept = kept
+        self._new_states = new_states
         # Read once, when the run starts; afterwards only `keep` changes it.
         self._states = dict(states.now)
 
@@ -146,15 +150,15 @@ class ActorJournal:
         return self._saver.thread_id
 
     def version(self, actor: str, key: str) -> str | None:
-        found = self._states.get((actor, key))
-        return None if found is None else found.digest
+        state = self._states.get((actor, key))
+        return None if state is None else state.digest
 
     async def load(self, actor: str, key: str) -> object:
         """Return the stored state of an actor, or `None` if it has none; raise StorageError if it cannot be read."""
-        found = self._states.get((actor, key))
-        if found is None:
+        state = self._states.get((actor, key))
+        if state is None:
             return None
-        entry = found.entry or await self._read((actor, key), found)
+        entry = state.entry or await self._read((actor, key), state)
         return self._saver.unpacked(entry.type, entry.data)
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
@@ -165,13 +169,13 @@ class ActorJournal:
         if self.version(actor, key) != entry.digest:
             # At once, for later calls of this run. The entry itself is stored together with the result of the call.
             self._states[actor, key] = StateAt(entry.digest, None, entry)
-            self._kept.add(call_id, entry)
+            self._new_states.add(call_id, entry)
         return entry.digest
 
     async def _read(self, name: Name, state: StateAt) -> ActorState:
         assert state.at is not None
-        found = await self._saver.get(state.at)
-        entries: list[Any] = [] if found is None else entries_of(found)
+        checkpoint_tuple = await self._saver.get(state.at)
+        entries: list[Any] = [] if checkpoint_tuple is None else entries_of(checkpoint_tuple)
         for entry in entries:
             if isinstance(entry, ActorState) and (entry.name, entry.digest, entry.at) == (name, state.digest, None):
                 return entry

@@ -99,7 +99,7 @@ class ReactFlow:
 
     def __post_init__(self) -> None:
         optional = ((BEFORE, self.before), (AGENT, True), (TOOLS, self.tools), (AFTER, self.after))
-        nodes = tuple(name for name, there in (*optional, (RESPONSE, self.response)) if there)
+        nodes = tuple(name for name, is_present in (*optional, (RESPONSE, self.response)) if is_present)
         object.__setattr__(self, "nodes", nodes)
         object.__setattr__(self, "entry", BEFORE if self.before else AGENT)
 
@@ -133,7 +133,7 @@ class ReactFlow:
         if node == AFTER:
             return self._after_reply(messages)
         if node == TOOLS:
-            return END if self._answered_directly(messages) else self.entry
+            return END if self._has_direct_answer(messages) else self.entry
         return END
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
@@ -158,7 +158,7 @@ class ReactFlow:
             reply = last_reply(messages)
             if reply is not None and any(id_of(call) == last.tool_call_id for call in calls_in(messages[reply])):
                 # An answer from outside, such as by `update_state`.
-                return END if self._answered_directly(messages) else self.entry
+                return END if self._has_direct_answer(messages) else self.entry
         if self.tools and has_only_malformed(last):
             turn = takewhile(lambda message: message.type != "human", reversed(messages))
             in_a_row = takewhile(has_only_malformed, (message for message in turn if message.type == "ai"))
@@ -166,7 +166,7 @@ class ReactFlow:
                 return self.entry
         return RESPONSE if self.response else END
 
-    def _answered_directly(self, messages: Sequence[BaseMessage]) -> bool:
+    def _has_direct_answer(self, messages: Sequence[BaseMessage]) -> bool:
         if not self.direct:
             return False
         for message in reversed(messages):
@@ -182,10 +182,10 @@ def _asks(messages: Sequence[BaseMessage], call: ToolCall) -> bool:
 
 
 def _goes_on(messages: Sequence[BaseMessage]) -> bool:
-    place = last_reply(messages)
-    if place is None or place + 1 == len(messages):
-        return place is not None
-    return all(isinstance(message, ToolMessage) for message in messages[place + 1 :])
+    index = last_reply(messages)
+    if index is None or index + 1 == len(messages):
+        return index is not None
+    return all(isinstance(message, ToolMessage) for message in messages[index + 1 :])
 
 
 _SENT = "%send:"
@@ -267,8 +267,8 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
     """Check that each LangGraph `Send` among the targets can run, before any of them runs."""
     for send in parted(targets)[1]:
         if send.node not in nodes:
-            meant = did_you_mean(send.node, nodes)
-            raise InvalidUpdateError(f"Node {send.node} does not exist; there are {', '.join(nodes)}{meant}")
+            suggestion = did_you_mean(send.node, nodes)
+            raise InvalidUpdateError(f"Node {send.node} does not exist; there are {', '.join(nodes)}{suggestion}")
         if send.timeout is not None:
             raise InvalidUpdateError(
                 f"The send to {send.node!r} has a timeout, which an agent does not keep; give its tools a timeout, or "
@@ -286,10 +286,10 @@ def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: S
 def _admitted(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall], state: State) -> Target:
     if isinstance(target, str):
         return flow.left_out(source, target, calls, state) or target
-    sent = Sent(0, target).requested((), MESSAGES).calls if target.node == TOOLS else calls
+    sent_calls = Sent(0, target).requested((), MESSAGES).calls if target.node == TOOLS else calls
     # The approval is for the open calls of the reply: a call that is not one of them was not shown to anybody.
-    is_open = all(call in calls for call in sent)
-    if approval := flow.left_out(source if is_open else None, target.node, sent, state):
+    is_open = all(call in calls for call in sent_calls)
+    if approval := flow.left_out(source if is_open else None, target.node, sent_calls, state):
         raise InvalidUpdateError(
             f"A send to {target.node!r} leaves out {approval!r}, which asks a person about all calls of a reply; go to "
             f'{TOOLS!r} by name, or ask about each call: HumanInTheLoopMiddleware(..., interrupt_mode="per_call")'
@@ -301,14 +301,14 @@ def for_model(payload: Any, *, before: bool) -> Any:
     """Return the input of a LangGraph `Send` to the model, with its messages in an order that providers accept."""
     # A hook before the model may have written messages for the model alone.
     keys = ("llm_input_messages", "messages") if before else ("messages",)
-    messages: Any = next((found for key in keys if (found := value_in(payload, key))), value_in(payload, "messages"))
+    messages: Any = next((value for key in keys if (value := value_in(payload, key))), value_in(payload, "messages"))
     if messages is None:
         expected = " or ".join(map(repr, keys))
         raise ValueError(f"Expected input to call_model to have {expected} key, but got {payload}")
-    whole = repair(convert_to_messages(messages)).request
+    complete_messages = repair(convert_to_messages(messages)).request
     if isinstance(payload, Mapping):
-        return {**payload, "messages": whole}
-    payload.messages = whole
+        return {**payload, "messages": complete_messages}
+    payload.messages = complete_messages
     return payload
 
 

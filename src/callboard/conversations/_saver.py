@@ -68,22 +68,22 @@ class Saver:
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
         """Return a config that names the checkpoint `checkpoint_id`; by default, the latest one of the thread."""
-        where = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
-        return {"configurable": where if checkpoint_id is None else {**where, "checkpoint_id": checkpoint_id}}
+        location = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
+        return {"configurable": location if checkpoint_id is None else {**location, "checkpoint_id": checkpoint_id}}
 
     def next_version(self, current: Any) -> Any:
         return self._saver.get_next_version(current, None)
 
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
         """Return a checkpoint with its pending writes, or `None` if it does not exist; by default the latest."""
-        return self._checked(await self._get(self._awaited.call, self.config(checkpoint_id)))
+        return self._validate(await self._get(self._awaited.call, self.config(checkpoint_id)))
 
     async def outline(self) -> CheckpointTuple | None:
         """Return the latest checkpoint with `None` in place of each object; return `None` if there is no checkpoint."""
         # Most of the time of a read is spent on making messages, which the caller does not need. Like a change, this
         # read goes on within the grace if the caller is cancelled: a run must learn at its end whether it still holds
         # its thread.
-        return self._checked(await self._get(self._awaited.store, self.config(), _outlined), outlined=True)
+        return self._validate(await self._get(self._awaited.store, self.config(), _outlined), outlined=True)
 
     async def _get(
         self, call: Callable[..., Awaitable[Any]], config: RunnableConfig, reader_of: Callable[[Any], Any] = _unchanged
@@ -107,22 +107,22 @@ class Saver:
             return list(saver.list(config, before=bound, limit=limit))
 
         async def aget(saver: Any) -> list[CheckpointTuple]:
-            return [found async for found in saver.alist(config, before=bound, limit=limit)]
+            return [checkpoint_tuple async for checkpoint_tuple in saver.alist(config, before=bound, limit=limit)]
 
         listed = await self._awaited.call("list", get, aget)
-        return [found for found in map(self._checked, listed) if found is not None]
+        return [checkpoint_tuple for checkpoint_tuple in map(self._validate, listed) if checkpoint_tuple is not None]
 
     async def delta_histories(self, checkpoint_id: str, names: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """Return LangGraph's writes that lead to the values of channels at a checkpoint, by name of the channel."""
-        given = {"config": self.config(checkpoint_id), "channels": names}
+        arguments = {"config": self.config(checkpoint_id), "channels": names}
         return await self._awaited.call(
             "get_delta_channel_history",
-            lambda saver: saver.get_delta_channel_history(**given),
-            lambda saver: saver.aget_delta_channel_history(**given),
+            lambda saver: saver.get_delta_channel_history(**arguments),
+            lambda saver: saver.aget_delta_channel_history(**arguments),
         )
 
-    def told(self, found: CheckpointTuple) -> str:
-        return self.described_at(cast("Any", found.config).get("configurable", {}).get("checkpoint_id"))
+    def told(self, checkpoint_tuple: CheckpointTuple) -> str:
+        return self.described_at(cast("Any", checkpoint_tuple.config).get("configurable", {}).get("checkpoint_id"))
 
     @property
     def where(self) -> str:
@@ -133,20 +133,24 @@ class Saver:
     def described_at(self, checkpoint_id: str) -> str:
         return f"{self.where} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
 
-    def _checked(self, found: CheckpointTuple | None, *, outlined: bool = False) -> CheckpointTuple | None:
-        if found is not None:
-            with reading_stored_data(self.told(found)):
-                check_checkpoint(found, outlined=outlined)
+    def _validate(self, checkpoint_tuple: CheckpointTuple | None, *, outlined: bool = False) -> CheckpointTuple | None:
+        if checkpoint_tuple is not None:
+            with reading_stored_data(self.told(checkpoint_tuple)):
+                check_checkpoint(checkpoint_tuple, outlined=outlined)
                 # Fails now for a version that the saver cannot continue, and not when the run has results to store.
-                self.next_version(max(found.checkpoint["channel_versions"].values(), default=None))
-        return found
+                self.next_version(max(checkpoint_tuple.checkpoint["channel_versions"].values(), default=None))
+        return checkpoint_tuple
 
     def checkpoint(self, base: Base, versions: Mapping[str, Any]) -> Change:
         """Return the `Change` (a checkpointer method and its arguments) that stores a checkpoint."""
-        where = self.config(base.parent_id)
+        parent_config = self.config(base.parent_id)
         # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
-        given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
-        about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
+        options = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
+        about = {
+            **parent_config,
+            "configurable": {**options, **parent_config["configurable"]},
+            "metadata": self._about.get("metadata"),
+        }
         # A stored checkpoint with the same id is overwritten.
         return "put", (about, base.checkpoint, base.metadata, dict(versions))
 
@@ -168,7 +172,7 @@ class Saver:
         def make() -> None:
             for name, args in changes:
                 getattr(saver, name)(*args)
-                if gone := self._gone(name, args):
+                if gone := self._unused_values(name, args):
                     forget(saver, gone)
 
         saver.together(make) if isinstance(saver, LazySaver) else make()
@@ -177,10 +181,10 @@ class Saver:
         await acreate_tables(saver)
         for name, args in changes:
             await getattr(saver, f"a{name}")(*args)
-            if gone := self._gone(name, args):
+            if gone := self._unused_values(name, args):
                 await aforget(saver, gone)
 
-    def _gone(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
+    def _unused_values(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
         if name != "put" or not keeps_values(self._saver):
             return ()
         # Deleted after the checkpoint: if the process dies in between, the database only keeps values without use.

@@ -21,18 +21,18 @@ def named_types(*annotations: Any) -> set[type]:
     """Return the types in annotations, but only types whose values LangGraph's serializer stores with a type name."""
     # By id, because annotations need not be hashable. The dict keeps each object alive: many are temporary, and a new
     # object could otherwise get the id of a freed one.
-    seen: dict[int, object] = {}
-    found: set[type] = set()
+    annotations_by_id: dict[int, object] = {}
+    types: set[type] = set()
     due = list(annotations)
     while due:
-        one = due.pop()
-        if id(one) in seen:
+        annotation = due.pop()
+        if id(annotation) in annotations_by_id:
             continue
-        seen[id(one)] = one
-        if isinstance(one, type) and _is_stored_by_name(one):
-            found.add(one)
-        due.extend(_within(one))
-    return found
+        annotations_by_id[id(annotation)] = annotation
+        if isinstance(annotation, type) and _is_stored_by_name(annotation):
+            types.add(annotation)
+        due.extend(_parts_of(annotation))
+    return types
 
 
 def _is_stored_by_name(kind: type) -> bool:
@@ -44,7 +44,7 @@ def _is_stored_by_name(kind: type) -> bool:
     )
 
 
-def _within(annotation: Any) -> Iterable[Any]:
+def _parts_of(annotation: Any) -> Iterable[Any]:
     origin = get_origin(annotation)
     if origin is Annotated:
         return get_args(annotation)[:1]
@@ -52,7 +52,14 @@ def _within(annotation: Any) -> Iterable[Any]:
         return ()
     if origin is not None:
         # The parameters of a `Callable` are a list.
-        return (origin, *(part for one in get_args(annotation) for part in (one if isinstance(one, list) else [one])))
+        return (
+            origin,
+            *(
+                part
+                for argument in get_args(annotation)
+                for part in (argument if isinstance(argument, list) else [argument])
+            ),
+        )
     if isinstance(annotation, NewType):
         return (annotation.__supertype__,)
     if isinstance(annotation, TypeVar):
@@ -78,17 +85,17 @@ def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
     """Check the option `stored_types`, and return it as a list."""
     if isinstance(types, type):
         raise TypeError(f"stored_types is a list of classes, such as [{types.__name__}], got {types!r}")
-    given = list(types)
-    for one in given:
-        if not isinstance(one, type):
-            raise TypeError(f"stored_types has classes, got {one!r}")
-    if given and checkpointer is not None and not isinstance(checkpointer, str):
+    classes = list(types)
+    for item in classes:
+        if not isinstance(item, type):
+            raise TypeError(f"stored_types has classes, got {item!r}")
+    if classes and checkpointer is not None and not isinstance(checkpointer, str):
         raise ValueError(
-            f"stored_types={given!r} is for databases by URL, and checkpointer is {checkpointer!r}. A saver has a "
+            f"stored_types={classes!r} is for databases by URL, and checkpointer is {checkpointer!r}. A saver has a "
             "serializer of its own: give it serde=JsonPlusSerializer(allowed_msgpack_modules=[...]), "
             "or leave stored_types out"
         )
-    return given
+    return classes
 
 
 def tracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[Write]:
@@ -102,33 +109,33 @@ def tracked_entry(entry: Entry, schema: Schema) -> Entry:
     if isinstance(entry, Amended):
         entry = replace(entry, writes=tracked_writes(entry.writes, schema.untracked))
     if isinstance(entry, Move):
-        return replace(entry, sends=[tracked_send(one, schema) for one in entry.sends])
+        return replace(entry, sends=[tracked_send(send, schema) for send in entry.sends])
     if isinstance(entry, Finished):
-        return replace(entry, output=_tracked(entry.output, schema))
+        return replace(entry, output=_without_untracked(entry.output, schema))
     return entry
 
 
-def _tracked(output: Any, schema: Schema) -> Any:
+def _without_untracked(output: Any, schema: Schema) -> Any:
     if isinstance(output, dict):
         return {name: value for name, value in output.items() if name not in schema.untracked}
     if isinstance(output, (list, tuple)):
-        return [_tracked(one, schema) for one in output]
+        return [_without_untracked(item, schema) for item in output]
     if isinstance(output, Command):
         goto: Any = output.goto
         several = (
-            [tracked_send(one, schema) for one in goto]
+            [tracked_send(item, schema) for item in goto]
             if isinstance(goto, (list, tuple))
             else tracked_send(goto, schema)
         )
-        return replace(output, update=_tracked_update(output.update, schema), goto=several)
-    return _tracked_update(output, schema)
+        return replace(output, update=_update_without_untracked(output.update, schema), goto=several)
+    return _update_without_untracked(output, schema)
 
 
-def _tracked_update(update: Any, schema: Schema) -> Any:
+def _update_without_untracked(update: Any, schema: Schema) -> Any:
     if isinstance(update, dict):
-        return _tracked(update, schema)
+        return _without_untracked(update, schema)
     if isinstance(update, (list, tuple)):
-        pairs = all(isinstance(one, tuple) and len(one) == 2 for one in update)
+        pairs = all(isinstance(item, tuple) and len(item) == 2 for item in update)
         return tracked_writes(update, schema.untracked) if pairs else update
     if any(hasattr(update, name) for name in schema.untracked) and (
         isinstance(update, BaseModel) or is_dataclass(update)
@@ -139,4 +146,4 @@ def _tracked_update(update: Any, schema: Schema) -> Any:
 
 def tracked_send(target: Any, schema: Schema) -> Any:
     """Return a `Send` without the keys of its input that are never stored; return the name of a node unchanged."""
-    return Send(target.node, _tracked(target.arg, schema)) if isinstance(target, Send) else target
+    return Send(target.node, _without_untracked(target.arg, schema)) if isinstance(target, Send) else target
