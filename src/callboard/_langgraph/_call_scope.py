@@ -228,11 +228,11 @@ class CallScratchpad(PregelScratchpad):
         self._asked += 1
         return self._asked - 1
 
-    def start_task(self, function: Any, given: Any, **options: Any) -> TaskResult:
+    def start_task(self, function: Any, arguments: Any, **options: Any) -> TaskResult:
         """Return the result of LangGraph's `@task` function, which the call has called."""
         number = self._tasks
         self._tasks += 1
-        return task_result(self._owner.task_results.setdefault(self._key, {}), number, function, given, **options)
+        return task_result(self._owner.task_results.setdefault(self._key, {}), number, function, arguments, **options)
 
     def subgraph_counter(self) -> int:
         number = self._subgraphs

@@ -25,50 +25,50 @@ class TaskResult:
         self._is_async = is_async
         self._keep = keep
         self._future: Future[Any] = Future()
-        self._begins = threading.Lock()  # taken by the first of several tasks or threads that want the result
+        self._begin_lock = threading.Lock()  # taken by the first of several tasks or threads that want the result
 
     @classmethod
-    def known(cls, value: object) -> "TaskResult":
+    def of_value(cls, value: object) -> "TaskResult":
         """Return the stored result of a function that an earlier run of the call has run."""
-        found = cls(lambda: value, name="", is_async=False, keep=lambda _: None)
-        found.result()
-        return found
+        result = cls(lambda: value, name="", is_async=False, keep=lambda _: None)
+        result.result()
+        return result
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return self._awaited().__await__()
+        return self._run().__await__()
 
-    async def _awaited(self) -> Any:
+    async def _run(self) -> Any:
         if self._future.done():
             return self._future.result()
-        if not self._begins.acquire(blocking=False):
+        if not self._begin_lock.acquire(blocking=False):
             return await to_thread.run_sync(self._future.result, abandon_on_cancel=True)
         try:
             value = await (self._function() if self._is_async else to_thread.run_sync(self._function))
         except BaseException as error:
             self._future.set_exception(error)
             raise
-        return self._ended(value)
+        return self._store(value)
 
     def result(self, timeout: float | None = None) -> Any:
         """Return the result; run the function first, unless it runs already."""
         if self._is_async and not self._future.done():
-            return run_from_sync(self._awaited)
-        if not self._begins.acquire(blocking=False):
+            return run_from_sync(self._run)
+        if not self._begin_lock.acquire(blocking=False):
             return self._future.result(timeout)
         try:
             value = self._function()
         except BaseException as error:
             self._future.set_exception(error)
             raise
-        return self._ended(value)
+        return self._store(value)
 
-    def _ended(self, value: Any) -> Any:
+    def _store(self, value: Any) -> Any:
         self._keep(value)
         self._future.set_result(value)
         return value
 
     def __del__(self) -> None:
-        if not self._begins.locked():
+        if not self._begin_lock.locked():
             warnings.warn(
                 f"The @task {self._name!r} has not run: await what it returns, or call result()",
                 RuntimeWarning,
@@ -77,11 +77,11 @@ class TaskResult:
 
 
 def task_result(
-    results: dict[int, Any], number: int, function: Callable[..., Any], given: Any, **options: Any
+    results: dict[int, Any], number: int, function: Callable[..., Any], arguments: tuple[Any, Any], **options: Any
 ) -> TaskResult:
     """Return the result of a `@task` function, the one with this number in its call, in the form that LangGraph has.
 
-    `results` has the results of the call by number. `given` are the arguments.
+    `results` has the results of the call by number. `arguments` are the positional and the named arguments.
     """
     name = getattr(function, "__name__", repr(function))
     for option in ("retry_policy", "cache_policy", "timeout"):
@@ -91,8 +91,8 @@ def task_result(
                 "such as by CallPolicy(timeout=...) or callboard.middleware.Retry"
             )
     if number in results:
-        return TaskResult.known(results[number])
-    args, kwargs = given
+        return TaskResult.of_value(results[number])
+    args, kwargs = arguments
     return TaskResult(
         partial(function, *args, **kwargs),
         name=name,

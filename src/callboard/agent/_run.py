@@ -108,7 +108,7 @@ class Run:
             self._tell_place(thread)
         while nodes := thread.coming:
             if is_heard:
-                await self.tell.taken()
+                await self.tell.wait_for_reader()
             if not self._may_begin(nodes):
                 self._stopped()
                 break
@@ -250,7 +250,7 @@ class Run:
         given = self.context.given(node) if send is None else send.payload
         if self.tell.is_heard:
             self.tell.started(place, given)
-            await self.tell.taken()
+            await self.tell.wait_for_reader()
         # A node may ask a person, like a call.
         config, answers = self.context.config_at(place), self.context.answers_for([name])
         records = {} if record is None else {name: record}

@@ -61,8 +61,8 @@ class Outbox:
         # Guards all fields: callback handlers put chunks from worker threads.
         self._lock = threading.Lock()
         self._closed = False
-        self._asks = False  # true while the reader waits for a chunk
-        self._taken = self._loop.wakeup()
+        self._reader_waits = False  # true while the reader waits for a chunk
+        self._wakeup_of_run = self._loop.wakeup()
 
     def put(self, chunk: Chunk) -> None:
         with self._lock:
@@ -78,25 +78,25 @@ class Outbox:
     async def get(self) -> Chunk | None:
         while True:
             with self._lock:
-                self._asks = False
+                self._reader_waits = False
                 if self._chunks:
                     return self._chunks.popleft()
                 if self._closed:
                     return None
                 # A new wakeup under the lock: a `put` after this line sets it, so no chunk is missed.
                 self._wakeup = self._loop.wakeup()
-                self._asks = True
-                self._taken.set()
+                self._reader_waits = True
+                self._wakeup_of_run.set()
             await self._wakeup.wait()
 
-    async def taken(self) -> None:
+    async def wait_for_reader(self) -> None:
         """Wait until the reader has taken all chunks and asks for the next one."""
         while True:
             with self._lock:
-                if self._asks and not self._chunks:
+                if self._reader_waits and not self._chunks:
                     return
-                self._taken = self._loop.wakeup()
-            await self._taken.wait()
+                self._wakeup_of_run = self._loop.wakeup()
+            await self._wakeup_of_run.wait()
 
 
 async def chunks_of(run: Callable[[Outbox], Awaitable[object]]) -> AsyncGenerator[Chunk]:
@@ -198,10 +198,10 @@ class Teller:
         """`True` if there is a reader; without a reader, no chunk is computed."""
         self._of_user = _given_by_user(config) if readers else {}
 
-    async def taken(self) -> None:
+    async def wait_for_reader(self) -> None:
         """Wait until the reader of the run's own stream has taken all chunks and asks for more."""
         # A reader that stops at a chunk thereby keeps all later steps from beginning, as in LangGraph.
-        await (checkpoint() if self.outbox is None else self.outbox.taken())
+        await (checkpoint() if self.outbox is None else self.outbox.wait_for_reader())
 
     def _emit(self, mode: str, payload: Callable[[], object]) -> None:
         """Send an event to the readers of a stream mode; `payload` computes the content, only if there is a reader."""

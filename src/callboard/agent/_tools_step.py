@@ -164,7 +164,7 @@ class CallStep:
             if self._run.thread.known_of(task).is_finished:
                 tell.cached(self._places[key], [self._written_by(key)])
         if tell.is_heard:
-            await tell.taken()
+            await tell.wait_for_reader()
 
     async def settle_unknown(self) -> None:
         """Apply the policy of each call whose process died before the call ended: fail, run again, or ask a person."""
@@ -215,7 +215,7 @@ class CallStep:
         run = self._run
         run.tell.started(place, given)
         if run.tell.is_heard:
-            await run.tell.taken()
+            await run.tell.wait_for_reader()
         body = self.run if (entries := run.tools.entries) is None else partial(self._run_within, entries, given)
         try:
             combined = await run.traced(run.config_at(place), body, given, place.node)
