@@ -19,7 +19,7 @@ from callboard.actors._mailbox import (
     Poison,
     check_mailbox,
     circle,
-    room_wanted,
+    first_obstacle,
 )
 
 
@@ -76,7 +76,7 @@ def test_messages_begin_in_order_alone_or_with_their_group(plan: list[Any]) -> N
             if waiting and step % 2:
                 mailbox.withdraw(waiting.pop(step % len(waiting)))
             elif running:
-                mailbox.ended(running.pop(step % len(running)))
+                mailbox.release(running.pop(step % len(running)))
         else:
             count += 1
             waiting.append(message(count, step))
@@ -96,19 +96,19 @@ def test_what_a_message_needs_is_what_keeps_it_from_beginning(plan: list[Any]) -
         if step == "next":
             mailbox.next()
         elif isinstance(step, int) and mailbox.running:
-            mailbox.ended(next(iter(mailbox.running)))
+            mailbox.release(next(iter(mailbox.running)))
         elif not isinstance(step, int):
             count += 1
             mailbox.put(message(count, step))
         for one in mailbox.waiting:
             needs = mailbox.needs(one)
             assert set(needs.messages) <= set(mailbox.running)
-            assert not len(needs.ways) > 1 or len(needs.messages) == 2
+            assert not len(needs.alternatives) > 1 or len(needs.messages) == 2
     first = next(iter(mailbox.waiting), None)
     if first is not None:
         needs = mailbox.needs(first)
-        for one in needs.messages[:1] if len(needs.ways) > 1 else needs.messages:
-            mailbox.ended(one)
+        for one in needs.messages[:1] if len(needs.alternatives) > 1 else needs.messages:
+            mailbox.release(one)
         assert mailbox.next() is first
 
 
@@ -141,7 +141,7 @@ def test_one_that_a_handler_here_awaits_may_be_taken_before_the_others() -> None
     mailbox.put(two)
     assert mailbox.next(only_awaited_here=True) is two
     assert mailbox.next(only_awaited_here=True) is None
-    mailbox.ended(two)
+    mailbox.release(two)
     assert mailbox.next() is one
 
 
@@ -199,8 +199,8 @@ def test_a_call_that_would_wait_for_itself_is_found(
 def test_the_room_that_a_message_needs_is_named() -> None:
     needs = {1: NOTHING, 2: Needs(((),), "no room"), 3: Needs(((),), "nor here")}
     chain: Any = [1, 2, 3]
-    assert room_wanted(chain, needs.__getitem__) == "no room"
-    assert not room_wanted(chain[:1], needs.__getitem__)
+    assert first_obstacle(chain, needs.__getitem__) == "no room"
+    assert not first_obstacle(chain[:1], needs.__getitem__)
 
 
 # Poison
@@ -236,13 +236,13 @@ def real_message() -> Any:
 async def test_a_message_that_has_ended_keeps_only_its_outcome() -> None:
     """Arguments and asker may be large, and a context that refers to the message would be a reference cycle."""
     one = real_message()
-    one.asked_by, one.named_by = real_message(), {"a": 2}
+    one.caller, one.named_by = real_message(), {"a": 2}
     one.scope = one.loop.scope(1.0, 1.0)
     assert not one.has_ended
     one.end("found", None)
     assert one.has_ended
     assert (one.state, one.outcome()) == ("ended", "found")
-    assert (one.scope, one.asked_by, one.args, one.kwargs, one.named_by) == (None, None, (), {}, None)
+    assert (one.scope, one.caller, one.args, one.kwargs, one.named_by) == (None, None, (), {}, None)
     assert not hasattr(one, "context")
 
 
@@ -277,8 +277,8 @@ def test_a_message_needs_nothing_of_the_messages_behind_it() -> None:
 async def test_a_new_message_waits_without_task_scope_and_outcome() -> None:
     one = real_message()
     assert (one.state, one.task, one.scope, one.value, one.error, one.fate) == ("waiting", *[None] * 5)
-    assert one.named == ("read", (1,), {"a": 2})
+    assert one.identity == ("read", (1,), {"a": 2})
     one.named_by = {"page": 3}
-    assert one.named == ("read", (), {"page": 3})
+    assert one.identity == ("read", (), {"page": 3})
     assert not one.is_awaited_here
     assert one.loop_holder == ("Notebook.read", "the handler Notebook.read", one.loop_holder.remedy)

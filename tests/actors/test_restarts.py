@@ -35,7 +35,7 @@ def test_who_is_restarted_depends_on_its_kind_and_its_end(kind: Any, how: Any, i
 
     An impossible start is final.
     """
-    decision = restarts(kind).ended(0, how, 0.0)
+    decision = restarts(kind).decide(0, how, 0.0)
     assert isinstance(decision, StartAgain if is_restarted else Forget)
 
 
@@ -57,7 +57,7 @@ def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: in
         "temporary",
     ]
     machine = restarts(*kinds, auto_shutdown=shutdown)
-    decisions = [machine.ended(index, "normal", 0.0) for index in (2, 0, 1)]
+    decisions = [machine.decide(index, "normal", 0.0) for index in (2, 0, 1)]
     assert decisions[0] == Forget(2)
     for index, decision in enumerate(decisions[1:]):
         assert isinstance(decision, ShutDown) == (ends is not None and index >= ends)
@@ -65,7 +65,7 @@ def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: in
 
 def test_a_crash_of_a_significant_transient_child_is_no_end() -> None:
     machine = restarts(RestartOptions("a", "transient", significant=True), auto_shutdown="any_significant")
-    assert isinstance(machine.ended(0, "abnormal", 0.0), StartAgain)
+    assert isinstance(machine.decide(0, "abnormal", 0.0), StartAgain)
 
 
 def test_deaths_of_a_poison_that_is_refused_from_now_on_are_forgiven() -> None:
@@ -74,27 +74,27 @@ def test_deaths_of_a_poison_that_is_refused_from_now_on_are_forgiven() -> None:
     Other deaths still do.
     """
     machine = restarts("permanent", intensity=2)
-    assert isinstance(machine.ended(0, "abnormal", 0.0, cause="x"), StartAgain)
-    assert isinstance(machine.ended(0, "abnormal", 1.0, cause="x"), StartAgain)
-    assert machine.ended(0, "abnormal", 2.0, cause="x", is_refused=True) == StartAgain((), (0,), 1.0)
-    assert isinstance(machine.ended(0, "abnormal", 3.0), StartAgain)
-    assert isinstance(machine.ended(0, "abnormal", 4.0), StartAgain)
-    assert machine.ended(0, "abnormal", 5.0) == GiveUp(0, 3)
+    assert isinstance(machine.decide(0, "abnormal", 0.0, cause="x"), StartAgain)
+    assert isinstance(machine.decide(0, "abnormal", 1.0, cause="x"), StartAgain)
+    assert machine.decide(0, "abnormal", 2.0, cause="x", is_refused=True) == StartAgain((), (0,), 1.0)
+    assert isinstance(machine.decide(0, "abnormal", 3.0), StartAgain)
+    assert isinstance(machine.decide(0, "abnormal", 4.0), StartAgain)
+    assert machine.decide(0, "abnormal", 5.0) == GiveUp(0, 3)
 
 
 def test_a_poison_of_one_child_forgives_no_death_of_another() -> None:
     """Another child that died of the same call has not refused it yet and may die again."""
     machine = restarts("permanent", "permanent", intensity=2)
-    assert isinstance(machine.ended(1, "abnormal", 0.0, cause="x"), StartAgain)
-    assert isinstance(machine.ended(0, "abnormal", 1.0, cause="x"), StartAgain)
-    assert isinstance(machine.ended(0, "abnormal", 2.0, cause="x", is_refused=True), StartAgain)
-    assert isinstance(machine.ended(0, "abnormal", 3.0), StartAgain)
-    assert machine.ended(0, "abnormal", 4.0) == GiveUp(0, 3)
+    assert isinstance(machine.decide(1, "abnormal", 0.0, cause="x"), StartAgain)
+    assert isinstance(machine.decide(0, "abnormal", 1.0, cause="x"), StartAgain)
+    assert isinstance(machine.decide(0, "abnormal", 2.0, cause="x", is_refused=True), StartAgain)
+    assert isinstance(machine.decide(0, "abnormal", 3.0), StartAgain)
+    assert machine.decide(0, "abnormal", 4.0) == GiveUp(0, 3)
 
 
 def test_a_supervisor_ends_with_the_last_of_its_children_if_all_are_significant() -> None:
     machine = restarts(RestartOptions("a", "temporary", significant=True), auto_shutdown="all_significant")
-    assert machine.ended(0, "normal", 0.0) == ShutDown(0)
+    assert machine.decide(0, "normal", 0.0) == ShutDown(0)
 
 
 def test_the_limits_of_a_backoff_are_allowed() -> None:

@@ -91,13 +91,13 @@ class Resources:
             error = received = exc_info = None  # their tracebacks refer to this frame: a reference cycle
 
 
-def _is_in_contexts(wanted: BaseException, error: BaseException | None) -> bool:
+def _is_in_contexts(target: BaseException, error: BaseException | None) -> bool:
     """Return whether `wanted` is `error`, or is linked to `error` by `__context__`. The links may form a cycle."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if error is wanted:
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        if error is target:
             return True
-        seen.add(id(error))
+        visited.add(id(error))
         error = error.__context__
     return False
 
@@ -132,7 +132,7 @@ class Reply(Generic[T]):
 
         Raises RuntimeError if a result or an error was sent before.
         """
-        return self._taken().settle(value, None)
+        return self._take_owed().settle(value, None)
 
     def fail(self, error: Exception) -> bool:
         """Raise an exception in the caller; return False if the caller no longer waits.
@@ -141,9 +141,9 @@ class Reply(Generic[T]):
         """
         if not isinstance(cast("object", error), Exception):
             raise TypeError(f"{self._title}: Reply.fail() takes an exception, such as ValueError('no'); got {error!r}")
-        return self._taken().settle(None, error)
+        return self._take_owed().settle(None, error)
 
-    def _taken(self) -> Owed[T]:
+    def _take_owed(self) -> Owed[T]:
         owed, self._owed = self._owed, None
         if owed is None:
             raise RuntimeError(f"the reply of {self._title} has been sent already; a call has one result")
@@ -191,8 +191,8 @@ class Handler:
 
     def signature(self) -> inspect.Signature:
         """Return the signature of the handler for callers: without `self` and without the `Reply`."""
-        whole = inspect.signature(self.fn)
-        return whole.replace(parameters=list(whole.parameters.values())[1 + self.deferred :])
+        full_signature = inspect.signature(self.fn)
+        return full_signature.replace(parameters=list(full_signature.parameters.values())[1 + self.deferred :])
 
 
 @overload
@@ -269,9 +269,9 @@ def handler(
     make = partial(Handler, group=group, on_cancel=on_cancel, **flags)
     if fn is None:
         # The frames are those of the class body, whose namespace keeps the marked functions.
-        return lambda method: _marked(method, make, sys._getframe(1).f_locals)
+        return lambda method: _mark(method, make, sys._getframe(1).f_locals)
     # One frame more: `suggests_keywords` wraps this function.
-    return _marked(fn, make, sys._getframe(2).f_locals)
+    return _mark(fn, make, sys._getframe(2).f_locals)
 
 
 if TYPE_CHECKING:
@@ -290,20 +290,20 @@ if TYPE_CHECKING:
         ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
 
 
-def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Callable[..., Any]:
+def _mark(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the wrapper that replaces a handler in its class. Only the actor's own code may call the wrapper."""
     if not inspect.isfunction(fn):
         hint = f"; a group has a name: handler(group={fn!r})" if isinstance(fn, str) else ""
         raise TypeError(f"@handler marks a method of an actor, got {fn!r}{hint}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"{fn.__qualname__} is a generator; a handler returns one result, such as a list")
-    own = make(name=fn.__name__, fn=fn, is_sync=not inspect.iscoroutinefunction(fn))
+    new_handler = make(name=fn.__name__, fn=fn, is_sync=not inspect.iscoroutinefunction(fn))
     kinds = [parameter.kind for parameter in inspect.signature(fn).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL not in kinds:
         positional = sum(kind in _BY_POSITION for kind in kinds)
         if not positional:
             raise TypeError(f"{fn.__qualname__} takes no `self`; a handler is a method of an actor")
-        if own.deferred and positional < 2:
+        if new_handler.deferred and positional < 2:
             raise TypeError(
                 f"{fn.__qualname__} is deferred, and takes no reply: "
                 f"async def {fn.__name__}(self, reply: Reply[str], ...)"
@@ -319,14 +319,14 @@ def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> C
                 f"Call it on a reference: async with running({type(self).__name__}(...)) as actor: await "
                 f"actor.{fn.__name__}(...)"
             )
-        if not own.is_sync:
+        if not new_handler.is_sync:
             return await fn(self, *args, **kwargs)
         assert self._in_thread is not None
         # A sync handler that an async one awaits: the actor's state may be used in the actor's thread only.
         result = await self._in_thread(partial(fn, self, *args, **kwargs), fn.__qualname__)
         return await result if inspect.isawaitable(result) else result
 
-    call.__dict__["__callboard_handler__"] = own
+    call.__dict__["__callboard_handler__"] = new_handler
     if "__module__" in body and "__qualname__" in body and isinstance(body, dict):  # the namespace of a class body
         body.setdefault(_MARKED, {})[fn.__name__] = fn
     return call
@@ -415,10 +415,10 @@ class Actor:
 living: ContextVar[Actor | None] = ContextVar("callboard_living_actor", default=None)
 """Actor whose code runs in the current context; `None` outside of actors."""
 
-_OWN = ("start", "stop", "snapshot", "restore", "enter")
+_OWN_METHODS = ("start", "stop", "snapshot", "restore", "enter")
 
 
-def made_again(actor: S) -> S:
+def instance_of(actor: S) -> S:
     """Return a new instance of the actor's class, made with the same arguments and without the state of `actor`."""
     args, kwargs = actor._made_with
     return type(actor)(*args, **kwargs)
@@ -459,14 +459,14 @@ def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
 
 def _check_class(cls: type[Actor]) -> None:
     name = cls.__name__
-    for own in _OWN:
-        if own in cls._handlers:
-            raise TypeError(f"{name}.{own} is called by the actor itself; it cannot be a handler")
-        fn = getattr(cls, own)
+    for method_name in _OWN_METHODS:
+        if method_name in cls._handlers:
+            raise TypeError(f"{name}.{method_name} is called by the actor itself; it cannot be a handler")
+        fn = getattr(cls, method_name)
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise TypeError(
-                f"{name}.{own} is a generator, which would never run; what is opened and closed in one is entered in "
-                "`start`: await self.enter(manager)"
+                f"{name}.{method_name} is a generator, which would never run; what is opened and closed in one is "
+                "entered in `start`: await self.enter(manager)"
             )
     fatal: object = cls.fatal
     if not isinstance(fatal, tuple):
@@ -489,9 +489,11 @@ def _check_class(cls: type[Actor]) -> None:
                 f"{handler.title} is a plain function, and all of those run one by one in the actor's thread; write "
                 "`async def` for one that has a group or a deferred reply"
             )
-    for method, other in (("snapshot", "restore"), ("restore", "snapshot")):
-        if getattr(cls, method) is not getattr(Actor, method) and getattr(cls, other) is getattr(Actor, other):
-            raise TypeError(f"{name} has `{method}` and no `{other}`; a state that is to last needs both")
+    for method, counterpart in (("snapshot", "restore"), ("restore", "snapshot")):
+        if getattr(cls, method) is not getattr(Actor, method) and getattr(cls, counterpart) is getattr(
+            Actor, counterpart
+        ):
+            raise TypeError(f"{name} has `{method}` and no `{counterpart}`; a state that is to last needs both")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,7 +506,7 @@ class Lifespan:
     """Age in seconds at which an incarnation is replaced, once its actor is idle."""
     max_calls: int | None = None
 
-    def cut_short(self, killed: str | None) -> str:
+    def cancel_reason(self, killed: str | None) -> str:
         """Return a text that says why an actor was cancelled before it had stopped: a kill or a timeout."""
         if killed is None:
             return f"did not stop within {self.stop:g} s, and was cancelled"

@@ -23,7 +23,7 @@ from callboard.actors._snapshots import Journal, JournalSnapshots
 from callboard.exceptions import EngineError
 
 
-def _keyed_actors(spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> KeyedActors:
+def _new_keyed_actors(spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> KeyedActors:
     return (KeyedActors if spec.fleet is None else FleetActors)(spec, on_interrupt)
 
 
@@ -36,12 +36,12 @@ class ActorSession:
         self.loop = current_loop()
         self._owns_actors = owns_actors
         self._engines = AsyncExitStack()
-        self._held: set[int] = set()
+        self._engine_ids: set[int] = set()
         self._is_closed = False
 
     async def hold(self, engine: Engine, title: str) -> None:
         """Open an engine and keep it open until `close`; do nothing if this session has opened it already."""
-        if id(engine) in self._held:
+        if id(engine) in self._engine_ids:
             return
         self._refuse_if_closed(title)
         # Other tasks run during this await: `close` may be called, or the same engine opened twice.
@@ -53,7 +53,7 @@ class ActorSession:
             raise
         # Two tasks may open the same engine at once. Each opening is closed, because engines count them.
         self._engines.push_async_exit(engine)
-        self._held.add(id(engine))
+        self._engine_ids.add(id(engine))
 
     def _refuse_if_closed(self, title: str) -> None:
         if self._is_closed:
@@ -67,7 +67,7 @@ class ActorSession:
         finally:
             # First: a `hold` in progress closes its engine itself when it sees this.
             self._is_closed = True
-            self._held.clear()
+            self._engine_ids.clear()
             await self._engines.aclose()
 
 
@@ -114,7 +114,7 @@ class ActorSet:
             _raise_first(self._interrupts)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[None]:
+    async def open_for_block(self) -> AsyncGenerator[None]:
         """Open a session for the `async with` block if this event loop has none; actors start at their first call."""
         current = self.session()
         if not self.is_needed or (current is not None and current.loop is current_loop()):
@@ -147,8 +147,8 @@ class ActorSet:
         return _sessions.get().get(self) or self._open
 
     def _new_session(self, interrupts: list[BaseException]) -> ActorSession:
-        specs = [spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec for spec in self.specs]
-        return ActorSession([_keyed_actors(spec, interrupts.append) for spec in specs])
+        specs = [spec.with_snapshots(JournalSnapshots()) if spec.is_in_journal else spec for spec in self.specs]
+        return ActorSession([_new_keyed_actors(spec, interrupts.append) for spec in specs])
 
     @property
     def in_journal(self) -> list[str]:
@@ -156,7 +156,7 @@ class ActorSet:
         return [spec.name for spec in self.specs if spec.is_in_journal]
 
     @asynccontextmanager
-    async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
+    async def store_in(self, journal: Journal) -> AsyncGenerator[None]:
         """Store the states of actors with `snapshots="journal"` in `journal`, inside the `async with` block."""
         session = self.session()
         living = [] if session is None else session.keyed_actors
@@ -170,7 +170,7 @@ class ActorSet:
                 store.open(journal)  # before the await: an actor that restarts meanwhile loads from this journal
                 opened.append((keyed_actors, store))
                 # The next call of a dismissed actor restores its state from the journal.
-                await keyed_actors.dismiss(store.strayed(keyed_actors.spec.name, journal, keyed_actors.alive))
+                await keyed_actors.dismiss(store.stale_keys(keyed_actors.spec.name, journal, keyed_actors.alive))
             yield
         finally:
             _journals.reset(token)
@@ -208,24 +208,24 @@ class Keyed(Generic[A]):
     """Running keyed actors, as `keyed` yields them; indexing with a key returns a reference to the key's actor."""
 
     def __init__(self, keyed_actors: KeyedActors) -> None:
-        self._keyed_actors = keyed_actors
+        self._new_keyed_actors = keyed_actors
 
     def __getitem__(self, key: Hashable) -> A:
         """Return a reference to the actor of a key, whether the actor runs or not."""
         try:
             hash(key)
         except TypeError as error:
-            raise unhashable(f"{self._keyed_actors.spec.name}[...]", key) from error
-        reference: A = reference_to(self._keyed_actors.cell(key), self._keyed_actors.spec.kind)
+            raise unhashable(f"{self._new_keyed_actors.spec.name}[...]", key) from error
+        reference: A = reference_to(self._new_keyed_actors.cell(key), self._new_keyed_actors.spec.kind)
         return reference
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Refuse new calls, finish the calls that were accepted, and return a report; see `Supervisor.drain`."""
-        return await self._keyed_actors.drain(timeout)
+        return await self._new_keyed_actors.drain(timeout)
 
     def statistics(self) -> ActorStatistics:
         """Return the numbers of running actors, calls, restarts and evictions."""
-        return self._keyed_actors.statistics()
+        return self._new_keyed_actors.statistics()
 
 
 @asynccontextmanager
@@ -248,13 +248,13 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
     check_store(spec, "keyed(...)")
     interrupts: list[BaseException] = []
 
-    def interrupted(error: BaseException) -> None:
+    def end_block(error: BaseException) -> None:
         interrupts.append(error)
         # Called in a supervisor's task: the error is raised in the owner's task, at the end of its block.
         scope.cancel()
 
     scope = current_loop().scope(float("inf"), DEFAULT_GRACE)
-    keyed_actors = _keyed_actors(spec, interrupted)
+    keyed_actors = _new_keyed_actors(spec, end_block)
     try:
         with scope:
             yield Keyed(keyed_actors)

@@ -31,8 +31,8 @@ from callboard.actors._mailbox import (
     Needs,
     Poison,
     circle,
-    room_wanted,
-    watched,
+    first_obstacle,
+    observe_ask,
 )
 from callboard.actors._snapshots import own_key
 from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, MailboxFullError, PoisonousCallError
@@ -94,7 +94,7 @@ class Cell:
     """Callback that starts the actor if a call finds that the actor does not run; called in the caller's thread."""
     ownership: Ownership | None = None
     """Ownership of the actor's key in a fleet, set just before the current incarnation begins."""
-    room: "Callable[[], tuple[Sequence[Cell], str]] | None" = None
+    find_blockers: "Callable[[], tuple[Sequence[Cell], str]] | None" = None
     """Function for deadlock detection: returns the actors of which one must end before this actor starts, and why."""
     on_rest: Callable[[], object] = lambda: None
     """Callback for an incarnation that is idle, or has handled many messages without a pause."""
@@ -102,7 +102,7 @@ class Cell:
     """Test hook: returns whether the actor dies at a point of a call, "begun" or "done"."""
     draining: object | None = None
     """Drain in progress, in which only actors of the same drain may call this actor; `None` without a drain."""
-    asked: int = 0
+    last_ask: int = 0
     """Number of the latest call to this actor; calls are numbered across all actors of the process."""
 
     @property
@@ -128,7 +128,7 @@ class Cell:
         """Send a message and wait for the reply. A cancelled caller withdraws the message or cancels its handler."""
         # Read without the lock: an estimate for observers.
         ahead = len(self.mailbox.waiting) + len(self.mailbox.running)
-        watch = watched(self.child, own_key(self.key), handler.name, ahead, call)
+        watch = observe_ask(self.child, own_key(self.key), handler.name, ahead, call)
         message = Message(
             self,
             handler,
@@ -151,12 +151,12 @@ class Cell:
             failed = error
             raise
         finally:
-            watch.ended(failed)
+            watch.report_end(failed)
             failed = None  # its traceback refers to this frame: a reference cycle
 
     async def _reply_to(self, message: Message) -> Any:
         """Put a message into the mailbox, wait for its outcome, and return the result; see `ask`."""
-        asker = message.asked_by
+        asker = message.caller
         if asker is not None:
             # Before the search for a circle: when two calls close a circle at once, at least one search then finds it.
             asker.asks.add(message)
@@ -168,7 +168,7 @@ class Cell:
                 await message.wakeup.wait()
             except BaseException:
                 # Cancelled or refused: no handler may outlive its caller.
-                await self._let_go(message)
+                await self._withdraw_or_cancel(message)
                 raise
             return message.outcome()
         finally:
@@ -188,7 +188,7 @@ class Cell:
         if self.draining is not None and not any(
             caller.target.draining is self.draining for caller in message.ancestors()
         ):
-            raise self.refused_by_drain(message)
+            raise self.drain_refusal(message)
         # Cheap test first: most handlers have neither a group nor reentrancy.
         jumps = (message.handler.group is not None or message.handler.reentrant) and message.jumps_queue
         dropped: Message | None = None
@@ -198,7 +198,7 @@ class Cell:
                 raise ActorGoneError(message.title, message.call_id, f"{self.name} is not there: {self.gone}")
             # Read in the block that adds the message: a new incarnation either is woken below or finds the message.
             life = self.life
-            self.asked = next(_calls)
+            self.last_ask = next(_calls)
             if jumps:
                 self.urgent[message] = None
             else:
@@ -216,14 +216,14 @@ class Cell:
         elif not run_there(life.loop, life.begin_urgent):
             self.finish("its event loop has ended")
 
-    def refused_by_drain(self, message: Message) -> Exception:
+    def drain_refusal(self, message: Message) -> Exception:
         """Return the error for a call that the actor refuses because it is being drained."""
         return ActorGoneError(message.title, message.call_id, f"{self.name} is being drained")
 
     def _refusal(self, message: Message) -> PoisonousCallError | None:
         if not self.poison.times:
             return None
-        times = self.poison.refuses(*message.named)
+        times = self.poison.refuses(*message.identity)
         return None if times is None else PoisonousCallError(message.title, message.call_id, times)
 
     def may_begin(self, message: Message, scope: Scope) -> bool:
@@ -235,7 +235,7 @@ class Cell:
                 # From here on `withdraw` fails, and a cancelled caller cancels the handler instead.
                 message.scope = scope
                 return True
-        self.handled(message, None, refusal)
+        self.record_result(message, None, refusal)
         return False
 
     def _full(self, message: Message, rule: str) -> MailboxFullError:
@@ -253,7 +253,7 @@ class Cell:
             message.end(None, error)
             return True
 
-    async def _let_go(self, message: Message) -> None:
+    async def _withdraw_or_cancel(self, message: Message) -> None:
         """Withdraw the message of a cancelled caller, or cancel its handler and wait until the handler has ended."""
         if self.withdraw(message):
             return
@@ -299,13 +299,13 @@ class Cell:
             life.wake()  # an incarnation that retires waits until no reply is owed
         return True
 
-    def watched_asks(self) -> tuple[int, ...]:
+    def asks_with_observers(self) -> tuple[int, ...]:
         """Return the ids of the waiting calls that have observers."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
         return tuple(message.watch.number for message in waiting if message.watch is not None)
 
-    def tell_of_life(
+    def report_life(
         self, phase: ActorPhase, number: int, *, error: BaseException | None = None, asks: tuple[int, ...] | None = None
     ) -> None:
         """Report to observers an event of an incarnation, such as its start, with the ids of waiting calls (`asks`)."""
@@ -318,7 +318,7 @@ class Cell:
                 number=number,
                 key=own_key(self.key),
                 error=error,
-                asks=self.watched_asks() if asks is None else asks,
+                asks=self.asks_with_observers() if asks is None else asks,
             )
             for observer in observers:
                 observer(event)
@@ -328,7 +328,7 @@ class Cell:
         """Return whether no message waits in the mailbox, runs, or waits for a deferred reply."""
         return not (self.mailbox.running or self.mailbox.waiting or self.owed or self.urgent)
 
-    def in_hand(self) -> tuple[Message, ...]:
+    def messages_in_hand(self) -> tuple[Message, ...]:
         """Return the messages that were taken from the queue and have not ended."""
         with self.lock:
             return (*self.mailbox.running, *self.owed)
@@ -356,11 +356,11 @@ class Cell:
         self.owed[message] = None
         return message
 
-    def handled(self, message: Message, value: object, error: BaseException | None) -> None:
+    def record_result(self, message: Message, value: object, error: BaseException | None) -> None:
         """Settle a message with the result of its handler, unless the reply is deferred."""
         with self.lock:
             # Always: the handler may still run after its reply was sent, and blocks the mailbox until it ends.
-            self.mailbox.ended(message)
+            self.mailbox.release(message)
             if message.state == "ended":
                 if error is not None and not isinstance(error, PoisonousCallError):
                     log_failure(
@@ -444,8 +444,10 @@ async def _refuse_circle(message: Message) -> None:
         chain = circle(message, _needs)
     if chain is None:
         return
-    room = room_wanted(chain, _needs)
-    remedy = f"{room}; raise the cap, or have nobody ask another of its kind and wait for it." if room else _REMEDY
+    obstacle = first_obstacle(chain, _needs)
+    remedy = (
+        f"{obstacle}; raise the cap, or have nobody ask another of its kind and wait for it." if obstacle else _REMEDY
+    )
     # If it has begun meanwhile there was no circle, or it dissolved: then the caller simply waits.
     if _cell_of(message).withdraw(message):
         raise DeadlockError(message.title, message.call_id, tuple(link.title for link in chain), remedy=remedy)
@@ -461,13 +463,17 @@ def _needs(message: Message) -> Needs:
             return Needs((tuple(message.asks),))
         if cell.life is not None and cell.life.takes_no_more and not message.is_awaited_here:
             # The message waits for the next incarnation, which begins when the current one has nothing in hand.
-            return Needs((cell.in_hand(),))
-        if cell.life is not None or cell.room is None:
+            return Needs((cell.messages_in_hand(),))
+        if cell.life is not None or cell.find_blockers is None:
             return NOTHING if message in cell.urgent else cell.mailbox.needs(message)
-    # Outside the lock: `in_hand` takes the locks of other cells, and two threads could deadlock.
-    others, why = cell.room()
+    # Outside the lock: `messages_in_hand` takes the locks of other cells, and two threads could deadlock.
+    blocking_cells, why = cell.find_blockers()
     # One alternative for each running actor: it is enough that one of them has nothing in hand.
-    return Needs(tuple(other.in_hand() for other in others), why) if others else NOTHING
+    return (
+        Needs(tuple(blocking_cell.messages_in_hand() for blocking_cell in blocking_cells), why)
+        if blocking_cells
+        else NOTHING
+    )
 
 
 def _cell_of(message: Message) -> Cell:
@@ -532,7 +538,7 @@ _ASKS = "__callboard_asks__"
 """Name of the attribute in which a reference's method stores the handler that it calls."""
 
 
-def asked_by(method: object) -> tuple[Cell, Handler] | None:
+def target_of(method: object) -> tuple[Cell, Handler] | None:
     """Return the actor's `Cell` and the `Handler` that a method of a `Reference` calls; `None` for any other object."""
     reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
     return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
@@ -560,7 +566,7 @@ def _method(handler: Handler) -> Any:
 
     ask.__dict__[_ASKS] = handler
     del ask.__dict__["__wrapped__"]  # or `inspect` would show the reply argument of a deferred handler
-    own = handler.signature()
+    own_signature = handler.signature()
     first = next(iter(signature(handler.fn).parameters.values()))
-    ask.__dict__["__signature__"] = own.replace(parameters=[first, *own.parameters.values()])
+    ask.__dict__["__signature__"] = own_signature.replace(parameters=[first, *own_signature.parameters.values()])
     return ask

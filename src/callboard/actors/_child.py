@@ -18,7 +18,7 @@ from callboard._records._policies import (
     key_function,
 )
 from callboard._util._suggestions import suggests_keywords
-from callboard.actors._actor import Actor, Lifespan, keeps_snapshots, made_again
+from callboard.actors._actor import Actor, Lifespan, instance_of, keeps_snapshots
 from callboard.actors._mailbox import WhenFull, check_mailbox
 from callboard.actors._restarts import RESTARTS, Restart
 from callboard.actors._snapshots import JOURNAL, SAVES, InJournal, InMemorySnapshots, JournalSnapshots, Save
@@ -61,7 +61,7 @@ class ChildSpec(Generic[A]):
             f"`async with running({kind}(...)) as actor: await actor.{name}(...)`, or give child({kind}) to a ToolNode"
         )
 
-    def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
+    def with_snapshots(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
         """Return a copy of the spec with `snapshots` as the store of the actor's state."""
         return replace(self, snapshots=snapshots)
 
@@ -140,20 +140,20 @@ def child(
         except TypeError as error:
             kind = actor.__name__
             raise TypeError(f"child({kind}): {error}; describe it with its arguments: child({kind}(...))") from None
-        described = actor(*args)
+        template = actor(*args)
     elif isinstance(actor, Actor):
         if args:
             kind = type(actor).__name__
             raise TypeError(f"child({kind}(...), ...): its arguments are there already; got {args!r} besides")
-        described = made_again(actor)  # a copy: later changes of the caller's object have no effect
+        template = instance_of(actor)  # a copy: later changes of the caller's object have no effect
     else:
         raise TypeError(f"an actor is an object of a subclass of Actor, or the class; got {actor!r}")
-    own = name if name is not None else type(described).__name__
-    if not isinstance(cast("object", own), str) or not own:
-        raise TypeError(f"child(name=...) is a text, got {own!r}")
+    actor_name = name if name is not None else type(template).__name__
+    if not isinstance(cast("object", actor_name), str) or not actor_name:
+        raise TypeError(f"child(name=...) is a text, got {actor_name!r}")
     spec = ChildSpec(
-        actor=described,
-        name=own,
+        actor=template,
+        name=actor_name,
         restart=restart,
         significant=significant,
         mailbox=mailbox,
@@ -161,7 +161,7 @@ def child(
         poison=poison,
         lifespan=Lifespan(start=start_timeout, stop=stop_timeout, max_age=max_age, max_calls=max_calls),
         prefix=prefix,
-        key=None if key is None else key_function(f"child({own}): key", key),
+        key=None if key is None else key_function(f"child({actor_name}): key", key),
         cap=cap,
         idle=idle,
         snapshots=snapshots,
@@ -171,7 +171,7 @@ def child(
         runs_in=runs_in,
         fleet=fleet,
     )
-    _check_options(f"child({own})", spec)
+    _check_options(f"child({actor_name})", spec)
     return spec
 
 

@@ -27,7 +27,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError
 # In the worker
 
 
-_ANY_NUMBER = 1_000_000
+_NO_LIMIT = 1_000_000
 """Mailbox size and poison limit in the worker, too high to apply: the supervising process applies the real limits."""
 
 
@@ -41,7 +41,7 @@ class Description:
     kwargs: Mapping[str, Any]
     key: Hashable
 
-    def made(self) -> Actor:
+    def make_actor(self) -> Actor:
         actor = self.kind(*self.args, **self.kwargs)
         object.__setattr__(actor, "key", self.key)
         return actor
@@ -77,8 +77,8 @@ class _HostedActor:
     """Actor that runs in this worker, with its incarnation and its deferred replies."""
 
     def __init__(self, description: Description, lifespan: Lifespan, state: object) -> None:
-        mailbox = Mailbox(_ANY_NUMBER, "wait", description.kind.groups)
-        self.cell = Cell(description.name, description.kind, mailbox, Poison(_ANY_NUMBER))
+        mailbox = Mailbox(_NO_LIMIT, "wait", description.kind.groups)
+        self.cell = Cell(description.name, description.kind, mailbox, Poison(_NO_LIMIT))
         # No supervisor here starts the actor, so it accepts calls from the beginning.
         self.cell.gone = None
         self.owed: dict[str, _Owed] = {}
@@ -86,7 +86,7 @@ class _HostedActor:
         self.end = "its task there was cancelled"
         """Reason of the actor's end, for errors. The initial text is kept if the actor's task was cancelled."""
         self.over = Event()
-        actor = description.made()
+        actor = description.make_actor()
         code = partial(LocalRunner, actor, description.name)
         self.life = Incarnation(self.cell, actor, lifespan, lambda: None, state, code=code)
         # No nursery owns this task: the body that starts the actor ends long before it.
@@ -117,7 +117,7 @@ _hosted: dict[str, _HostedActor] = {}
 """Actors in this worker, by the identity that their supervising process has chosen."""
 
 
-def _found(ident: str, title: str) -> _HostedActor:
+def _actor_of(ident: str, title: str) -> _HostedActor:
     try:
         return _hosted[ident]
     except KeyError:
@@ -136,13 +136,13 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
 
 async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Run a handler of an actor in this worker, and return its result."""
-    hosted = _found(ident, name)
+    hosted = _actor_of(ident, name)
     return await hosted.ask(hosted.cell.kind._handlers[name], args, kwargs)
 
 
 async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any) -> None:
     """Run a deferred handler in this worker. `reply()` with the same `ticket` (an id) waits for the handler's reply."""
-    hosted = _found(ident, name)
+    hosted = _actor_of(ident, name)
     owed = hosted.owed[ticket] = _Owed(f"{hosted.cell.kind.__name__}.{name}")
     handler = hosted.cell.kind._handlers[name]
 
@@ -159,7 +159,7 @@ async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any
 
 async def reply(ident: str, ticket: str) -> Any:
     """Wait for the reply of the handler that `begin` ran under the id `ticket`; return its value or raise its error."""
-    hosted = _found(ident, "reply")
+    hosted = _actor_of(ident, "reply")
     with wrap_call_errors():
         try:
             return await hosted.owed[ticket].outcome()
@@ -169,12 +169,12 @@ async def reply(ident: str, ticket: str) -> Any:
 
 async def snapshot(ident: str) -> object:
     """Return the snapshot of an actor in this worker, for its supervisor."""
-    return await _found(ident, "snapshot").life.code.snapshot()
+    return await _actor_of(ident, "snapshot").life.code.snapshot()
 
 
 async def until_ended(ident: str) -> str:
     """Wait for the end of an actor in this worker; return the reason as text."""
-    hosted = _found(ident, "until_ended")
+    hosted = _actor_of(ident, "until_ended")
     await hosted.over.wait()
     return hosted.end
 
@@ -187,13 +187,13 @@ async def stop(ident: str) -> None:
         await has_ended(hosted.task)
 
 
-_FOR_THE_KILL = 0.1
+_KILL_TIME = 0.1
 """Seconds of a call's clean-up time that are reserved for the engine, to kill a handler that did not end."""
 
 
-def grace_there(grace: float) -> float:
+def worker_grace(grace: float) -> float:
     """Return the clean-up time of a handler in a worker, in seconds: `grace` less the time that a kill takes."""
-    return max(0.0, grace - _FOR_THE_KILL)
+    return max(0.0, grace - _KILL_TIME)
 
 
 # In the supervisor's process
@@ -215,7 +215,7 @@ class EngineRunner:
         # Either flag keeps `on_lost` from being called: the end is reported once, and not at all during `stop`.
         self._is_lost = self._is_stopping = False
         # Calls in the worker. Each learns more about its end than the watchers, so they are heard first.
-        self._asked = 0
+        self._open_calls = 0
         self._ended: str | None = None
         """Reason why the worker, or the actor in it, has ended; `None` while both run."""
 
@@ -241,9 +241,9 @@ class EngineRunner:
 
     async def _watch_life(self) -> None:
         """Wait for the end of the actor, which may end before its worker does, and record the reason."""
-        body = Body(fn=until_ended, args=(self._ident,), title=self._name, grace=_FOR_THE_KILL)
+        body = Body(fn=until_ended, args=(self._ident,), title=self._name, grace=_KILL_TIME)
         with suppress(EngineError):  # the end of the worker is noted by `watch_worker`
-            self._note_end(await self._sent(body))
+            self._note_end(await self._run_in_seat(body))
 
     def _note_end(self, reason: str) -> None:
         self._ended = self._ended or reason
@@ -251,7 +251,7 @@ class EngineRunner:
 
     def _lose_if_quiet(self) -> None:
         """Report the actor as lost, unless a call is in progress, whose own error reports the loss in more detail."""
-        if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
+        if self._ended is not None and not (self._open_calls or self._is_lost or self._is_stopping):
             self._is_lost = True
             self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))
 
@@ -261,7 +261,7 @@ class EngineRunner:
 
     async def _run_body(self, body: Body) -> Any:
         try:
-            return await self._sent(body)
+            return await self._run_in_seat(body)
         except BodyRaisedError as raised:
             raise raised.error from raised.error.__cause__
         except EngineError as error:
@@ -271,31 +271,31 @@ class EngineRunner:
             self._is_lost = True  # the failed call reports the loss
             raise SeatLostError.like(error) from error
 
-    def _sent(self, body: Body) -> Awaitable[Any]:
+    def _run_in_seat(self, body: Body) -> Awaitable[Any]:
         assert self._seat is not None
         return self._seat.run_body(replace(body, subject=type(self._actor)))
 
     def handle(self, message: Message) -> Awaitable[object]:
-        return self._begun(message) if message.handler.deferred else self._ask(message, call)
+        return self._begin_deferred(message) if message.handler.deferred else self._ask(message, call)
 
-    async def _ask(self, message: Message, fn: Callable[..., Awaitable[Any]], *more: str) -> Any:
+    async def _ask(self, message: Message, fn: Callable[..., Awaitable[Any]], *extra_args: str) -> Any:
         body = Body(
             fn=fn,
-            args=(self._ident, message.handler.name, *more, *message.args),
+            args=(self._ident, message.handler.name, *extra_args, *message.args),
             kwargs=message.kwargs,
             title=message.title,
             call_id=message.call_id,
-            grace=grace_there(message.grace),
+            grace=worker_grace(message.grace),
         )
-        self._asked += 1
+        self._open_calls += 1
         try:
             return await self._run_body(body)
         finally:
             # Also after a cancellation: the worker may have ended in the meantime.
-            self._asked -= 1
+            self._open_calls -= 1
             self._lose_if_quiet()
 
-    async def _begun(self, message: Message) -> None:
+    async def _begin_deferred(self, message: Message) -> None:
         """Begin a handler that replies later; another task waits for the reply, so that the next message can begin."""
         assert self._deferred is not None
         ticket = uuid4().hex
@@ -308,7 +308,7 @@ class EngineRunner:
         body = Body(fn=reply, args=(self._ident, ticket), title=message.title, call_id=message.call_id)
         with scope:
             try:
-                value = await self._sent(body)
+                value = await self._run_in_seat(body)
             except BodyRaisedError as raised:
                 message.settle(None, raised.error)
             except Exception as error:

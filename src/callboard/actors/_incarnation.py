@@ -27,7 +27,7 @@ from callboard.actors._runner import (
     bare,
     death_of,
     snapshot_or_none,
-    start_failed,
+    start_error,
 )
 from callboard.exceptions import ActorDiedError, ActorStartError, CallCancelledError
 
@@ -71,9 +71,9 @@ class Incarnation:
         # Saves the state after each call, before the caller is answered; `None` to save it at the end only.
         self._keep = keep
         # Entered by `run()`. Its deadline is moved by the phase: `start`, then none, then `stop`.
-        self._outer = self.loop.scope(math.inf, lifespan.stop)
+        self._outer_scope = self.loop.scope(math.inf, lifespan.stop)
         # Set from the end of `start` to the last handler. `end()` and `kill()` cancel the outer scope if it is None.
-        self._work: Scope | None = None
+        self._handler_scope: Scope | None = None
         self._nursery: Nursery | None = None
         # Replaced under the cell's lock, in the same block that finds the mailbox empty. Senders put messages under
         # that lock and call `wake()` after it, so no message is missed.
@@ -118,7 +118,7 @@ class Incarnation:
 
     def _is_broken(self) -> bool:
         """Return whether no handler may begin any more, not even one that another handler awaits."""
-        return self._crash is not None or self._work is None or self._work.cancel_called
+        return self._crash is not None or self._handler_scope is None or self._handler_scope.cancel_called
 
     def end(self, *, hurry: bool = True) -> None:
         """Stop the actor after its running handlers; with `hurry`, cancel them after `lifespan.stop` seconds."""
@@ -126,20 +126,20 @@ class Incarnation:
             self._is_ending, self._is_hurried = True, hurry
             if hurry:
                 # Before the first handler this bounds `start`: an actor that is stopped while it starts need not start.
-                (self._work or self._outer).move(self.loop.now() + self._lifespan.stop)
+                (self._handler_scope or self._outer_scope).move(self.loop.now() + self._lifespan.stop)
             self.wake()
 
-    def kill(self, reason: str, within: float = math.inf) -> None:
-        """Cancel all handlers, and cancel `stop` after `within` seconds; the outcome of running calls is unknown."""
+    def kill(self, reason: str, seconds: float = math.inf) -> None:
+        """Cancel all handlers, and cancel `stop` after `seconds` seconds; the outcome of running calls is unknown."""
         self._killed = self._killed or reason
         self._is_ending = True
-        if within < math.inf:
+        if seconds < math.inf:
             # While handlers run, the outer scope stays open until `_ends_by`, so that `stop` can run, and then cuts it
             # off. In `start` and `stop` the outer scope is cancelled now, and its grace is the time for clean-up.
-            self._ends_by = self.loop.now() + within
-            until, grace = (math.inf, within) if self._work is None else (self._ends_by, 0.0)
-            self._outer.move(until, grace=grace)
-        (self._work or self._outer).cancel()
+            self._ends_by = self.loop.now() + seconds
+            until, grace = (math.inf, seconds) if self._handler_scope is None else (self._ends_by, 0.0)
+            self._outer_scope.move(until, grace=grace)
+        (self._handler_scope or self._outer_scope).cancel()
         if self._nursery is not None:
             # On asyncio, the scope cancels the nursery only after the handler in the actor's own task has cleaned up.
             self._nursery.cancel()
@@ -163,13 +163,13 @@ class Incarnation:
         started, error = False, None
         try:
             # The outer scope surrounds the resources: leaving what `start` has entered is bounded by its deadline, too.
-            with self._outer:
+            with self._outer_scope:
                 async with Resources() as resources:
                     if self._killed is None:
                         # A kill between the spawn of the task and its first step must not start the actor.
-                        self._outer.move(self.loop.now() + self._lifespan.start)
+                        self._outer_scope.move(self.loop.now() + self._lifespan.start)
                         await self.code.start(resources, self._snapshot)
-                        self._outer.move(math.inf)
+                        self._outer_scope.move(math.inf)
                         # From here on the field holds the final state; the old one must not be saved as the final one.
                         self._snapshot = None
                         started = True
@@ -179,32 +179,37 @@ class Incarnation:
             error = bare(exc)
         # Only now: `stop` and the resources may still need the thread or the worker.
         self.code.close()
-        return self._end_of_service(error) if started else self._failed_start(error)
+        return self._end_of_service(error) if started else self._end_of_start(error)
 
     async def _serve(self) -> None:
         """Handle messages until the actor ends. Store errors in `_crash` and raise none: `stop` must still run."""
         try:
             # Two graces: on asyncio, the handlers in the nursery are cancelled only after the handler in the actor's
             # own task has cleaned up.
-            self._work = self.loop.scope(math.inf, 2 * self._lifespan.stop)
-            with self._work:
+            self._handler_scope = self.loop.scope(math.inf, 2 * self._lifespan.stop)
+            with self._handler_scope:
                 if self._killed is not None:
-                    self._work.cancel()  # killed during `start`, which completed all the same
+                    self._handler_scope.cancel()  # killed during `start`, which completed all the same
                 # From here on, senders in any thread wake this incarnation. Earlier messages wait in the mailbox.
                 with self._cell.lock:
                     self._cell.life = self
                 # Before the first handler, so that observers see the start before its calls.
-                self._tell_start(None)
+                self._report_start(None)
                 await self._take_messages()
         except BaseException as exc:
             self._crash = self._crash or bare(exc)
-        if self._work is not None and self._work.cancel_called and self._killed is None and self._crash is None:
+        if (
+            self._handler_scope is not None
+            and self._handler_scope.cancel_called
+            and self._killed is None
+            and self._crash is None
+        ):
             late = "handlers of the actor %r did not end within %g s, and were cancelled"
             _log.warning(late, self._cell.name, self._lifespan.stop)
         # No handler may begin after this line: `_is_broken()` is true from now on.
-        self._is_ending, self._work = True, None
+        self._is_ending, self._handler_scope = True, None
         # This deadline covers the snapshot, `stop` and the resources.
-        self._outer.move(min(self.loop.now() + self._lifespan.stop, self._ends_by))
+        self._outer_scope.move(min(self.loop.now() + self._lifespan.stop, self._ends_by))
         # After a crash the state cannot be trusted. Taken before `stop`, which may close what `snapshot` reads.
         if self._crash is None and self._killed is None and keeps_snapshots(type(self.actor)):
             self._snapshot = await snapshot_or_none(self._cell.name, self.code.snapshot)
@@ -214,7 +219,7 @@ class Incarnation:
         # All handlers have ended, so callers are answered now and need not wait for `stop`. If other code has cancelled
         # the task, the reason is known only after the resources are closed; `_end_of_service` answers then.
         if not self._is_cancelled():
-            self._cell.die(self._why())
+            self._cell.die(self._end_reason())
         try:
             await self.code.stop()
         except Exception as error:
@@ -285,14 +290,14 @@ class Incarnation:
             if self._is_broken():
                 return  # its state is still "taken only", so `Cell.die` puts it back for the next incarnation
             await self._handle(message)
-            if self._crash is not None and self._work is not None:
-                self._work.cancel()  # cancelling the nursery does not cancel the handler in its owner's task
+            if self._crash is not None and self._handler_scope is not None:
+                self._handler_scope.cancel()  # cancelling the nursery does not cancel the handler in its owner's task
         self.wake()
 
     async def _handle(self, message: Message) -> None:
         """Run the handler of a message in the context of the caller, and settle the message."""
         # Read before the handler runs: the message drops its arguments when its reply is sent.
-        call = message.named
+        call = message.identity
         scope = self.loop.scope(math.inf, message.grace)
         # Sets `message.scope` under the lock. From then on a cancelled caller cancels the handler.
         if not self._cell.may_begin(message, scope):
@@ -303,12 +308,14 @@ class Incarnation:
             if self.loop.has_cancelled_itself(exc):
                 # The handler raised a cancellation that nobody asked for. This ends its call, not the actor.
                 error = CallCancelledError(message.title, message.call_id)
-                self._cell.handled(message, None, await self._kept(message, error))
+                self._cell.record_result(message, None, await self._save_after_call(message, error))
             elif isinstance(exc, self.loop.cancelled_class):
                 # The actor's task or nursery is cancelled; only its own scope may swallow that. The call is not settled
                 # while the reason of the end is unknown, unless the actor itself awaits it and could not end before.
                 if self._is_broken() or message.cancel_asked or message.is_awaited_here:
-                    self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
+                    self._cell.record_result(
+                        message, None, ActorDiedError(message.title, message.call_id, self._end_reason())
+                    )
                 raise
             # The worker was gone before the handler began: the next incarnation may run the message safely.
             elif isinstance(exc, SeatLostError) and exc.never_began and self._cell.put_back(message):
@@ -316,16 +323,16 @@ class Incarnation:
             elif self._is_broken_by(exc, message) or message.ends_actor(scope):
                 self._break_by(message, call, exc)
             else:
-                self._cell.handled(message, None, await self._kept(message, exc))
+                self._cell.record_result(message, None, await self._save_after_call(message, exc))
         else:
             if message.ends_actor(scope):
                 self._break_by(message, call, CallCancelledError(message.title, message.call_id))
             else:
                 # The caller is answered only after its state was saved, so a killed process loses no answered call.
-                failed = None if self._keep is None else await self._kept(message)
-                self._cell.handled(message, value, failed)
+                failed = None if self._keep is None else await self._save_after_call(message)
+                self._cell.record_result(message, value, failed)
 
-    async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
+    async def _save_after_call(self, message: Message, error: BaseException | None = None) -> BaseException | None:
         """Save the actor's state after a call; return the error of the call or the save, `None` if both succeeded."""
         if self._keep is None or message.handler.group == CONTROL or (error is not None and self._crash is not None):
             return error
@@ -333,7 +340,7 @@ class Incarnation:
             self._break(failed)  # the next incarnation starts from the last state that was saved
         return error or failed
 
-    def _dies_at(self, message: Message, point: str) -> bool:
+    def _is_killed_at(self, message: Message, point: str) -> bool:
         """Kill the actor if the test hook wants it at this point of a call; return whether it was killed."""
         fault = self._cell.fault
         if fault is None or not fault(message, point):
@@ -359,12 +366,12 @@ class Incarnation:
             # The caller may have given up in another thread after `may_begin`, before this scope was entered.
             if message.cancel_asked:
                 scope.cancel()
-            if self._dies_at(message, "begun"):
+            if self._is_killed_at(message, "begun"):
                 await sleep_forever()
             # Deadlock detection needs it: the handler may not await the calls of tasks that it has started.
             message.task = None if message.handler.is_sync else self.loop.task()
             value = await self.code.handle(message)
-            if self._dies_at(message, "done"):
+            if self._is_killed_at(message, "done"):
                 await sleep_forever()
             return value
         if message.fate is not None:
@@ -378,7 +385,7 @@ class Incarnation:
         died = ActorDiedError(message.title, message.call_id, death_of(self._cell.name, error))
         died.__cause__ = error
         # The caller gets this error with its cause; `die()` would give it the general reason of the crash.
-        self._cell.handled(message, None, died)
+        self._cell.record_result(message, None, died)
         self._break(error)
 
     def _break(self, error: BaseException) -> None:
@@ -388,38 +395,38 @@ class Incarnation:
             self._nursery.cancel()
         self.wake()
 
-    def _why(self) -> str:
+    def _end_reason(self) -> str:
         """Return the reason of the actor's end as text, for the errors of its callers."""
         name = self._cell.name
         if self._killed is not None:
             return f"{name} was ended: {self._killed}"
         return f"{name} was stopped" if self._crash is None else death_of(name, self._crash)
 
-    def _failed_start(self, error: BaseException | None) -> End:
+    def _end_of_start(self, error: BaseException | None) -> End:
         """Report a failed start to `has_started`, and return the `End` of the incarnation."""
         name = self._cell.name
         # KeyboardInterrupt and SystemExit reach the owner unchanged.
         if error is not None and not isinstance(error, (Exception, self.loop.cancelled_class)):
-            self._tell_start(error)
+            self._report_start(error)
             return End("not_started", error)
         if isinstance(error, ActorStartError):
             failed = error
         elif error is not None:
-            failed = start_failed(name, error)
+            failed = start_error(name, error)
         else:
             # No error, and not started: the outer scope has swallowed its own cancellation.
             late = f"`start` took longer than {self._lifespan.start:g} s, and was cancelled"
             failed = ActorStartError(name, self._killed or late)
-        self._tell_start(failed)
+        self._report_start(failed)
         return End("never_starts" if failed.never else "not_started", failed)
 
     def _end_of_service(self, error: BaseException | None) -> End:
         """Settle the remaining calls, and return the `End` of an incarnation that had started."""
         name = self._cell.name
         # `stop` was cut off, perhaps before `_stop` answered the running calls; `die()` may be called twice.
-        if error is None and self._outer.cancel_called:
-            _log.warning("the actor %r %s", name, self._lifespan.cut_short(self._killed))
-            self._cell.die(self._why())
+        if error is None and self._outer_scope.cancel_called:
+            _log.warning("the actor %r %s", name, self._lifespan.cancel_reason(self._killed))
+            self._cell.die(self._end_reason())
         elif error is not None:
             if not self._is_cancelled():
                 log_failure(
@@ -429,9 +436,9 @@ class Incarnation:
             self._crash = error if self._is_cancelled() else self._crash or error
         if self._is_cancelled():
             self._crash = RuntimeError(f"the task of {name} was cancelled, perhaps by a scope that `start` has entered")
-        self._cell.die(self._why())
+        self._cell.die(self._end_reason())
         if self._killed is not None:
-            return End("crashed", ActorDiedError(name, None, self._why()))
+            return End("crashed", ActorDiedError(name, None, self._end_reason()))
         if self._crash is not None:
             return End("crashed", self._crash, *self._culprit)
         return End("replaced" if self._is_retired else "stopped", snapshot=self._snapshot)
@@ -440,7 +447,7 @@ class Incarnation:
         """Return whether the user's code has cancelled the actor's task, for example by a scope entered in `start`."""
         return isinstance(self._crash, self.loop.cancelled_class)
 
-    def _tell_start(self, failed: BaseException | None) -> None:
+    def _report_start(self, failed: BaseException | None) -> None:
         """Report to `has_started` that the start has succeeded, or failed with an error."""
         on_start, self._on_start = self._on_start, None
         if failed is not None:

@@ -84,7 +84,7 @@ class KeyedActors:
         """Number of restarts of actors that no longer run; `_evictions` is the number of all evictions."""
         self._wakeup: Wakeup | None = None
         if spec.snapshots is None:
-            self.spec = spec.kept_in(InMemorySnapshots())
+            self.spec = spec.with_snapshots(InMemorySnapshots())
         if spec.idle is not None:
             self._start_task(self._evict_idle)
 
@@ -97,7 +97,7 @@ class KeyedActors:
                 # Complete before the lock is released: another thread may call the actor right after.
                 cell.key, cell.gone, cell.activate = key, None, self._activate
                 cell.home, cell.draining = self.loop, self._draining
-                cell.room = None if self.spec.cap is None else partial(self._room_for, cell)
+                cell.find_blockers = None if self.spec.cap is None else partial(self._room_for, cell)
         return cell
 
     def _new_cell(self) -> Cell:
@@ -133,9 +133,9 @@ class KeyedActors:
 
     async def dismiss(self, keys: Collection[Hashable]) -> None:
         """Stop the idle actors with these keys, and return when they have ended. Any event loop may call this."""
-        gone = current_loop().wakeup()
-        if keys and self._run_there(self._start_task, partial(self._dismiss, keys, gone.set)):
-            await gone.wait()
+        all_ended = current_loop().wakeup()
+        if keys and self._run_there(self._start_task, partial(self._dismiss, keys, all_ended.set)):
+            await all_ended.wait()
 
     async def _dismiss(self, keys: Collection[Hashable], then: Callable[[], object]) -> None:
         try:
@@ -169,7 +169,7 @@ class KeyedActors:
         self._is_closing = True
         queued, self._queue = self._queue, OrderedDict()
         for cell in queued.values():
-            self._turn_away(cell, "it was ended before it had started")
+            self._reject(cell, "it was ended before it had started")
         if self._wakeup is not None:
             self._wakeup.set()
         # A cancelled owner still waits: nothing may outlive the block.
@@ -201,13 +201,13 @@ class KeyedActors:
     def _admit(self, cell: Cell) -> None:
         """Queue an actor for its start; if `close` has begun, settle the actor's calls with an error."""
         if self._is_closing:
-            self._turn_away(cell, "it was ended")
+            self._reject(cell, "it was ended")
         # An actor in `_alive` takes the call itself; if it is ending, `_end` admits the cell again.
         elif cell.key not in self._alive and cell.key not in self._queue:
             self._queue[cell.key] = cell
             self._make_room()
 
-    def _turn_away(self, cell: Cell, reason: str) -> None:
+    def _reject(self, cell: Cell, reason: str) -> None:
         """Settle the waiting calls of an actor with an error, because the actor will not start in this process."""
         cell.finish(reason)
 
@@ -221,21 +221,21 @@ class KeyedActors:
         while self._queue and not self._is_closing and (cap is None or len(self._alive) < cap):
             key, cell = self._queue.popitem(last=False)
             if not self._may_start(cell):
-                self._turn_away(cell, "")
+                self._reject(cell, "")
                 continue
             # Counted at once, though its task has not begun, so that `cap` holds.
             resident = self._alive[key] = self._resident(cell)
             self._start_task(partial(self._live, resident))
         # One eviction at a time: each end calls `_make_room` again.
-        if self._queue and not self._makes_room():
+        if self._queue and not self._is_making_room():
             idle = [actor for actor in self._alive.values() if actor.cell.is_idle and actor.cell.life is not None]
             if idle:
-                self._leave(min(idle, key=lambda actor: actor.cell.asked))
+                self._leave(min(idle, key=lambda actor: actor.cell.last_ask))
 
-    def _makes_room(self) -> bool:
+    def _is_making_room(self) -> bool:
         """Return whether an actor that has no running calls is being stopped, so that another actor can soon start."""
         # An ending actor with running calls does not count, because it may itself wait for another actor to start.
-        return any(actor.is_leaving and not actor.cell.in_hand() for actor in self._alive.values())
+        return any(actor.is_leaving and not actor.cell.messages_in_hand() for actor in self._alive.values())
 
     def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
         """Return the running actors, and why one of them must end before this one can start; `(), ""` if none must."""
@@ -247,18 +247,18 @@ class KeyedActors:
         return [actor.cell for actor in alive], reason
 
     def _resident(self, cell: Cell) -> _KeyedActor:
-        resident = _KeyedActor(self.spec, cell, partial(self._gave_up, cell))
-        cell.on_rest = partial(self._rests, cell)
+        resident = _KeyedActor(self.spec, cell, partial(self._record_give_up, cell))
+        cell.on_rest = partial(self._note_rest, cell)
         return resident
 
-    def _rests(self, cell: Cell) -> None:
+    def _note_rest(self, cell: Cell) -> None:
         """Evict an actor that is idle, or has been busy for long, if an actor with another key is queued to start."""
         resident = self._alive.get(cell.key)
         if resident is None:
             return
         resident.rests_since = self.loop.now()
         # Sending a deferred reply wakes the incarnation, which then calls this again.
-        if self._queue and not cell.owed and not self._makes_room():
+        if self._queue and not cell.owed and not self._is_making_room():
             self._leave(resident)
 
     async def _live(self, resident: _KeyedActor) -> None:
@@ -268,20 +268,20 @@ class KeyedActors:
         try:
             await resident.tree.start()
         except ActorStartError as failed:
-            self._is_away(resident, f"{failed}")
+            self._record_end(resident, f"{failed}")
         except (KeyboardInterrupt, SystemExit) as failed:  # nobody awaits this task, so the owner is told
-            self._is_away(resident, f"its start was ended by {failed!r}")
+            self._record_end(resident, f"its start was ended by {failed!r}")
             self._on_interrupt(failed)
 
-    def _gave_up(self, cell: Cell, _: Tree, end: End) -> None:
+    def _record_give_up(self, cell: Cell, _: Tree, end: End) -> None:
         """Handle the end of a keyed actor that its supervisor does not restart."""
         resident, error = self._alive.get(cell.key), end.error
         if resident is not None:
-            self._is_away(resident, "it has ended" if error is None else f"{error}" or repr(error))
+            self._record_end(resident, "it has ended" if error is None else f"{error}" or repr(error))
         if error is not None and not isinstance(error, Exception):
             self._on_interrupt(error)
 
-    def _is_away(self, resident: _KeyedActor, reason: str) -> None:
+    def _record_end(self, resident: _KeyedActor, reason: str) -> None:
         """Settle the waiting calls of an actor that has ended or did not start; the next call starts it again."""
         cell = resident.cell
         self._restarts += resident.tree.restarts
@@ -302,8 +302,8 @@ class KeyedActors:
             # Ends by closing or draining are no evictions.
             if not (self._is_closing or self._draining):
                 self._evictions += 1
-                asks = [number for cell in self._queue.values() for number in cell.watched_asks()]
-                resident.cell.tell_of_life("evicted", resident.unit.number, asks=tuple(asks))
+                asks = [number for cell in self._queue.values() for number in cell.asks_with_observers()]
+                resident.cell.report_life("evicted", resident.unit.number, asks=tuple(asks))
             self._start_task(partial(self._end, resident))
 
     async def _end(self, resident: _KeyedActor) -> None:
@@ -343,7 +343,7 @@ class KeyedActors:
             with self.loop.scope(self.loop.now() + max(wait, idle / 10), 0.0):
                 await self._wakeup.wait()
 
-    def _start_task(self, work: Callable[[], Any]) -> None:
+    def _start_task(self, function: Callable[[], Any]) -> None:
         """Start a task that runs the async function `work`; `close` waits for this task."""
         ended = False
         tasks: list[Spawned] = []
@@ -352,9 +352,9 @@ class KeyedActors:
             nonlocal ended
             try:
                 with scope:
-                    await work()
+                    await function()
             except Exception:
-                _log.exception("%s: %r failed", self.spec.name, work)
+                _log.exception("%s: %r failed", self.spec.name, function)
             finally:
                 ended = True
                 self._tasks.difference_update(tasks)
@@ -369,7 +369,7 @@ class KeyedActors:
 
 _PAUSE = 0.01
 """Seconds to wait before a call is sent again because its key has moved to another process."""
-_LONG = 3600.0
+_LONG_GRACE = 3600.0
 """Clean-up time of the task that serves a remote call, in seconds; the actor enforces the handler's shorter time."""
 _MOVED = "its key belongs to another process now"
 
@@ -411,30 +411,30 @@ class FleetCell(Cell):
             grace=DEFAULT_GRACE if timed is None else timed.grace,
             on_begin=on_begin,
         )
-        here = partial(super().ask, handler, args, kwargs, title=title, call=call, named_by=named_by)
-        here = partial(here, passes=_or_moved(passes), on_begin=on_begin)
+        ask_here = partial(super().ask, handler, args, kwargs, title=title, call=call, named_by=named_by)
+        ask_here = partial(ask_here, passes=_or_moved(passes), on_begin=on_begin)
         # Repeated until the call begins: a key may move several times while its call waits.
         while True:
-            posting = self.fleet_host.membership.post(ask)
+            delivery = self.fleet_host.membership.post(ask)
             try:
                 # If this await is cancelled, a call that has not begun is withdrawn. A begun call is cancelled in the
                 # process that runs it.
-                if not await posting.is_here():
-                    return _called(posting, ask)
-                _handed_on.posting = posting
-                return await here()
+                if not await delivery.is_here():
+                    return _outcome_of(delivery, ask)
+                _handover.delivery = delivery
+                return await ask_here()
             except KeyMovedError:
                 await sleep(_PAUSE)  # the actor that lost the key may still be ending here
             finally:
                 # Always, or the fleet holds back the next call of this key.
-                posting.release_turn()
+                delivery.release_turn()
                 # The call may have been the last reason to own the key.
                 self.fleet_host.rests(self.key)
 
     async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
         """Run a call from another process on an actor whose key this process owns."""
         try:
-            _handed_on.posting = served
+            _handover.delivery = served
             return await super().ask(
                 handler, ask.args, ask.kwargs, title=ask.title, passes=_or_moved(None), on_begin=ask.on_begin
             )
@@ -444,22 +444,22 @@ class FleetCell(Cell):
 
     def _put(self, message: Message) -> None:
         """Put a message into the mailbox, and let the fleet deliver the next call of the key."""
-        posted, _handed_on.posting = _handed_on.posting, None
+        delivery, _handover.delivery = _handover.delivery, None
         # Not an error for the caller: another process can serve the key, if it is lost here or this process closes.
-        if self.gone is not None and (self._is_stale or isinstance(posted, _Served)):
+        if self.gone is not None and (self._is_stale or isinstance(delivery, _Served)):
             raise KeyMovedError(_MOVED)
-        if isinstance(posted, _Served):
-            # Before `super()._put`, in which `refused_by_drain` looks it up.
+        if isinstance(delivery, _Served):
+            # Before `super()._put`, in which `drain_refusal` looks it up.
             self._served.add(message)
         # A handler must have ended before another process may own the key.
         message.grace = min(message.grace, self.fleet_host.clean_up)
         super()._put(message)
-        if posted is not None:
+        if delivery is not None:
             # Only now: the message stands in the mailbox, so the next call of the key cannot overtake it.
-            posted.release_turn()
+            delivery.release_turn()
 
-    def refused_by_drain(self, message: Message) -> Exception:
-        return KeyMovedError(_MOVED) if message in self._served else super().refused_by_drain(message)
+    def drain_refusal(self, message: Message) -> Exception:
+        return KeyMovedError(_MOVED) if message in self._served else super().drain_refusal(message)
 
     @property
     def _is_stale(self) -> bool:
@@ -481,15 +481,15 @@ class FleetCell(Cell):
             self.settle(message, None, KeyMovedError(_MOVED))
 
 
-class _HandedOn(threading.local):
+class _Handover(threading.local):
     """Thread-local variable by which `ask` and `answer` pass a call's `Delivery` or `_Served` object to `_put`."""
 
     # No other task runs in the thread between `ask` or `answer` and `_put`.
 
-    posting: "Delivery | _Served | None" = None
+    delivery: "Delivery | _Served | None" = None
 
 
-_handed_on = _HandedOn()
+_handover = _Handover()
 
 
 def _once(on_begin: Callable[[], object]) -> Callable[[], None]:
@@ -507,9 +507,9 @@ def _or_moved(passes: Callable[[BaseException], bool] | None) -> Callable[[BaseE
     return lambda error: isinstance(error, KeyMovedError) or (passes is not None and passes(error))
 
 
-def _called(posting: Delivery, ask: FleetAsk) -> Any:
+def _outcome_of(delivery: Delivery, ask: FleetAsk) -> Any:
     try:
-        return posting.outcome()
+        return delivery.outcome()
     except ActorDiedError as died:
         # The owner does not know the id of the tool call here: add it.
         if died.call_id is None and died.tool == ask.title:
@@ -535,16 +535,16 @@ class FleetActors(KeyedActors):
             self._is_closing = True  # ends `_evict_idle`: nobody will have this object, and so nobody could close it
             raise
         if spec.snapshots is None:
-            self.spec = spec.kept_in(self.membership.snapshots)
+            self.spec = spec.with_snapshots(self.membership.snapshots)
 
     def _new_cell(self) -> Cell:
         cell = cell_for(self.spec, FleetCell)
         cell.fleet_host = self
         return cell
 
-    def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
+    def serve(self, key: Hashable, function: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
         """Start a task for a remote call, and return a function that cancels the task; `None` if the loop has ended."""
-        served = _Served(self.loop, work, self._last, key)
+        served = _Served(self.loop, function, self._last, key)
         return served.cancel if self._run_there(served.start) else None
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
@@ -597,7 +597,7 @@ class FleetActors(KeyedActors):
 
     def _admit(self, cell: Cell) -> None:
         if self.membership.owned(cell.key) is None:
-            self._turn_away(cell, _MOVED)
+            self._reject(cell, _MOVED)
         else:
             super()._admit(cell)
 
@@ -605,7 +605,7 @@ class FleetActors(KeyedActors):
         cell.ownership = self.membership.owned(cell.key)
         return cell.ownership is not None
 
-    def _turn_away(self, cell: Cell, reason: str) -> None:
+    def _reject(self, cell: Cell, reason: str) -> None:
         """Give back an actor's key and send its calls to the next owner; do nothing if the actor still runs here."""
         if cell.key not in self._alive:
             assert isinstance(cell, FleetCell)
@@ -613,8 +613,8 @@ class FleetActors(KeyedActors):
             self.membership.give_back(cell.key)
             cell.move()
 
-    def _rests(self, cell: Cell) -> None:
-        super()._rests(cell)
+    def _note_rest(self, cell: Cell) -> None:
+        super()._note_rest(cell)
         # A drain frees the key of each actor as soon as it is idle.
         if self._draining is not None and cell.is_idle and cell.key in self._alive:
             self._leave(self._alive[cell.key])
@@ -640,10 +640,10 @@ class _Served:
     """Task that answers one call from another process. Any thread may cancel it."""
 
     def __init__(
-        self, loop: EventLoop, work: Callable[[], Awaitable[None]], last: "dict[Hashable, _Served]", key: Hashable
+        self, loop: EventLoop, function: Callable[[], Awaitable[None]], last: "dict[Hashable, _Served]", key: Hashable
     ) -> None:
         self._loop = loop
-        self._work = work
+        self._function = function
         self._last = last  # last call of each key; it gives the order, because trio starts tasks in any order
         self._key = key
         self._is_taken: Wakeup
@@ -657,7 +657,7 @@ class _Served:
         # Here and not in `_run`: this runs in delivery order, tasks begin in any order on trio.
         self._before = self._last.get(self._key)
         self._last[self._key] = self
-        self._task = self._loop.spawn(self._run, _LONG)
+        self._task = self._loop.spawn(self._run, _LONG_GRACE)
 
     async def _run(self, scope: Scope) -> None:
         _serving.set(self)
@@ -665,8 +665,8 @@ class _Served:
         try:
             with scope:
                 if self._is_withdrawn:
-                    scope.cancel()  # inside the scope: `_work` must still answer the caller
-                await self._work()
+                    scope.cancel()  # inside the scope: `_function` must still answer the caller
+                await self._function()
         finally:
             self.release_turn()
 

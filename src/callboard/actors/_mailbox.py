@@ -49,20 +49,20 @@ class WatchedAsk:
     def taking(self, on_begin: Callable[[], object] | None) -> Callable[[], None]:
         """Return a callback for the actor's thread that calls `on_begin`, and reports that the handler begins."""
 
-        def taken() -> None:
+        def note_taken() -> None:
             if on_begin is not None:
                 on_begin()
             # Observers are called in the caller's loop only.
             run_there(self._loop, self._is_taken)
 
-        return taken
+        return note_taken
 
     def _is_taken(self) -> None:
         if self._observers:  # empty after `ended`: this notice may arrive late from another thread
             self._began_at = self._loop.now()
             self._tell(self._now("taken", None))
 
-    def ended(self, error: BaseException | None) -> None:
+    def report_end(self, error: BaseException | None) -> None:
         """Report the end of the actor call, in the caller's task."""
         self._tell(self._now("ended", error))
         self._observers = ()
@@ -77,7 +77,9 @@ class WatchedAsk:
             observer(event)
 
 
-def watched(actor: str, key: Hashable, handler: str, ahead: int, call: SupervisedCall[Any] | None) -> WatchedAsk | None:
+def observe_ask(
+    actor: str, key: Hashable, handler: str, ahead: int, call: SupervisedCall[Any] | None
+) -> WatchedAsk | None:
     """Return a reporter for the events of an actor call that begins now; `None` if the call has no observers."""
     call = call or current_call()
     observers = current_observers().actors if call is None else call.actor_observers
@@ -137,7 +139,7 @@ class Message:
     watch: WatchedAsk | None
     named_by: Mapping[str, Any] | None = None
     """Arguments that identify the call as poison; `None` for all."""
-    asked_by: "Message | None" = field(init=False)
+    caller: "Message | None" = field(init=False)
     is_beside: bool = field(init=False)
     """True if a task that a handler has started makes this call; the handler may end without waiting for it."""
     task: int | None = field(default=None, init=False)
@@ -161,8 +163,8 @@ class Message:
     def __post_init__(self) -> None:
         caller = current_message.get()
         # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
-        self.asked_by = None if caller is None or caller.has_ended else caller
-        self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(self.loop.task())
+        self.caller = None if caller is None or caller.has_ended else caller
+        self.is_beside = self.caller is not None and self.caller.runs_beside(self.loop.task())
         self.context = without_mark(copy_context())  # tasks that the handler starts belong to its actor
         self.wakeup = self.loop.wakeup()
         timed = current_timed.get()
@@ -173,7 +175,7 @@ class Message:
         return self.task not in (None, task)
 
     @property
-    def named(self) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
+    def identity(self) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
         """Handler name, and arguments that identify the call; without injected arguments, which differ in each call."""
         if self.named_by is None:
             return self.handler.name, self.args, self.kwargs
@@ -207,7 +209,7 @@ class Message:
         """Store the outcome, drop the arguments, wake the caller. Call this only under the lock of the `Cell`."""
         self.state, self.value, self.error = "ended", value, error
         # Only the outcome is kept: arguments, context and chain may be large, and would form reference cycles.
-        self.scope = self.asked_by = None
+        self.scope = self.caller = None
         self.args, self.kwargs, self.named_by = (), {}, None
         # Not repeatable: callers test the state first, in the same block of the lock.
         del self.context
@@ -237,11 +239,11 @@ class Message:
     def ancestors(self) -> "list[Message]":
         """Return the messages whose handlers wait for this message, directly or not, the nearest first."""
         ancestors: list[Message] = []
-        caller = self.asked_by
+        caller = self.caller
         while caller is not None and not caller.has_ended:
             if caller.state == "running":  # a deferred one has no handler that waits, but its own asker may
                 ancestors.append(caller)
-            caller = caller.asked_by
+            caller = caller.caller
         return ancestors
 
 
@@ -252,7 +254,7 @@ current_message: ContextVar[Message | None] = ContextVar("callboard_message", de
 # Poison
 
 
-_KEPT = 100
+_MAX_COUNTED = 100
 """Maximum number of calls whose crashes are counted; the call with the oldest crash is dropped first."""
 
 
@@ -277,7 +279,7 @@ class Poison:
         # Removed and inserted again, so that the oldest entry is the first.
         times = self.times.pop(key, 0) + 1
         self.times[key] = times
-        if len(self.times) > _KEPT:
+        if len(self.times) > _MAX_COUNTED:
             del self.times[next(iter(self.times))]
         return key, times >= self._limit
 
@@ -302,18 +304,18 @@ def _digest(value: object) -> str:
 class Needs:
     """Sets of messages for which a message waits: it can go on as soon as all messages of one set have ended."""
 
-    ways: tuple[tuple[Message, ...], ...]
-    room: str = ""
+    alternatives: tuple[tuple[Message, ...], ...]
+    obstacle: str = ""
     """Text that says why the message's actor cannot start now, for errors; empty if it can."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages of all sets, in order."""
-        return tuple(message for way in self.ways for message in way)
+        return tuple(message for alternative in self.alternatives for message in alternative)
 
     def are_met(self, ended: Container[Message]) -> bool:
         """Return whether the message need not wait any more, given that the messages in `ended` have ended."""
-        return any(all(message in ended for message in way) for way in self.ways)
+        return any(all(message in ended for message in alternative) for alternative in self.alternatives)
 
 
 NOTHING = Needs(((),))  # one alternative without messages: always met
@@ -341,36 +343,36 @@ def circle(call: Message, needs_of: NeedsOf) -> list[Message] | None:
             needs[message] = needs_of(message)
             todo += needs[message].messages
     free: set[Message] = set()
-    while more := {message for message, need in needs.items() if message not in free and need.are_met(free)}:
-        free |= more
+    while freed := {message for message, need in needs.items() if message not in free and need.are_met(free)}:
+        free |= freed
     if call in free:
         return None
-    way = _way(call, frozenset(ancestors), needs)
+    path = _shortest_path(call, frozenset(ancestors), needs)
     # The chain for the error: from the ancestor at which the circle closes, down to the asker, and back to it.
-    between = ancestors[: ancestors.index(way[-1])] if way[-1] in ancestors else []
-    if way == [call, ancestors[0]] and call.target is ancestors[0].target:
+    between = ancestors[: ancestors.index(path[-1])] if path[-1] in ancestors else []
+    if path == [call, ancestors[0]] and call.target is ancestors[0].target:
         return [ancestors[0], call]  # an actor that calls itself: show both messages
-    return [way[-1], *reversed(between), *way]
+    return [path[-1], *reversed(between), *path]
 
 
-def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
+def first_obstacle(chain: Iterable[Message], needs_of: NeedsOf) -> str:
     """Return why the actor of one of these messages cannot start now, as text for an error; empty if all can start."""
-    return next((needs.room for message in chain if (needs := needs_of(message)).room), "")
+    return next((needs.obstacle for message in chain if (needs := needs_of(message)).obstacle), "")
 
 
-def _way(call: Message, ancestors: frozenset[Message], needs: Mapping[Message, Needs]) -> list[Message]:
+def _shortest_path(call: Message, ancestors: frozenset[Message], needs: Mapping[Message, Needs]) -> list[Message]:
     """Return the shortest path of waits from the call to a message in `ancestors`; only the call if no path exists."""
     # Breadth first: the shortest chain is the easiest to understand in an error.
-    ways = deque([[call]])
-    seen = {call}
-    while ways:
-        way = ways.popleft()
-        if way[-1] in ancestors:
-            return way
-        for message in needs[way[-1]].messages:
-            if message not in seen:
-                seen.add(message)
-                ways.append([*way, message])
+    paths = deque([[call]])
+    visited = {call}
+    while paths:
+        path = paths.popleft()
+        if path[-1] in ancestors:
+            return path
+        for message in needs[path[-1]].messages:
+            if message not in visited:
+                visited.add(message)
+                paths.append([*path, message])
     return [call]
 
 
@@ -434,7 +436,7 @@ class Mailbox:
         self._group = group
         return message
 
-    def ended(self, message: Message) -> None:
+    def release(self, message: Message) -> None:
         """Remove a message whose handler has ended, so that the next message may begin."""
         self.running.pop(message, None)
 

@@ -19,7 +19,7 @@ AutoShutdown = Literal["never", "any_significant", "all_significant"]
 
 RESTARTS, STRATEGIES, SHUTDOWNS = get_args(Restart), get_args(Strategy), get_args(AutoShutdown)
 
-Ended = Literal["normal", "abnormal", "never_starts"]
+Outcome = Literal["normal", "abnormal", "never_starts"]
 """Way in which a child ended. `never_starts`: another attempt would fail, too."""
 
 
@@ -62,10 +62,10 @@ class Backoff:
         if not self.first:
             return 0.0
         try:
-            whole = min(self.most, self.first * self.factor ** (restarts - 1))
+            full_delay = min(self.most, self.first * self.factor ** (restarts - 1))
         except OverflowError:  # larger than any float, and so than `most`
-            whole = self.most
-        return whole * (1 - self.jitter * chance)
+            full_delay = self.most
+        return full_delay * (1 - self.jitter * chance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +128,13 @@ class Restarts:
     _away: set[int] = field(default_factory=set[int], init=False)
     """Indexes of children that have ended and are not restarted."""
 
-    def ended(
-        self, index: int, how: Ended, now: float, *, cause: str | None = None, is_refused: bool = False
+    def decide(
+        self, index: int, outcome: Outcome, now: float, *, cause: str | None = None, is_refused: bool = False
     ) -> Decision:
         """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor."""
         restart = self.children[index].restart
-        is_restarted = restart == "permanent" or (restart == "transient" and how == "abnormal")
-        if how == "never_starts" or not is_restarted:
+        is_restarted = restart == "permanent" or (restart == "transient" and outcome == "abnormal")
+        if outcome == "never_starts" or not is_restarted:
             self._away.add(index)
             significant = {number for number, child in enumerate(self.children) if child.significant}
             if index in significant and (
@@ -155,10 +155,10 @@ class Restarts:
             return GiveUp(index, restarts)
         delay = self.backoff.delay(max(1, restarts), self.chance())
         first = {"one_for_one": len(self.children), "one_for_all": 0, "rest_for_one": index}[self.strategy]
-        others = tuple(
-            other for other in range(first, len(self.children)) if other != index and other not in self._away
+        other_children = tuple(
+            number for number in range(first, len(self.children)) if number != index and number not in self._away
         )
         # OTP's rule: a temporary child that is stopped with the others is not started again.
-        self._away.update(other for other in others if self.children[other].restart == "temporary")
-        starts = tuple(sorted({index, *others} - self._away))
-        return StartAgain(others, starts, delay)
+        self._away.update(number for number in other_children if self.children[number].restart == "temporary")
+        starts = tuple(sorted({index, *other_children} - self._away))
+        return StartAgain(other_children, starts, delay)

@@ -25,13 +25,13 @@ from callboard.exceptions import ActorStartError, EngineError
 # Starts and ends of incarnations
 
 
-How = Literal["stopped", "replaced", "crashed", "not_started", "never_starts"]
+EndKind = Literal["stopped", "replaced", "crashed", "not_started", "never_starts"]
 """Way in which an incarnation ended.
 
 `stopped`: on request. `replaced`: after `max_age` or `max_calls`. `never_starts`: trying again would not help.
 """
 
-_NEVER = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
+_FINAL_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
 """Errors of `start` that another attempt would raise again: a missing program, module or permission."""
 
 
@@ -39,7 +39,7 @@ _NEVER = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
 class End:
     """Result of one incarnation: how it ended, with its error and its final state."""
 
-    how: How
+    kind: EndKind
     error: BaseException | None = None
     culprit: str | None = None
     """Identity of the call that crashed the actor, if known."""
@@ -49,20 +49,20 @@ class End:
     """Final state of the actor, if it ended in order and keeps snapshots."""
 
 
-Taken = Callable[[], Awaitable[object]]
+TakeSnapshot = Callable[[], Awaitable[object]]
 """Function that takes the snapshot of an actor."""
 
-Keep = Callable[[Taken, str | None], Awaitable[Exception | None]]
+Keep = Callable[[TakeSnapshot, str | None], Awaitable[Exception | None]]
 """Function that saves the state of an actor after a call; it takes a snapshot function and the id of the call.
 
 Returns an error if the call must fail because its state was not saved.
 """
 
 
-async def snapshot_or_none(name: str, taken: Taken) -> object:
+async def snapshot_or_none(name: str, take_snapshot: TakeSnapshot) -> object:
     """Return the snapshot of an actor; if that fails, log the error and return `None`, so that no call fails."""
     try:
-        return await taken()
+        return await take_snapshot()
     except Exception as error:
         log_failure(
             logging.ERROR, f"the state of the actor {name!r} could not be had for its snapshot", error, shows_text=True
@@ -70,7 +70,7 @@ async def snapshot_or_none(name: str, taken: Taken) -> object:
         return None
 
 
-async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
+async def restore_actor(name: str, restore: Callable[[], Awaitable[object]]) -> None:
     """Restore an actor from its snapshot; raise `ActorStartError` if that fails."""
     try:
         await restore()
@@ -79,9 +79,9 @@ async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
         raise ActorStartError(name, reason) from error
 
 
-def start_failed(name: str, error: BaseException) -> ActorStartError:
+def start_error(name: str, error: BaseException) -> ActorStartError:
     """Return the `ActorStartError` for an error that an actor's start has raised."""
-    failed = ActorStartError(name, repr(error), never=isinstance(error, _NEVER))
+    failed = ActorStartError(name, repr(error), never=isinstance(error, _FINAL_ERRORS))
     failed.__cause__ = error
     return failed
 
@@ -170,7 +170,7 @@ class LocalRunner:
         object.__setattr__(actor, "_in_thread", self.in_thread)
         await self._run(actor.start)
         if snapshot is not None:
-            await restored(self._name, partial(self._run, partial(actor.restore, snapshot)))
+            await restore_actor(self._name, partial(self._run, partial(actor.restore, snapshot)))
         # Closes `Actor.enter`: later context managers could not be left in the right order.
         object.__setattr__(actor, "_resources", None)
 

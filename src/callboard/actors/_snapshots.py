@@ -93,13 +93,13 @@ class JournalSnapshots:
         return state
 
     async def keep(
-        self, actor: str, key: Hashable, taken: Callable[[], Awaitable[object]], call_id: str | None
+        self, actor: str, key: Hashable, take_snapshot: Callable[[], Awaitable[object]], call_id: str | None
     ) -> None:
         """Take the snapshot of an actor after a call, and store it in the journal of its conversation thread."""
         assert isinstance(key, InThread)
         # Removed first: if this fails, the actor's state is in no journal, and the next run reverts it.
         self._versions.pop(key, None)
-        if (snapshot := await taken()) is None:
+        if (snapshot := await take_snapshot()) is None:
             raise ValueError("`snapshot` returned None, which stands for no state; return what `restore` takes")
         journal = self._open.get(key.identity)
         if journal is not None:
@@ -121,7 +121,7 @@ class JournalSnapshots:
         for key in [key for key in list(self._versions) if _is_in(key, journal) and key not in alive]:
             self._versions.pop(key, None)
 
-    def strayed(self, actor: str, journal: Journal, alive: Collection[Hashable]) -> list[Hashable]:
+    def stale_keys(self, actor: str, journal: Journal, alive: Collection[Hashable]) -> list[Hashable]:
         """Return the keys of running actors whose state differs from the journal's current state."""
         return [
             key
@@ -148,13 +148,13 @@ class InMemorySnapshots:
     """Snapshot store in memory; the snapshots are lost with this object."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, Hashable], object] = {}
+        self._snapshots: dict[tuple[str, Hashable], object] = {}
 
     async def load(self, actor: str, key: Hashable) -> object:
         """Return a copy of the last saved snapshot of an actor; `None` if there is none."""
-        return deepcopy(self._kept.get((actor, key)))
+        return deepcopy(self._snapshots.get((actor, key)))
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
         """Replace the saved snapshot of an actor by a copy of `snapshot`."""
         # A copy: the snapshot may share objects with the running actor, which later calls change.
-        self._kept[actor, key] = deepcopy(snapshot)
+        self._snapshots[actor, key] = deepcopy(snapshot)

@@ -23,7 +23,7 @@ from callboard._records._events import ActorPhase
 from callboard._records._fleets import KeyMovedError, Snapshots
 from callboard._records._policies import check_duration
 from callboard._records._reports import Drained, UnknownCall
-from callboard.actors._actor import Actor, keeps_snapshots, made_again
+from callboard.actors._actor import Actor, instance_of, keeps_snapshots
 from callboard.actors._cell import Cell, reference_to
 from callboard.actors._child import ChildSpec
 from callboard.actors._engine_runner import EngineRunner
@@ -36,9 +36,9 @@ from callboard.actors._runner import (
     LeasedRunner,
     LocalRunner,
     OnLost,
-    Taken,
+    TakeSnapshot,
     snapshot_or_none,
-    start_failed,
+    start_error,
 )
 from callboard.actors._snapshots import JOURNAL, InMemorySnapshots, JournalSnapshots, own_key
 from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, SnapshotError
@@ -108,7 +108,7 @@ class ActorUnit:
         self._is_stopped, self.number = False, next(numbers)
         # From here on calls wait in the mailbox. Set before the await, because a restart may take a while.
         self.cell.gone = None
-        snapshot = await self._loaded()
+        snapshot = await self._load_snapshot()
         if self._is_stopped:
             return  # stopped during the await; there is no task yet that `stop()` could end
         # In a journal, the absence of a snapshot is the state of that place in the thread, not a loss.
@@ -116,9 +116,9 @@ class ActorUnit:
             self.cell.state_since = next(_lives)
         self.cell.has_lost_state = False
         try:
-            actor: Actor = made_again(self.spec.actor)
+            actor: Actor = instance_of(self.spec.actor)
         except Exception as exc:
-            raise start_failed(self.terms.name, exc) from exc
+            raise start_error(self.terms.name, exc) from exc
         object.__setattr__(actor, "key", own_key(self.cell.key))
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
         # A lock for each incarnation: one that hangs in a save must not block the next.
@@ -143,7 +143,7 @@ class ActorUnit:
             self._tell("restarted", self._last.error)
 
     def _tell(self, phase: ActorPhase, error: BaseException | None = None) -> None:
-        self.cell.tell_of_life(phase, self.number, error=error)
+        self.cell.report_life(phase, self.number, error=error)
 
     def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner]:
         """Return a factory for the actor's runner, which runs the actor's code in this process or in an engine."""
@@ -166,19 +166,19 @@ class ActorUnit:
             self._life = None
             if isinstance(self._snapshots, JournalSnapshots):
                 self._snapshots.forget(self.cell.key)
-            if end.how not in ("not_started", "never_starts"):
+            if end.kind not in ("not_started", "never_starts"):
                 self._last = end
-                self._tell("died" if end.how == "crashed" else "stopped", end.error)
+                self._tell("died" if end.kind == "crashed" else "stopped", end.error)
             # A snapshot that could not be taken is lost state, as after a crash.
             saves = self._snapshots is not None and not self._is_in_journal
-            self.cell.has_lost_state |= end.how == "crashed" or (saves and end.snapshot is None)
+            self.cell.has_lost_state |= end.kind == "crashed" or (saves and end.snapshot is None)
             if saves and end.snapshot is not None:
                 await self._save(end.snapshot)
             # Two kinds of end need no report: `stop()` waits for the end, and a failed `start()` raises its error.
-            if not self._is_stopped and end.how not in ("not_started", "never_starts"):
+            if not self._is_stopped and end.kind not in ("not_started", "never_starts"):
                 self._on_end(self, end)
 
-    async def _loaded(self) -> object:
+    async def _load_snapshot(self) -> object:
         """Load the saved state for the next incarnation; return `None` if there is none."""
         if self._snapshots is None:
             return None
@@ -194,13 +194,13 @@ class ActorUnit:
     def _time_limit(self, seconds: float) -> TimeLimit:
         return TimeLimit(self._loop.scope(self._loop.now() + seconds, 0.0))
 
-    async def _keep(self, lock: Lock, taken: Taken, call_id: str | None) -> Exception | None:
+    async def _keep(self, lock: Lock, take_snapshot: TakeSnapshot, call_id: str | None) -> Exception | None:
         """Save the state after a call. If the call must fail because the save failed, return the error, else `None`."""
         # No parallel handler may overwrite a newer state by an older one. The snapshot is taken inside the lock, too:
         # otherwise it could be older than the last saved one.
         async with lock:
             if not isinstance(self._snapshots, JournalSnapshots):
-                if (snapshot := await snapshot_or_none(self.cell.name, taken)) is not None:
+                if (snapshot := await snapshot_or_none(self.cell.name, take_snapshot)) is not None:
                     await self._save(snapshot)
                 # A failed save is logged and the result kept, unless another process owns the key and goes on without
                 # this state.
@@ -210,7 +210,7 @@ class ActorUnit:
                 reason = "its process lost its key, and the state after it was not kept"
                 return ActorDiedError(self.cell.name, call_id, reason)
             try:
-                await self._snapshots.keep(self.spec.name, self.cell.key, taken, call_id)
+                await self._snapshots.keep(self.spec.name, self.cell.key, take_snapshot, call_id)
             except Exception as error:
                 failed = SnapshotError(self.cell.name, f"{error}" or repr(error))
                 failed.__cause__ = error
@@ -254,15 +254,15 @@ class ActorUnit:
         if self._is_stopped and self._life is not None:
             self._life.end()
 
-    def end(self, reason: str, within: float) -> None:
-        """Cancel all handlers, with `within` seconds for their clean-up, and prevent a restart of the actor."""
+    def end(self, reason: str, seconds: float) -> None:
+        """Cancel all handlers, with `seconds` seconds for their clean-up, and prevent a restart of the actor."""
         self._is_stopped = True
-        self.kill(reason, within)
+        self.kill(reason, seconds)
 
-    def kill(self, reason: str, within: float = math.inf) -> None:
-        """Cancel all handlers, with `within` seconds for their clean-up; the supervisor handles this as a crash."""
+    def kill(self, reason: str, seconds: float = math.inf) -> None:
+        """Cancel all handlers, with `seconds` seconds for their clean-up; the supervisor handles this as a crash."""
         if self._life is not None:
-            self._life.kill(reason, within)
+            self._life.kill(reason, seconds)
 
     def finish(self, reason: str) -> None:
         self.cell.finish(reason)
@@ -271,7 +271,7 @@ class ActorUnit:
 # Draining
 
 
-_LOOK = 0.01
+_CHECK_INTERVAL = 0.01
 """Seconds between two checks for unfinished calls during a drain."""
 
 
@@ -279,9 +279,9 @@ class Draining:
     """Drain of several actors: accepted calls finish, and new calls are refused, except calls between these actors."""
 
     def __init__(self, title: str, cells: Callable[[], Collection[Cell]]) -> None:
-        self._what = title
+        self._title = title
         self._cells = cells
-        self._ended = Drained()
+        self._report = Drained()
         self._moved = 0
         """Number of messages that another process of the fleet will run."""
 
@@ -291,29 +291,29 @@ class Draining:
         for cell in self._cells():
             # Before the first count: from here on the number of messages can only grow by calls inside the drain.
             cell.draining = self
-        first, loop = len(self._left()), current_loop()
+        first, loop = len(self._open_messages()), current_loop()
         try:
             await checkpoint()
             with loop.scope(loop.now() + timeout, 0.0):
                 await self._until_idle()
         finally:
             # Also if the task that drains is cancelled: then the running calls are ended at once.
-            if self._left():
+            if self._open_messages():
                 self._end_all()
                 # Bounded although the shield is not: each handler was cancelled and has its own grace.
                 with loop.shield(math.inf):
                     await self._until_idle()
         # An estimate: calls inside the drain that were added later are not in `first`.
-        report = self._ended + Drained(finished=max(0, first - self._ended.ended - self._moved))
-        report_drain(self._what, report)
+        report = self._report + Drained(finished=max(0, first - self._report.ended - self._moved))
+        report_drain(self._title, report)
         return report
 
-    def _left(self) -> list[Message]:
+    def _open_messages(self) -> list[Message]:
         return [message for cell in self._cells() for message in cell.messages()]
 
     async def _until_idle(self) -> None:
-        while self._left():
-            await sleep(_LOOK)
+        while self._open_messages():
+            await sleep(_CHECK_INTERVAL)
 
     def _end_all(self) -> None:
         for cell in self._cells():
@@ -331,14 +331,14 @@ class Draining:
             if message.state == "ended":
                 return
             # A message from another process of the fleet is sent back, so that the next owner of the key runs it.
-            refused = cell.refused_by_drain(message)
+            refused = cell.drain_refusal(message)
             is_moved = isinstance(refused, KeyMovedError)
             if cell.withdraw(message, refused if is_moved else ActorGoneError(message.title, message.call_id, reason)):
                 self._moved += is_moved
-                self._ended += Drained(ended=not is_moved)
+                self._report += Drained(ended=not is_moved)
                 return
-            self._ended += Drained(ended=1)
-            self._ended += Drained(unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
+            self._report += Drained(ended=1)
+            self._report += Drained(unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
             # The caller was not cancelled and needs an error; `Incarnation._body` raises this one.
             message.fate = ActorDiedError(message.title, message.call_id, reason)
             message.cancel_asked = True

@@ -32,9 +32,9 @@ from callboard.actors._restarts import (
     AutoShutdown,
     Backoff,
     Decision,
-    Ended,
     Forget,
     GiveUp,
+    Outcome,
     RestartOptions,
     Restarts,
     ShutDown,
@@ -45,7 +45,7 @@ from callboard.actors._runner import End
 from callboard.actors._supervised import ActorUnit, Draining, cell_for
 from callboard.exceptions import ActorStartError, SupervisorError
 
-_HOW: dict[str, Ended] = {"stopped": "normal", "never_starts": "never_starts"}
+_OUTCOMES: dict[str, Outcome] = {"stopped": "normal", "never_starts": "never_starts"}
 
 
 OnEnd = Callable[["Tree", End], None]
@@ -131,8 +131,8 @@ class Tree:
                     unit, end = self._ends.popleft()
                     if not unit.is_alive:  # otherwise it was restarted together with another child meanwhile
                         await self._child_has_ended(unit, end)
-                elif (again := self._next_due()) is not None:
-                    await self._start_again(again)
+                elif (restart := self._next_due()) is not None:
+                    await self._restart(restart)
                 else:
                     await self._wait(min((when for when, _ in self._due), default=float("inf")))
 
@@ -157,13 +157,13 @@ class Tree:
             await self._end_all(end.error)  # KeyboardInterrupt and SystemExit are raised by the owner
             return
         # A replacement by age or number of calls is no failure: it does not count against the intensity.
-        if end.how == "replaced":
-            await self._start_again(StartAgain((), (self.units.index(unit),), 0.0))
+        if end.kind == "replaced":
+            await self._restart(StartAgain((), (self.units.index(unit),), 0.0))
             return
         await self._act(self._decision(unit, end), end)
 
     def _decision(self, unit: "ActorUnit | Tree", end: End) -> Decision:
-        how, now = _HOW.get(end.how, "abnormal"), self.loop.now()
+        outcome, now = _OUTCOMES.get(end.kind, "abnormal"), self.loop.now()
         if end.error is not None:
             log_failure(
                 logging.WARNING,
@@ -172,12 +172,12 @@ class Tree:
                 shows_text=True,
             )
         index = self.units.index(unit)
-        return self._restarts.ended(index, how, now, cause=end.culprit, is_refused=end.is_refused)
+        return self._restarts.decide(index, outcome, now, cause=end.culprit, is_refused=end.is_refused)
 
     async def _act(self, decision: Decision, end: End) -> None:
         """Carry out a decision of the restart policy."""
         if isinstance(decision, StartAgain):
-            await self._start_again(decision)
+            await self._restart(decision)
             return
         unit = self.units[decision.index]
         why = "it ended in order" if end.error is None else f"it ended: {end.error!r}"
@@ -191,27 +191,27 @@ class Tree:
             error.__cause__ = end.error
             await self._end_all(error)
 
-    async def _start_again(self, again: StartAgain) -> None:
+    async def _restart(self, restart: StartAgain) -> None:
         """Carry out a restart, now or after its delay; if a child does not start, continue with the next restart."""
-        next_one: StartAgain | None = again
-        while next_one is not None:
+        next_restart: StartAgain | None = restart
+        while next_restart is not None:
             # No other child is stopped, so the delay runs in `_due` while this task serves the other children.
-            if next_one.delay and not next_one.stops:
-                self._due.append((self.loop.now() + next_one.delay, next_one))
+            if next_restart.delay and not next_restart.stops:
+                self._due.append((self.loop.now() + next_restart.delay, next_restart))
                 return
-            next_one = await self._try_again(next_one)
+            next_restart = await self._try_restart(next_restart)
 
-    async def _try_again(self, again: StartAgain) -> StartAgain | None:
+    async def _try_restart(self, restart: StartAgain) -> StartAgain | None:
         """Stop and start children once; return the next restart if one of them does not start, else `None`."""
-        await self._stop_units([self.units[index] for index in again.stops])
-        for index in set(again.stops) - set(again.starts):
+        await self._stop_units([self.units[index] for index in restart.stops])
+        for index in set(restart.stops) - set(restart.starts):
             self.units[index].finish("it was stopped with another one, and is not restarted")
         # Here other children are stopped, too: this task may pause, since the whole group waits.
-        until = self.loop.now() + again.delay
+        until = self.loop.now() + restart.delay
         while not self._is_stopping and self.loop.now() < until:
             # Ends of other children wake this task; they stay in `_ends` until the pause is over.
             await self._wait(until)
-        for index in again.starts:
+        for index in restart.starts:
             unit = self.units[index]
             if self._is_stopping:
                 return None  # a child started after `stop()` would never be stopped
@@ -295,7 +295,7 @@ class Supervisor(Openable):
         if backoff is not None and not isinstance(backoff, Backoff):
             raise TypeError(f"Supervisor(backoff=...) takes a Backoff, such as Backoff(first=0.5); got {backoff!r}")
         self.name = name
-        self._children = _checked(children)
+        self._children = _check_children(children)
         self._make_restarts = partial(
             Restarts,
             strategy=strategy,
@@ -318,7 +318,7 @@ class Supervisor(Openable):
             raise RuntimeError(f"{self!r} is running already; one block at a time")
         loop = current_loop()
         self._failed, self._owner, self._scope = None, get_current_task().id, None
-        tree = self._tree = self.tree(self._ended)
+        tree = self._tree = self.tree(self._record_end)
         try:
             await tree.start()
         except BaseException:
@@ -346,7 +346,7 @@ class Supervisor(Openable):
             )
         swallowed = False
         try:
-            # Left before the children stop, so that a cancellation by `_ended` does not hit `_stop`.
+            # Left before the children stop, so that a cancellation by `_record_end` does not hit `_stop`.
             swallowed = scope.__exit__(kind, error, traceback)
         finally:
             self._scope = None
@@ -364,19 +364,19 @@ class Supervisor(Openable):
             tree.finish("its supervisor has ended" if self._failed is None else f"{self._failed}")
             self._tree = None
 
-    def _ended(self, _: Tree, end: End) -> None:
+    def _record_end(self, _: Tree, end: End) -> None:
         # Called by the tree after its children have stopped. The block is cancelled, and `__aexit__` raises the error.
         self._failed = end.error
         if self._scope is not None:
             self._scope.cancel()
 
     @overload
-    def __getitem__(self, which: type[A]) -> A: ...
+    def __getitem__(self, actor: type[A]) -> A: ...
 
     @overload
-    def __getitem__(self, which: str) -> Any: ...
+    def __getitem__(self, actor: str) -> Any: ...
 
-    def __getitem__(self, which: Any) -> Any:
+    def __getitem__(self, actor: Any) -> Any:
         """Return a reference to a child, by class or name. Children of nested supervisors are found, too.
 
         Raises KeyError if no child matches, or more than one, and RuntimeError outside the block.
@@ -384,20 +384,22 @@ class Supervisor(Openable):
         if self._tree is None:
             raise RuntimeError(f"{self!r} is not running: async with Supervisor([...]) as tree")
         units = list(_actors_in(self._tree))
-        matches = [unit for unit in units if which in (unit.terms.name, unit.spec.kind)]
-        if not matches and isinstance(which, type):
+        matches = [unit for unit in units if actor in (unit.terms.name, unit.spec.kind)]
+        if not matches and isinstance(actor, type):
             # An exact class goes first: a subclass beside it must not make the lookup ambiguous.
-            matches = [unit for unit in units if issubclass(unit.spec.kind, which)]
+            matches = [unit for unit in units if issubclass(unit.spec.kind, actor)]
         if len(matches) == 1:
             return matches[0].reference
         names = [unit.terms.name for unit in units]
-        wanted = which.__name__ if isinstance(which, type) else which
+        actor_name = actor.__name__ if isinstance(actor, type) else actor
         if matches:
-            times, alike = len(matches), [unit.terms.name for unit in matches]
-            remedy = f": {alike}; ask by name" if len({*alike}) == times else "; give one another name"
-            raise KeyError(f"{wanted} is there {times} times{remedy}")
-        hint = did_you_mean(wanted, names) if isinstance(wanted, str) else ""
-        raise KeyError(f"there is no actor {wanted!r}, only {names}{hint}")
+            times, matching_names = len(matches), [unit.terms.name for unit in matches]
+            remedy = (
+                f": {matching_names}; ask by name" if len({*matching_names}) == times else "; give one another name"
+            )
+            raise KeyError(f"{actor_name} is there {times} times{remedy}")
+        hint = did_you_mean(actor_name, names) if isinstance(actor_name, str) else ""
+        raise KeyError(f"there is no actor {actor_name!r}, only {names}{hint}")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Refuse new calls, wait up to `timeout` seconds for accepted calls, end unfinished ones; return a report.
@@ -465,7 +467,7 @@ def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AbstractAsyncCon
     return _Running(spec_of(actor, "running", **terms))
 
 
-def _checked(children: object) -> "list[ChildSpec[Any] | Supervisor]":
+def _check_children(children: object) -> "list[ChildSpec[Any] | Supervisor]":
     if isinstance(children, (str, bytes, ChildSpec, Actor, Supervisor)) or not isinstance(children, Sequence):
         raise TypeError(f"Supervisor takes a list of actors, such as Supervisor([Notebook(path)]); got {children!r}")
     checked: list[ChildSpec[Any] | Supervisor] = []
@@ -483,7 +485,7 @@ def _checked(children: object) -> "list[ChildSpec[Any] | Supervisor]":
                 )
             check_store(spec, "a supervisor of its own")
             check_fleet(spec, "a supervisor of its own")
-        if any(spec.name == other.name for other in checked):
+        if any(spec.name == earlier_child.name for earlier_child in checked):
             raise ValueError(f"two children are named {spec.name!r}; give one a name: child({spec.name}, name='other')")
         checked.append(spec)
     return checked

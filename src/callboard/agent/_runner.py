@@ -215,7 +215,7 @@ class Runner:
         ):
             if not tools.actors.is_needed:
                 return await self._run(checkpointer, request, outbox)
-            async with tools.actors.opened():
+            async with tools.actors.open_for_block():
                 return await self._run(checkpointer, request, outbox)
         raise operation.drain_error()
 
@@ -288,7 +288,7 @@ class Runner:
         if not actors.in_journal:
             return nullcontext()
         if isinstance(thread, SavedThread):
-            return actors.kept_in(ActorJournal(thread.saver, thread.actor_states, thread.kept_by_actors))
+            return actors.store_in(ActorJournal(thread.saver, thread.actor_states, thread.kept_by_actors))
         raise ValueError(
             f"the actor {actors.in_journal[0]} has snapshots='journal', and this run of the agent {self.name!r} has no "
             "checkpointer: create_react_agent(..., checkpointer='sqlite:///agent.db'), within a graph "

@@ -170,7 +170,7 @@ class ActorContract:
         with anyio.fail_after(self.patience):
             store = InMemorySnapshots()
             for _ in range(2):  # leaving the block stores the snapshot; the second round starts from it
-                async with keyed(spec.kept_in(store)) as instances:
+                async with keyed(spec.with_snapshots(store)) as instances:
                     await self.ask(instances["one"])
 
     def test_its_handlers_are_tools(self) -> None:
@@ -181,7 +181,7 @@ class ActorContract:
         """Return the child spec of `actor()` without its options for keys, restart limits, tool names and journals."""
         spec = spec_of(self.actor())
         spec = replace(spec, key=None, cap=None, idle=None, prefix="", intensity=INTENSITY, period=PERIOD)
-        return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec
+        return spec.with_snapshots(InMemorySnapshots()) if spec.is_in_journal else spec
 
     async def _ask_or_not(self, reference: Any) -> None:
         with suppress(Exception):  # the actor is stopping: any error of its own is allowed here

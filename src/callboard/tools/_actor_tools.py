@@ -34,7 +34,7 @@ from callboard._records._policies import (
 )
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSession, ActorSet
-from callboard.actors._cell import Cell, asked_by
+from callboard.actors._cell import Cell, target_of
 from callboard.actors._child import ChildSpec, check_alone, check_grace, spec_of
 from callboard.actors._keyed import KeyedActors
 from callboard.actors._snapshots import InThread
@@ -124,7 +124,7 @@ class HandlerCall:
 
 def by_reference(plan: Plan) -> Plan:
     """Return a plan (data to run a tool); if the tool calls an actor, its policy then also covers the actor's death."""
-    if (asked := asked_by(plan.fn)) is None:
+    if (asked := target_of(plan.fn)) is None:
         return plan
     ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
 
@@ -144,13 +144,13 @@ def is_idempotent(tool: BaseTool) -> bool:
             raise TypeError(f"metadata[{IDEMPOTENT!r}] of the tool {tool.name!r} is True or False, got {mark!r}")
         return mark
     coroutine = getattr(tool, "coroutine", None)
-    asked = None if coroutine is None else asked_by(coroutine)
+    asked = None if coroutine is None else target_of(coroutine)
     return asked is not None and asked[1].idempotent
 
 
 def policy_of(tool: BaseTool) -> CallPolicy | None:
     """Return the policy that a decorator has set on a tool's function or actor handler; `None` if there is none."""
-    asked = asked_by(getattr(tool, "coroutine", None))
+    asked = target_of(getattr(tool, "coroutine", None))
     return policy_at(tool) if asked is None else _policy_at_handler(asked[0].kind, asked[1])
 
 
@@ -405,7 +405,7 @@ class _Ask:
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:
         """Ask the actor in a new actor session, because the tool was called outside of a running node."""
-        async with self._actors.opened():
+        async with self._actors.open_for_block():
             return await self(kwargs)
 
     def _key(

@@ -13,7 +13,7 @@ from callboard._calls._call_context import BodyRaisedError
 from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._records._policies import Body, Engine, actor_behind
 from callboard.actors._actor_set import ActorSet
-from callboard.actors._engine_runner import grace_there
+from callboard.actors._engine_runner import worker_grace
 from callboard.tools._in_worker import await_with_config, run_with_config
 from callboard.tools._plan import Plan
 
@@ -79,7 +79,7 @@ class EngineBody:
             kwargs=sent,
             title=self._plan.tool.name,
             call_id=None if supervised is None else supervised.id,
-            grace=None if supervised is None else grace_there(supervised.time_limits.grace),
+            grace=None if supervised is None else worker_grace(supervised.time_limits.grace),
             subject=self._plan.fn,
         )
 

@@ -230,7 +230,7 @@ class ToolBatch:
                 return await self._run(batch_context, operation)
             if setup.actors.in_journal:
                 setup.actors.journal()  # raises without a journal, before any call starts
-            async with setup.actors.opened():
+            async with setup.actors.open_for_block():
                 await checkpoint_if_cancelled()  # the actors may have taken long to start
                 return await self._run(batch_context, operation)
         raise operation.drain_error()

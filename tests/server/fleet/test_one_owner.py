@@ -281,13 +281,13 @@ def test_a_posting_of_one_thread_is_not_confirmed_for_the_call_of_another(
         clean_up=1.0,
     )
     # Both threads have stored their confirmation before either puts its message into the mailbox.
-    both, watched = threading.Barrier(2), _cell.watched
+    both, watched = threading.Barrier(2), _cell.observe_ask
 
     def watched_by_both(*args: Any) -> Any:
         both.wait(30)
         return watched(*args)
 
-    monkeypatch.setattr(_cell, "watched", watched_by_both)
+    monkeypatch.setattr(_cell, "observe_ask", watched_by_both)
     confirmed: dict[int, int] = {}
 
     async def ask(number: int) -> None:
