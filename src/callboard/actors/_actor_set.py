@@ -208,24 +208,24 @@ class Keyed(Generic[A]):
     """Running keyed actors, as `keyed` yields them; indexing with a key returns a reference to the key's actor."""
 
     def __init__(self, keyed_actors: KeyedActors) -> None:
-        self._new_keyed_actors = keyed_actors
+        self._keyed_actors = keyed_actors
 
     def __getitem__(self, key: Hashable) -> A:
         """Return a reference to the actor of a key, whether the actor runs or not."""
         try:
             hash(key)
         except TypeError as error:
-            raise unhashable(f"{self._new_keyed_actors.spec.name}[...]", key) from error
-        reference: A = reference_to(self._new_keyed_actors.cell(key), self._new_keyed_actors.spec.kind)
+            raise unhashable(f"{self._keyed_actors.spec.name}[...]", key) from error
+        reference: A = reference_to(self._keyed_actors.cell(key), self._keyed_actors.spec.kind)
         return reference
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Refuse new calls, finish the calls that were accepted, and return a report; see `Supervisor.drain`."""
-        return await self._new_keyed_actors.drain(timeout)
+        return await self._keyed_actors.drain(timeout)
 
     def statistics(self) -> ActorStatistics:
         """Return the numbers of running actors, calls, restarts and evictions."""
-        return self._new_keyed_actors.statistics()
+        return self._keyed_actors.statistics()
 
 
 @asynccontextmanager
