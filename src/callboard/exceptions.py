@@ -260,13 +260,13 @@ class CallTimeoutError(CallError, TimeoutError):
         """Description of the code that blocked the event loop during the call; `None` if the loop was not blocked."""
         self.idle = idle
         """`True` if the attempt was ended by its idle timeout, which is a limit of the time without activity."""
-        what = f"did not finish within its timeout of {timeout:g} s"
+        outcome = f"did not finish within its timeout of {timeout:g} s"
         if idle:
-            what = f"was given up: it gave no sign of life for {timeout:g} s"
+            outcome = f"was given up: it gave no sign of life for {timeout:g} s"
         elif by_middleware:
-            what += ": the middleware around it took longer"
+            outcome += ": the middleware around it took longer"
         meanwhile = "" if held is None else f" Meanwhile {held}."
-        super().__init__(tool, call_id, f"Tool {tool!r} {what}.{meanwhile}")
+        super().__init__(tool, call_id, f"Tool {tool!r} {outcome}.{meanwhile}")
 
     @property
     def facts(self) -> dict[str, object]:
@@ -289,8 +289,8 @@ class DeadlineExceededError(CallError, TimeoutError):
     def __init__(self, tool: str, call_id: str | None, budget: float, *, started: bool) -> None:
         self.budget = budget
         self.started = started
-        where = "while it ran" if started else "before it could start"
-        super().__init__(tool, call_id, f"Tool {tool!r} was given up: its budget of {budget:g} s was spent {where}.")
+        moment = "while it ran" if started else "before it could start"
+        super().__init__(tool, call_id, f"Tool {tool!r} was given up: its budget of {budget:g} s was spent {moment}.")
 
 
 class CallRejectedError(CallError):
@@ -324,8 +324,10 @@ class CircuitOpenError(CallError):
 
     def __init__(self, tool: str, call_id: str | None, retry_after: float, *, partly: bool = False) -> None:
         self.retry_after = retry_after
-        what = f"Tool {tool!r} is unavailable{' for calls like this one' if partly else ''} after repeated failures."
-        super().__init__(tool, call_id, f"{what} Try again after {self.facts['retry_after']} s.")
+        sentence = (
+            f"Tool {tool!r} is unavailable{' for calls like this one' if partly else ''} after repeated failures."
+        )
+        super().__init__(tool, call_id, f"{sentence} Try again after {self.facts['retry_after']} s.")
 
     @property
     def facts(self) -> dict[str, object]:
@@ -428,8 +430,8 @@ class ActorDiedError(ActorError):
 
     def __init__(self, tool: str, call_id: str | None, reason: str, *, loss: str = "") -> None:
         self.reason = reason
-        more = f" {loss}" if loss else ""
-        super().__init__(tool, call_id, f"{_had_begun(tool, reason)}{more} {_FIND_OUT}")
+        loss_sentence = f" {loss}" if loss else ""
+        super().__init__(tool, call_id, f"{_had_begun(tool, reason)}{loss_sentence} {_FIND_OUT}")
 
 
 class DeadlockError(ActorError):
@@ -470,12 +472,14 @@ class PoisonousCallError(ActorError):
         self.runs = runs
         if runs:
             self.ended = "unknown"
-            told = f"{tool!r} ran {runs} times for this call and ended its actor each time; it is not run again."
-            told += f" Whether it had its effect is unknown. {_FIND_OUT}"
+            sentence = f"{tool!r} ran {runs} times for this call and ended its actor each time; it is not run again."
+            sentence += f" Whether it had its effect is unknown. {_FIND_OUT}"
         else:
-            told = f"{tool!r} was refused: with the same arguments it ran {times} times and ended its actor each time."
-            told += " Ask for something else."
-        super().__init__(tool, call_id, told)
+            sentence = (
+                f"{tool!r} was refused: with the same arguments it ran {times} times and ended its actor each time."
+            )
+            sentence += " Ask for something else."
+        super().__init__(tool, call_id, sentence)
 
 
 class CallboardWarning(UserWarning):

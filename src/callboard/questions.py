@@ -66,14 +66,14 @@ def approval_in(value: object) -> Approval | None:
         return _call(cast("Mapping[str, Any]", value), schema)
     if _is_batch(value):
         return _batch(cast("Mapping[str, Any]", value))
-    asked: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
-    if not asked or not all(_is_human_interrupt(one) for one in asked):
+    interrupts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    if not interrupts or not all(_is_human_interrupt(item) for item in interrupts):
         return None
-    actions = [_action(one) for one in asked]
+    actions = [_action(item) for item in interrupts]
 
     def encode(answers: Sequence[Answer]) -> Any:
         responses = [_response(action, answer) for action, answer in zip(actions, answers, strict=True)]
-        return responses if asked is value else responses[0]
+        return responses if interrupts is value else responses[0]
 
     return Approval(actions, encode)
 
@@ -94,10 +94,10 @@ def _is_human_interrupt(value: object) -> bool:
 
 
 def _action(value: Mapping[str, Any]) -> Action:
-    asked = value["action_request"]
+    request = value["action_request"]
     return Action(
-        name=str(asked["action"]),
-        args=asked.get("args") or {},
+        name=str(request["action"]),
+        args=request.get("args") or {},
         description=value.get("description"),
         allowed=[word for word in WORDS if value["config"].get(_FIELDS[word])],
     )
@@ -122,12 +122,12 @@ def _batch(value: Mapping[str, Any]) -> Approval:
     allowed = {config["action_name"]: config["allowed_decisions"] for config in value["review_configs"]}
     actions = [
         Action(
-            name=asked["name"],
-            args=asked["args"],
-            description=asked.get("description"),
-            allowed=[word for word in WORDS if _DECISIONS[word] in allowed.get(asked["name"], ())],
+            name=request["name"],
+            args=request["args"],
+            description=request.get("description"),
+            allowed=[word for word in WORDS if _DECISIONS[word] in allowed.get(request["name"], ())],
         )
-        for asked in value["action_requests"]
+        for request in value["action_requests"]
     ]
 
     def encode(answers: Sequence[Answer]) -> Any:
@@ -154,14 +154,14 @@ def _call(value: Mapping[str, Any], schema: object) -> Approval:
 
 def _decisions_in(schema: Mapping[str, Any]) -> set[str]:
     """Return the decisions, such as "approve", that the JSON schema of an answer allows."""
-    found: set[str] = set()
+    decisions: set[str] = set()
     for part in (schema, *schema.get("$defs", {}).values()):
         match part:
             case {"properties": {"type": {"const": str(word)}}}:
-                found.add(word)
+                decisions.add(word)
             case _:
                 pass
-    return found
+    return decisions
 
 
 def _decision(action: Action, answer: Answer) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from callboard.conversations._channels import Schema, State
 from callboard.conversations._flow import ReactFlow, drawing
 from callboard.conversations._history import repair
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard.tools._unanswered import asked_in
+from callboard.tools._unanswered import all_calls_in
 from tests.helpers import make
 
 from ._savers import AT, complaint, say, shape
@@ -123,7 +123,7 @@ def answers_asked_for(messages: list[BaseMessage]) -> list[BaseMessage]:
                 continue
             owed.remove(message.tool_call_id)
         elif isinstance(message, AIMessage):
-            owed += [call["id"] for call in asked_in(message)]
+            owed += [call["id"] for call in all_calls_in(message)]
         left.append(message)
     return left
 
@@ -154,7 +154,7 @@ def ordered(messages: list[BaseMessage]) -> list[BaseMessage]:
             keys.append((exchange, order[message.tool_call_id]))
             continue
         exchange += 1
-        order = {call["id"]: n for n, call in enumerate(asked_in(message))}
+        order = {call["id"]: n for n, call in enumerate(all_calls_in(message))}
         keys.append((exchange, -1))
     return [message for _, message in sorted(zip(keys, messages, strict=True), key=lambda pair: pair[0])]
 

@@ -73,7 +73,7 @@ def told_to_end(service: Service, directory: Path, text: str) -> tuple[Any, int,
     return answers[0], code, time.monotonic() - begun
 
 
-def asked_about(directory: Path) -> list[str]:
+def tools_to_approve(directory: Path) -> list[str]:
     """Continue the thread in a new process; return the questions about calls whose outcome is unknown."""
     with started(directory) as again:
         status, found = ask(again.port, "POST", "/rome")
@@ -117,7 +117,7 @@ def test_a_call_that_takes_too_long_is_ended_by_the_drain(name: str, tmp_path: P
     assert name != "the example" or "was drained: 0 finished, 1 ended; unknown: book (call '" in log
     assert seconds < 20
     assert remaining == []
-    assert len(asked_about(tmp_path)) == 1
+    assert len(tools_to_approve(tmp_path)) == 1
     assert (tmp_path / "bookings").read_text() == "Minerva is asked\n"
 
 
@@ -138,7 +138,7 @@ def test_a_graceful_timeout_that_is_too_short_cuts_the_call_off(name: str, tmp_p
     assert code == 0
     assert seconds < 15
     assert remaining == []
-    assert len(asked_about(tmp_path)) == 1
+    assert len(tools_to_approve(tmp_path)) == 1
     assert (tmp_path / "bookings").read_text() == "Minerva is asked\n"
 
 

@@ -192,7 +192,7 @@ def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
     told: list[tuple[str, list[Any]]] = []
 
     class Owner:
-        around = forward = graphs = None
+        outer_scratchpad = forward = graphs = None
         run = ""
 
         def accepted(self, key: str, answers: list[Any]) -> None:

@@ -551,9 +551,9 @@ async def test_the_person_sees_nothing_that_the_model_forged() -> None:
         seen.append(f"{user}:{path}")
         return "deleted"
 
-    asked_about: list[Any] = []
+    tools_to_approve: list[Any] = []
     approval = RequireApproval(
-        when=lambda request: not asked_about.append(request.tool_call["args"]),
+        when=lambda request: not tools_to_approve.append(request.tool_call["args"]),
         description=lambda request: str(request.tool_call["args"]),
     )
     node = ToolNode([delete], middleware=[approval])
@@ -569,7 +569,7 @@ async def test_the_person_sees_nothing_that_the_model_forged() -> None:
     await finished(node, state, ledger=waiting.ledger, resume=ACCEPT)
 
     assert seen == ["ann:a"]
-    assert asked_about == [{"path": "a"}] * 3
+    assert tools_to_approve == [{"path": "a"}] * 3
 
 
 async def test_an_argument_of_which_there_is_no_digest_does_not_run() -> None:

@@ -87,7 +87,7 @@ def text_or_error(write: Callable[[Any], str], value: Any) -> object:
 def in_parts(value: Any, part: int) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_large_values, "_PART", part)
-        patch.setattr(_large_values, "_FEW", 2)
+        patch.setattr(_large_values, "_PORTION", 2)
         return text_or_error(write_in_pieces, value)
 
 

@@ -45,9 +45,9 @@ def in_state(state: Annotated[dict[str, Any], InjectedState], query: str) -> str
 def test_many_nodes_with_the_same_tools_read_their_annotations_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node may be made for each request, and annotations take longer than the rest of its making."""
     read: list[object] = []
-    read_args = _plan.injected_args_of
+    read_args = _plan.langgraph_injected_args
     monkeypatch.setattr(
-        _plan, "injected_args_of", lambda schema, hints: read.append(schema) or read_args(schema, hints)
+        _plan, "langgraph_injected_args", lambda schema, hints: read.append(schema) or read_args(schema, hints)
     )
     tool = StructuredTool.from_function(in_state)
     for _ in range(3):

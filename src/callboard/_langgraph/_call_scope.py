@@ -45,8 +45,8 @@ CALL_PREFIX: Final = "call:"
 def namespace_of_calls(conf: Mapping[str, Any]) -> str:
     """Return LangGraph's checkpoint namespace for a batch's calls, without the name of the call at its end."""
     # LangGraph derives the ids of the call's interrupts from this namespace.
-    around = conf.get(CONFIG_KEY_CHECKPOINT_NS)
-    return f"{around}{NS_SEP}{CALL_PREFIX}" if around else CALL_PREFIX
+    outer_namespace = conf.get(CONFIG_KEY_CHECKPOINT_NS)
+    return f"{outer_namespace}{NS_SEP}{CALL_PREFIX}" if outer_namespace else CALL_PREFIX
 
 
 _RUN_NAME: Final = "callboard_run"
@@ -55,15 +55,15 @@ _RUN_NAME: Final = "callboard_run"
 
 def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
     """Return the name of a run, which makes the namespaces of the run's calls unique among all runs."""
-    around = conf.get(CONFIG_KEY_SCRATCHPAD)
-    if isinstance(around, CallScratchpad):
-        return around.run
+    outer_scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
+    if isinstance(outer_scratchpad, CallScratchpad):
+        return outer_scratchpad.run
     thread = conf.get("thread_id")
     # A namespace identifies the task and the checkpoint, so together with the thread it is unique.
     if is_named or conf.get(CONFIG_KEY_CHECKPOINT_NS):
         return "" if thread is None else str(thread)
-    given = conf.get(_RUN_NAME)
-    return given if isinstance(given, str) else uuid4().hex
+    run_name = conf.get(_RUN_NAME)
+    return run_name if isinstance(run_name, str) else uuid4().hex
 
 
 def question_id(namespace: str, answered: int) -> str:
@@ -85,15 +85,15 @@ class GraphNames:
 
     def __init__(self, task: str) -> None:
         self._task = task
-        self._started = count()
+        self._numbers = count()
         self._names: dict[str, str] = {}
 
-    def started(self, call: str, number: int) -> None:
+    def register_graph(self, call: str, number: int) -> None:
         """Register a graph that a call has started; `number` is the number of earlier graphs of the call."""
-        if (graph := _numbered(call, number)) not in self._names:
-            self._names[graph] = name = _numbered(self._task, next(self._started))
+        if (graph := _with_number(call, number)) not in self._names:
+            self._names[graph] = name = _with_number(self._task, next(self._numbers))
             # A graph that continues one conversation has no task ids in its namespace, so several calls share the name.
-            lasting = _numbered(without_ids(call), number)
+            lasting = _with_number(without_ids(call), number)
             self._names.setdefault(lasting, without_ids(self._task) + name.removeprefix(self._task))
 
     def of(self, namespace: str) -> str:
@@ -106,7 +106,7 @@ class GraphNames:
         return namespace
 
 
-def _numbered(namespace: str, number: int) -> str:
+def _with_number(namespace: str, number: int) -> str:
     return f"{namespace}{NS_SEP}{number}" if number else namespace
 
 
@@ -123,15 +123,15 @@ def with_writes(output: Any, writes: Sequence[Write]) -> Any:
     """Return the output of a task, preceded by the state changes that the task has sent while it ran."""
     if not writes:
         return output
-    rest = output if isinstance(output, (list, tuple)) else [output]
-    return [*(Command(update={name: value}) for name, value in writes), *rest]
+    outputs = output if isinstance(output, (list, tuple)) else [output]
+    return [*(Command(update={name: value}) for name, value in writes), *outputs]
 
 
 class CallOwner(Protocol):
     """Interface of a batch of calls that the calls' LangGraph scratchpads need: the outer task, and its writes."""
 
     @property
-    def around(self) -> PregelScratchpad | None:
+    def outer_scratchpad(self) -> PregelScratchpad | None:
         """Scratchpad of the outer task; `None` outside of a graph."""
         ...
 
@@ -158,7 +158,7 @@ class CallOwner(Protocol):
         """Unique name of the run of the batch."""
         ...
 
-    def accepted(self, key: str, answers: list[Any]) -> None:
+    def record_answers(self, key: str, answers: list[Any]) -> None:
         """Receive all answers that a call has accepted so far; called after each accepted answer."""
 
 
@@ -172,7 +172,17 @@ class CallScratchpad(PregelScratchpad):
     question that the last answer belongs to.
     """
 
-    __slots__ = ("_asked", "_digests", "_key", "_namespace", "_owner", "_question", "_resume", "_subgraphs", "_tasks")
+    __slots__ = (
+        "_digests",
+        "_key",
+        "_namespace",
+        "_owner",
+        "_question",
+        "_question_count",
+        "_resume",
+        "_subgraph_count",
+        "_task_count",
+    )
 
     def __init__(
         self,
@@ -190,7 +200,7 @@ class CallScratchpad(PregelScratchpad):
         self._resume = resume
         self._digests = digests
         self._question = question
-        self._asked = self._subgraphs = self._tasks = 0
+        self._question_count = self._subgraph_count = self._task_count = 0
 
     __setattr__ = object.__setattr__  # the parent is a frozen dataclass, but the counters below change
 
@@ -209,11 +219,11 @@ class CallScratchpad(PregelScratchpad):
 
     @property
     def step(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 0 if (around := self._owner.around) is None else around.step
+        return 0 if (outer_scratchpad := self._owner.outer_scratchpad) is None else outer_scratchpad.step
 
     @property
     def stop(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 0 if (around := self._owner.around) is None else around.stop
+        return 0 if (outer_scratchpad := self._owner.outer_scratchpad) is None else outer_scratchpad.stop
 
     @property
     def resume(self) -> list[Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -222,51 +232,54 @@ class CallScratchpad(PregelScratchpad):
         return self._resume
 
     def call_counter(self) -> int:
-        return 0 if (around := self._owner.around) is None else around.call_counter()
+        return 0 if (outer_scratchpad := self._owner.outer_scratchpad) is None else outer_scratchpad.call_counter()
 
     def interrupt_counter(self) -> int:
-        self._asked += 1
-        return self._asked - 1
+        self._question_count += 1
+        return self._question_count - 1
 
     def start_task(self, function: Any, arguments: Any, **options: Any) -> TaskResult:
         """Return the result of LangGraph's `@task` function, which the call has called."""
-        number = self._tasks
-        self._tasks += 1
+        number = self._task_count
+        self._task_count += 1
         return task_result(self._owner.task_results.setdefault(self._key, {}), number, function, arguments, **options)
 
     def subgraph_counter(self) -> int:
-        number = self._subgraphs
-        self._subgraphs += 1
+        number = self._subgraph_count
+        self._subgraph_count += 1
         if (graphs := self._owner.graphs) is not None:
-            graphs.started(self._namespace, number)
+            graphs.register_graph(self._namespace, number)
         return number
 
     def get_null_resume(self, consume: bool = False) -> None:
         # Answers without an id were assigned to interrupt ids before the call started.
         return None
 
-    def last_answer_is_for(self, digest: str) -> bool:
-        position = self._asked - 1
-        return position < len(self._digests) and self._digests[position] == digest
+    def is_last_answer_for(self, digest: str) -> bool:
+        index = self._question_count - 1
+        return index < len(self._digests) and self._digests[index] == digest
 
-    def next_answer_is_bound(self) -> bool:
-        return self._asked < min(len(self._digests), len(self.resume)) and self._digests[self._asked] is not None
+    def is_next_answer_bound(self) -> bool:
+        return (
+            self._question_count < min(len(self._digests), len(self.resume))
+            and self._digests[self._question_count] is not None
+        )
 
-    def next_is_asked(self) -> bool:
-        return self._asked >= len(self.resume)
+    def asks_next(self) -> bool:
+        return self._question_count >= len(self.resume)
 
-    def answers_left(self) -> int:
-        return max(0, len(self.resume) - self._asked)
+    def count_unused_answers(self) -> int:
+        return max(0, len(self.resume) - self._question_count)
 
     def answered_question(self) -> object:
         """Return the question of the last answer; `None` if the question is unknown or the answer was taken."""
-        return self._question if self.answers_left() else None
+        return self._question if self.count_unused_answers() else None
 
     def __call__(self, writes: Writes) -> None:
         """Store the call's accepted answers; pass all other writes on to the outer task, or collect them."""
         for channel, value in writes:
             if channel == RESUME:
-                self._owner.accepted(self._key, list(value))
+                self._owner.record_answers(self._key, list(value))
             elif (forward := self._owner.forward) is not None:
                 forward([(channel, value)])
             else:
@@ -278,22 +291,22 @@ class CallScratchpad(PregelScratchpad):
         forward = self._owner.forward
         return forward.writes if isinstance(forward, CallScratchpad) else self._owner.writes.get(self._key, ())
 
-    def taken_writes(self) -> Sequence[Write]:
+    def take_writes(self) -> Sequence[Write]:
         """Return and remove the state changes of this call, so that a later step does not apply them again."""
         return self._owner.writes.pop(self._key, ())
 
 
 def scope_of(config: RunnableConfig) -> CallScratchpad | None:
     """Return the scratchpad of the call that a config belongs to; `None` without a call of callboard's `ToolNode`."""
-    found = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
-    return found if isinstance(found, CallScratchpad) else None
+    scratchpad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
+    return scratchpad if isinstance(scratchpad, CallScratchpad) else None
 
 
 def with_sent_writes(output: Any, config: RunnableConfig) -> Any:
     """Return the output of a node, together with the state changes that the node has sent while it ran."""
     scope = config[CONF].get(CONFIG_KEY_SCRATCHPAD)
     # Tested here, without another call: most nodes send no writes.
-    return with_writes(output, scope.taken_writes()) if scope is not None and scope._owner.writes else output
+    return with_writes(output, scope.take_writes()) if scope is not None and scope._owner.writes else output
 
 
 class TaskScope(NamedTuple):
@@ -310,23 +323,23 @@ def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | No
     return TaskScope([conf.get("thread_id"), namespace, call_id]) if namespace else None
 
 
-def answer_is_for(digest: str, config: RunnableConfig) -> bool:
+def is_answer_for(digest: str, config: RunnableConfig) -> bool:
     """Return whether the latest answer of `interrupt()` was given to the question about a call with this digest."""
     scope = scope_of(config)
     # Only callboard's `ToolNode` records questions. In another node, LangGraph's assignment of answers is trusted.
-    return scope is None or scope.last_answer_is_for(digest)
+    return scope is None or scope.is_last_answer_for(digest)
 
 
-def bound_answer_waits(config: RunnableConfig) -> bool:
+def is_next_answer_bound_to_call(config: RunnableConfig) -> bool:
     """Return whether the next `interrupt()` has an answer that is valid for one particular question only."""
     scope = scope_of(config)
-    return scope is not None and scope.next_answer_is_bound()
+    return scope is not None and scope.is_next_answer_bound()
 
 
-def next_is_asked(config: RunnableConfig) -> bool:
+def asks_next(config: RunnableConfig) -> bool:
     """Return whether the next `interrupt()` has no answer yet, so that it asks a person."""
     scope = scope_of(config)
-    return scope is not None and scope.next_is_asked()
+    return scope is not None and scope.asks_next()
 
 
 def with_answers(conf: Mapping[str, Any], answers: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -375,9 +388,9 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
 def _graphs_of(config: RunnableConfig) -> tuple[GraphNames | None, bool]:
     """Return the `GraphNames` of the outer task (`None` without a task), and whether this function has created them."""
     conf = config.get(CONF, {})
-    around = conf.get(CONFIG_KEY_SCRATCHPAD)
-    if isinstance(around, CallScratchpad) and around.graphs is not None:
-        return around.graphs, False
+    outer_scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
+    if isinstance(outer_scratchpad, CallScratchpad) and outer_scratchpad.graphs is not None:
+        return outer_scratchpad.graphs, False
     namespace = conf.get(CONFIG_KEY_CHECKPOINT_NS)
     return (GraphNames(namespace), True) if namespace and graph_task(config) is not None else (None, False)
 
@@ -386,59 +399,60 @@ def _with_stream(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig:
     stream = config[CONF].get(CONFIG_KEY_STREAM)
     if stream is None:
         return config
-    return with_key(config, CONFIG_KEY_STREAM, StreamProtocol(_named(stream, graphs), stream.modes))
+    return with_key(config, CONFIG_KEY_STREAM, StreamProtocol(_rename_chunks(stream, graphs), stream.modes))
 
 
 def _with_handlers(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig:
     callbacks = config.get("callbacks")
     if isinstance(callbacks, BaseCallbackManager):
-        if not any(map(_is_heard, callbacks.handlers)):
+        if not any(map(_streams, callbacks.handlers)):
             return config
-        named: Any = callbacks.copy()
-        known = {id(one): _named_handler(one, graphs) for one in callbacks.handlers}
-        named.handlers = [known[id(one)] for one in callbacks.handlers]
-        named.inheritable_handlers = [
-            known.get(id(one)) or _named_handler(one, graphs) for one in callbacks.inheritable_handlers
+        renamed: Any = callbacks.copy()
+        handlers_by_id = {id(handler): _rename_handler(handler, graphs) for handler in callbacks.handlers}
+        renamed.handlers = [handlers_by_id[id(handler)] for handler in callbacks.handlers]
+        renamed.inheritable_handlers = [
+            handlers_by_id.get(id(handler)) or _rename_handler(handler, graphs)
+            for handler in callbacks.inheritable_handlers
         ]
     elif callbacks:
-        named = [_named_handler(one, graphs) for one in callbacks]
+        renamed = [_rename_handler(handler, graphs) for handler in callbacks]
     else:
         return config
-    return cast("RunnableConfig", {**config, "callbacks": named})
+    return cast("RunnableConfig", {**config, "callbacks": renamed})
 
 
-def _is_heard(handler: object) -> bool:
+def _streams(handler: object) -> bool:
     return isinstance(handler, StreamMessagesHandler | StreamToolCallHandler)
 
 
-def _named_handler(handler: Any, graphs: GraphNames) -> Any:
+def _rename_handler(handler: Any, graphs: GraphNames) -> Any:
     """Return a copy of a stream handler that uses LangGraph's namespaces; return another handler unchanged."""
-    if not _is_heard(handler):
+    if not _streams(handler):
         return handler
     # A shallow copy: both share the records of runs and messages, so that no message is streamed twice.
-    named = copy.copy(handler)
-    named.stream = _named(handler.stream, graphs)
-    return named
+    renamed = copy.copy(handler)
+    renamed.stream = _rename_chunks(handler.stream, graphs)
+    return renamed
 
 
-def _named(put: Put, graphs: GraphNames) -> Put:
+def _rename_chunks(put: Put, graphs: GraphNames) -> Put:
     """Return a function that passes chunks to `put`, with the namespaces that LangGraph would use."""
 
-    def put_named(chunk: tuple[tuple[str, ...], str, Any]) -> None:
+    def put_renamed(chunk: tuple[tuple[str, ...], str, Any]) -> None:
         path, mode, payload = chunk
         name = graphs.of(namespace := NS_SEP.join(path))
         if name != namespace:
             path = tuple(name.split(NS_SEP))
-            payload = _message_named(payload, graphs) if mode == "messages" else payload
+            payload = _rename_message(payload, graphs) if mode == "messages" else payload
         put((path, mode, payload))
 
-    return put_named
+    return put_renamed
 
 
-def _message_named(payload: tuple[Any, dict[str, Any]], graphs: GraphNames) -> tuple[Any, dict[str, Any]]:
-    message, about = payload
-    names = {key: graphs.of(about[key]) for key in _NAMESPACES if isinstance(about.get(key), str)}
-    return message, {**about, **names}
+def _rename_message(payload: tuple[Any, dict[str, Any]], graphs: GraphNames) -> tuple[Any, dict[str, Any]]:
+    message, metadata = payload
+    names = {key: graphs.of(metadata[key]) for key in _NAMESPACES if isinstance(metadata.get(key), str)}
+    return message, {**metadata, **names}
 
 
 _NAMESPACES = ("langgraph_checkpoint_ns", CONFIG_KEY_CHECKPOINT_NS)
@@ -453,17 +467,17 @@ def _with_writer(config: RunnableConfig, graphs: GraphNames | None) -> RunnableC
         return config  # nobody reads the chunks
     write, namespace = runtime.stream_writer, config[CONF].get(CONFIG_KEY_CHECKPOINT_NS, "")
 
-    def write_named(chunk: Any) -> None:
+    def write_renamed(chunk: Any) -> None:
         current = var_child_runnable_config.get() or cast("RunnableConfig", {})
         name = current.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, "")
         if not name or name.rpartition(NS_SEP)[0] == namespace:
             _write_within(config, write, chunk)
-        elif graphs is None or (named := graphs.of(name)) == name:
+        elif graphs is None or (graph_name := graphs.of(name)) == name:
             write(chunk)
         else:
-            _write_within(with_key(current, CONFIG_KEY_CHECKPOINT_NS, named), write, chunk)
+            _write_within(with_key(current, CONFIG_KEY_CHECKPOINT_NS, graph_name), write, chunk)
 
-    return with_runtime(config, runtime.override(stream_writer=write_named))
+    return with_runtime(config, runtime.override(stream_writer=write_renamed))
 
 
 def _write_within(config: RunnableConfig, write: StreamWriter, chunk: Any) -> None:

@@ -111,11 +111,11 @@ class Outer:
 
     def answers(self, pending: Sequence[str]) -> dict[str, Any]:
         """Return the answers to the agent's open questions, by question id; `pending` has the ids of the questions."""
-        given: Mapping[str, Any] = self.conf.get(CONFIG_KEY_RESUME_MAP) or {}
-        found = {name: given[name] for name in pending if name in given}
+        answers_by_id: Mapping[str, Any] = self.conf.get(CONFIG_KEY_RESUME_MAP) or {}
+        matching_answers = {name: answers_by_id[name] for name in pending if name in answers_by_id}
         # An answer without an id is unambiguous only if exactly one question is pending.
-        if found or given or len(pending) != 1:
-            return found
+        if matching_answers or answers_by_id or len(pending) != 1:
+            return matching_answers
         plain = self.conf[CONFIG_KEY_SCRATCHPAD].get_null_resume(True) if CONFIG_KEY_SCRATCHPAD in self.conf else None
         return {} if plain is None else {pending[0]: plain}
 
@@ -177,7 +177,7 @@ class NodeConfigs:
             CONFIG_KEY_CHECKPOINTER: checkpointer,
         }
         """Entries of `configurable` that all nodes share."""
-        for key in _OF_THE_TASK_AROUND:
+        for key in _KEYS_OF_OUTER_TASK:
             self.conf.pop(key, None)
         self._config: dict[str, Any] = {**config}
         if self._config.get("callbacks") is None:
@@ -192,42 +192,42 @@ class NodeConfigs:
         shared = dict(zip(_SHARED, attrgetter(*_SHARED)(runtime), strict=True))
         self._runtime: Callable[..., Runtime[Any]] = partial(Runtime, **shared)
 
-    def at(self, place: NodePlace, *, resuming: bool) -> RunnableConfig:
-        """Return the config that LangGraph would give to the node at `place`."""
+    def at(self, node_place: NodePlace, *, resuming: bool) -> RunnableConfig:
+        """Return the config that LangGraph would give to the node at `node_place`."""
         info = ExecutionInfo(
-            checkpoint_id=place.checkpoint_id,
-            checkpoint_ns=place.namespace,
-            task_id=place.task_id,
+            checkpoint_id=node_place.checkpoint_id,
+            checkpoint_ns=node_place.namespace,
+            task_id=node_place.task_id,
             thread_id=self._thread_id,
             run_id=self._run_id,
             node_first_attempt_time=time(),
         )
         inner = {
             **self.conf,
-            CONFIG_KEY_TASK_ID: place.task_id,
-            CONFIG_KEY_CHECKPOINT_MAP: {**self._checkpoints, place.graph_ns: place.checkpoint_id},
-            CONFIG_KEY_CHECKPOINT_NS: place.namespace,
+            CONFIG_KEY_TASK_ID: node_place.task_id,
+            CONFIG_KEY_CHECKPOINT_MAP: {**self._checkpoints, node_place.graph_ns: node_place.checkpoint_id},
+            CONFIG_KEY_CHECKPOINT_NS: node_place.namespace,
             CONFIG_KEY_RESUMING: resuming,
             CONFIG_KEY_RUNTIME: self._runtime(execution_info=info),
         }
         metadata = {
             **self._metadata,
-            "langgraph_step": place.step,
-            "langgraph_node": place.node,
-            "langgraph_triggers": place.triggers,
-            "langgraph_path": place.path,
-            "langgraph_checkpoint_ns": place.namespace,
+            "langgraph_step": node_place.step,
+            "langgraph_node": node_place.node,
+            "langgraph_triggers": node_place.triggers,
+            "langgraph_path": node_place.path,
+            "langgraph_checkpoint_ns": node_place.namespace,
         }
-        own: Any = {**self._config, "metadata": metadata, CONF: inner}
-        return own  # type: ignore[no-any-return]  # `cast` would be one more function for each node
+        node_config: Any = {**self._config, "metadata": metadata, CONF: inner}
+        return node_config  # type: ignore[no-any-return]  # `cast` would be one more function for each node
 
 
-_SHARED = tuple(one.name for one in fields(Runtime) if one.name != "execution_info")
+_SHARED = tuple(field.name for field in fields(Runtime) if field.name != "execution_info")
 """Names of the fields of a runtime that are equal for all nodes of a run."""
 
 # Keys that belong to the outer task. Inherited by a node, its interrupts and `@task` functions would be those of the
 # outer task, and it would read the state of that task.
-_OF_THE_TASK_AROUND = (
+_KEYS_OF_OUTER_TASK = (
     CONFIG_KEY_CALL,
     CONFIG_KEY_READ_STATE,
     CONFIG_KEY_RESUME_MAP,
@@ -239,22 +239,22 @@ _OF_THE_TASK_AROUND = (
 def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -> Any:
     """Return the value of one channel, or a dict for several; `fresh` includes the running task's own writes."""
     config = var_child_runnable_config.get() if fresh else None
-    if config is not None and (writes := _sent_to(channels, config)):
-        channels = {name: _updated(channel, name, writes) for name, channel in channels.items()}
+    if config is not None and (writes := _writes_to(channels, config)):
+        channels = {name: _update(channel, name, writes) for name, channel in channels.items()}
     if isinstance(select, str):
         return channels[select].get() if channels[select].is_available() else None
     return {name: channels[name].get() for name in select if name in channels and channels[name].is_available()}
 
 
-def _sent_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
+def _writes_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
     """Return the state changes that the running task has sent, if `channels` belong to its agent; else none."""
     scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
     # The running task may be a call of another agent, around the one whose channels are read.
     return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()
 
 
-def _updated(channel: Any, name: str, writes: Sequence[Write]) -> Any:
-    if values := [value for written, value in writes if written == name]:
+def _update(channel: Any, name: str, writes: Sequence[Write]) -> Any:
+    if values := [value for channel_name, value in writes if channel_name == name]:
         channel = channel.copy()
         channel.update(values)
     return channel

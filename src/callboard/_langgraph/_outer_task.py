@@ -33,7 +33,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import _default_handle_tool_errors, _get_all_injected_args
 from langgraph.runtime import Runtime
 
-from callboard._langgraph._savers import AwaitedSaver, stored
+from callboard._langgraph._savers import AwaitedSaver, store_shielded
 
 Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
@@ -43,7 +43,7 @@ CONFIG_KEY_READ_STATE = "__pregel_read_state"
 
 NO_RUNTIME: Runtime[Any] = Runtime()
 """Empty runtime, used outside of a graph."""
-_READ = ("context", "store", "stream_writer", "execution_info", "server_info")
+_RUNTIME_FIELDS = ("context", "store", "stream_writer", "execution_info", "server_info")
 """Attributes that LangGraph's own tools node reads from a runtime."""
 
 
@@ -66,10 +66,12 @@ def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
     runtime = conf.get(CONFIG_KEY_RUNTIME)
     if runtime is None or isinstance(runtime, Runtime):
         return runtime
-    found = {name: getattr(runtime, name) for name in _READ if hasattr(runtime, name)}
-    if not found:
-        raise TypeError(f"config['configurable'][{CONFIG_KEY_RUNTIME!r}] has none of {', '.join(_READ)}: {runtime!r}")
-    return Runtime(**found)
+    fields = {name: getattr(runtime, name) for name in _RUNTIME_FIELDS if hasattr(runtime, name)}
+    if not fields:
+        raise TypeError(
+            f"config['configurable'][{CONFIG_KEY_RUNTIME!r}] has none of {', '.join(_RUNTIME_FIELDS)}: {runtime!r}"
+        )
+    return Runtime(**fields)
 
 
 def with_key(config: RunnableConfig, key: str, value: object) -> RunnableConfig:
@@ -148,19 +150,19 @@ class GraphTask:
         # so this write replaces the previous one.
         if not self.durable:
             return
-        where: dict[str, Any] = {
+        target: dict[str, Any] = {
             CONFIG_KEY_THREAD_ID: self.conf[CONFIG_KEY_THREAD_ID],
             CONFIG_KEY_CHECKPOINT_NS: self._namespace,
             "checkpoint_id": self.conf[CONFIG_KEY_CHECKPOINT_MAP][self._namespace],
         }
-        args = ({CONF: where}, [(RESUME, resume)], self.conf[CONFIG_KEY_TASK_ID])
+        args = ({CONF: target}, [(RESUME, resume)], self.conf[CONFIG_KEY_TASK_ID])
         await AwaitedSaver(self.conf[CONFIG_KEY_CHECKPOINTER]).call(
             "put_writes", lambda saver: saver.put_writes(*args), lambda saver: saver.aput_writes(*args)
         )
 
-    async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def run_shielded(self, write: Callable[[], Awaitable[None]]) -> None:
         """Run a function that writes to the checkpointer, shielded from cancellation."""
-        await stored(self.conf.get(CONFIG_KEY_CHECKPOINTER), work)
+        await store_shielded(self.conf.get(CONFIG_KEY_CHECKPOINTER), write)
 
 
 def graph_task(config: RunnableConfig) -> GraphTask | None:
@@ -183,13 +185,15 @@ def is_graph_node(config: RunnableConfig, name: str) -> bool:
 
 def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
     """Return the constructor arguments that recreate a LangGraph `ToolNode`; raise TypeError if it has overrides."""
-    kind = type(node)
-    known = set(dir(ToolNode))
-    own = [name for name in known if not name.startswith("__") and getattr(kind, name) is not getattr(ToolNode, name)]
-    if own := sorted(name for name in own if not name.startswith("_abc")):
+    cls = type(node)
+    names = set(dir(ToolNode))
+    overrides = [
+        name for name in names if not name.startswith("__") and getattr(cls, name) is not getattr(ToolNode, name)
+    ]
+    if overrides := sorted(name for name in overrides if not name.startswith("_abc")):
         raise TypeError(
-            f"{kind.__qualname__} overrides {', '.join(own)} of LangGraph's ToolNode, which callboard would not call; "
-            "derive it from callboard.ToolNode"
+            f"{cls.__qualname__} overrides {', '.join(overrides)} of LangGraph's ToolNode, which callboard would not "
+            "call; derive it from callboard.ToolNode"
         )
     errors = node._handle_tool_errors
     return {
@@ -203,7 +207,7 @@ def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
     }
 
 
-def injected_args_of(schema: Any, hints: Mapping[str, Any]) -> Any:
+def langgraph_injected_args(schema: Any, hints: Mapping[str, Any]) -> Any:
     """Return the injected arguments of a tool with this schema and these annotations, in LangGraph's form."""
     hinted = SimpleNamespace(__annotations__=hints)
     return _get_all_injected_args(cast("BaseTool", SimpleNamespace(get_input_schema=lambda: schema, func=hinted)))
@@ -245,6 +249,6 @@ def hints_of(fn: Any) -> dict[str, Any]:
     return hints
 
 
-def injected_args_by_name(tools: Mapping[str, BaseTool]) -> dict[str, Any]:
+def langgraph_args_by_tool(tools: Mapping[str, BaseTool]) -> dict[str, Any]:
     """Return the injected arguments of each tool in LangGraph's form, for code that reads them from a node."""
     return {name: _get_all_injected_args(tool) for name, tool in tools.items()}

@@ -41,35 +41,35 @@ class AwaitedSaver:
         # Read once, here: the saver may be used after the block that sets the entry mode.
         self._from_sync = is_sync_entry() and getattr(saver, "loop", None) is None
 
-    async def call(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
-        """Call a checkpointer's method by its sync version (`work`) or async version (`awork`); return the result."""
+    async def call(self, name: str, sync_call: Callable[[Any], T], async_call: Callable[[Any], Awaitable[T]]) -> T:
+        """Call a checkpointer's method by its `sync_call` or `async_call`; return the result."""
         saver = self._saver
         if type(saver) is InMemorySaver:
-            return work(saver)
+            return sync_call(saver)
         if self._lacks_async or self._prefers_sync(name):
             try:
-                return await to_thread.run_sync(work, saver)
+                return await to_thread.run_sync(sync_call, saver)
             except NotImplementedError:
                 if self._lacks_async:
                     raise
                 self._lacks_sync = True
         try:
-            return await _awaited(saver, awork)
+            return await _await_on_home_loop(saver, async_call)
         except NotImplementedError:
             if self._lacks_sync:
                 raise
             self._lacks_async = True
-        return await to_thread.run_sync(work, saver)
+        return await to_thread.run_sync(sync_call, saver)
 
-    async def store(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
+    async def store(self, name: str, sync_call: Callable[[Any], T], async_call: Callable[[Any], Awaitable[T]]) -> T:
         """Call a method that stores something, like `call`, but shielded from cancellation."""
         # A result of a call that has happened must be stored even if the run is cancelled.
         saver = self._saver
         if type(saver) is InMemorySaver:
-            return work(saver)
+            return sync_call(saver)
         if is_known(saver) and (self._lacks_async or self._prefers_sync(name)):
-            return await _whole(saver, run_in_shielded_thread(partial(work, saver)))
-        return await stored(saver, partial(self.call, name, work, awork))
+            return await _await_write(saver, run_in_shielded_thread(partial(sync_call, saver)))
+        return await store_shielded(saver, partial(self.call, name, sync_call, async_call))
 
     def _prefers_sync(self, name: str) -> bool:
         kind: Any = type(self._saver)  # mypy takes a `type[Any]` for unhashable
@@ -77,14 +77,14 @@ class AwaitedSaver:
         return not self._lacks_sync and (self._from_sync or _depth(kind, name) < _depth(kind, f"a{name}"))
 
 
-async def stored(saver: object, work: Callable[[], Awaitable[T]]) -> T:
+async def store_shielded(saver: object, write: Callable[[], Awaitable[T]]) -> T:
     """Run a function that stores something in a checkpointer, shielded from cancellation."""
-    return await _whole(saver, shielded(work))
+    return await _await_write(saver, shielded(write))
 
 
-async def _whole(saver: object, work: Awaitable[T]) -> T:
+async def _await_write(saver: object, write: Awaitable[T]) -> T:
     try:
-        return await work
+        return await write
     except CutOffError as error:
         raise StorageError(
             f"The checkpointer, of type {type(saver).__name__},",
@@ -104,26 +104,26 @@ def _depth(kind: type, name: str) -> int:
     return next((depth for depth, base in enumerate(kind.__mro__) if name in vars(base)), 0)
 
 
-async def _awaited(saver: Any, awork: Callable[[Any], Awaitable[T]]) -> T:
-    home = getattr(saver, "loop", None)
-    if home is None or (current_loop().name == "asyncio" and home is asyncio.get_running_loop()):
-        return await run_on_asyncio(partial(awork, saver))
-    if stands_still(home):  # waiting for that loop would be a deadlock
+async def _await_on_home_loop(saver: Any, async_call: Callable[[Any], Awaitable[T]]) -> T:
+    home_loop = getattr(saver, "loop", None)
+    if home_loop is None or (current_loop().name == "asyncio" and home_loop is asyncio.get_running_loop()):
+        return await run_on_asyncio(partial(async_call, saver))
+    if stands_still(home_loop):  # waiting for that loop would be a deadlock
         raise asyncio.InvalidStateError(
             f"{type(saver).__name__} belongs to the event loop that waits for this sync call, and cannot work "
             "meanwhile. Await the agent's async method instead, such as `await agent.ainvoke(...)` or "
             "`await agent.aget_state(...)`"
         )
-    return await to_thread.run_sync(_on_loop, home, awork, saver)
+    return await to_thread.run_sync(_run_on_home_loop, home_loop, async_call, saver)
 
 
-def _on_loop(home: asyncio.AbstractEventLoop, awork: Callable[[Any], Awaitable[T]], saver: Any) -> T:
+def _run_on_home_loop(home_loop: asyncio.AbstractEventLoop, async_call: Callable[[Any], Awaitable[T]], saver: Any) -> T:
     """Await a method of a saver on the event loop to which the saver belongs; called in a worker thread."""
 
     async def coroutine() -> T:
-        return await awork(saver)
+        return await async_call(saver)
 
-    return asyncio.run_coroutine_threadsafe(coroutine(), home).result()
+    return asyncio.run_coroutine_threadsafe(coroutine(), home_loop).result()
 
 
 # SQLite savers
@@ -172,10 +172,12 @@ def keeps_values(saver: object) -> bool:
     return isinstance(saver, tuple(loaded))
 
 
-def gone_values(thread_id: str, namespace: str, checkpoint: Checkpoint, versions: ChannelVersions) -> list[Value]:
+def keys_of_removed_values(
+    thread_id: str, namespace: str, checkpoint: Checkpoint, versions: ChannelVersions
+) -> list[Value]:
     """Return the database keys of removed values: one for each changed channel without a value in the checkpoint."""
-    gone = [name for name in versions if name not in checkpoint["channel_values"]]
-    return [(thread_id, namespace, name, str(checkpoint["channel_versions"][name])) for name in gone]
+    channels = [name for name in versions if name not in checkpoint["channel_values"]]
+    return [(thread_id, namespace, name, str(checkpoint["channel_versions"][name])) for name in channels]
 
 
 def forget(saver: Any, values: Sequence[Value]) -> None:
@@ -206,9 +208,9 @@ def with_serde(saver: Any, serde: Any) -> Any:
     """Return a saver that uses the serializer `serde`: the given saver, or a copy of it."""
     if saver.serde is serde:
         return saver
-    copied = copy.copy(saver)
-    copied.serde = serde
-    return copied
+    saver_copy = copy.copy(saver)
+    saver_copy.serde = serde
+    return saver_copy
 
 
 def reading_objects(saver: Any) -> Any:

@@ -36,7 +36,7 @@ Unknown = Callable[[Name, Any], Any]
 
 _KINDS = frozenset(("null", "bytes", "bytearray", "json", "msgpack"))
 
-_TRIED_AGAIN = {EXT_PYDANTIC_V1: "construct", EXT_PYDANTIC_V2: "model_construct"}
+_UNVALIDATED = {EXT_PYDANTIC_V1: "construct", EXT_PYDANTIC_V2: "model_construct"}
 """Methods that create a stored pydantic model without validation, by msgpack extension; the same as LangGraph's."""
 
 
@@ -48,18 +48,18 @@ class StrictSerializer(JsonPlusSerializer):
     `unknown` makes a replacement. `types` are allowed in addition to LangGraph's and LangChain's own.
     """
 
-    def __init__(self, where: str, types: Iterable[type] = (), *, unknown: Unknown | None = None) -> None:
+    def __init__(self, database: str, types: Iterable[type] = (), *, unknown: Unknown | None = None) -> None:
         super().__init__(allowed_msgpack_modules=None)
-        self._where = where
-        self._types = _by_name(types)
+        self._database = database
+        self._types = _types_by_name(types)
         self._unknown = unknown
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Name | type]) -> "StrictSerializer":
         """Return a copy of the serializer that allows further types, given as types or names. Called by LangGraph."""
-        given = [one if isinstance(one, type) else _imported(tuple(one)) for one in extra_allowlist]
-        other = copy.copy(self)
-        other._types = {**self._types, **_by_name(one for one in given if isinstance(one, type))}
-        return other
+        allowed_types = [item if isinstance(item, type) else _import_type(tuple(item)) for item in extra_allowlist]
+        serializer = copy.copy(self)
+        serializer._types = {**self._types, **_types_by_name(item for item in allowed_types if isinstance(item, type))}
+        return serializer
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         kind, data = super().dumps_typed(obj)
@@ -72,7 +72,7 @@ class StrictSerializer(JsonPlusSerializer):
         kind, stored = data
         if kind not in _KINDS:
             raise StorageError(
-                self._where,
+                self._database,
                 f"holds a value that was stored as {kind!r}, which is not read from a database. Hand over a saver of "
                 "LangGraph's with the serializer that has written it",
             )
@@ -81,54 +81,54 @@ class StrictSerializer(JsonPlusSerializer):
         if kind != "json":
             return super().loads_typed(data)
         try:
-            return json.loads(stored, object_hook=self._revived)
+            return json.loads(stored, object_hook=self._revive)
         except Exception as error:
-            raise self._damaged(error) from error
+            raise self._damage_error(error) from error
 
     def _read(self, reading: "_Reading", data: bytes) -> Any:
         try:
-            return reading.unpacked(data)
+            return reading.unpack(data)
         except Exception as error:
             problem = reading.problem or error
             # Ctrl-C inside of a hook arrives as an error of the library: raise it again.
             if not isinstance(problem, Exception):
                 raise problem from None
-            raise self._damaged(problem) from problem
+            raise self._damage_error(problem) from problem
 
-    def _damaged(self, error: Exception) -> StorageError:
+    def _damage_error(self, error: Exception) -> StorageError:
         if isinstance(error, StorageError):
             return error
-        return StorageError(self._where, f"holds a value that cannot be read: {described(error)}. {MEND}")
+        return StorageError(self._database, f"holds a value that cannot be read: {error_text(error)}. {MEND}")
 
-    def allowed(self, name: Name) -> Any:
+    def allowed_type(self, name: Name) -> Any:
         """Return the type with this module and name, or `None` if stored values must not have this type."""
         # Only names in LangGraph's fixed list are imported. Other types must exist already: a stored name imports none.
-        return _imported(name) if name in SAFE_MSGPACK_TYPES else self._types.get(name)
+        return _import_type(name) if name in SAFE_MSGPACK_TYPES else self._types.get(name)
 
     def refuse(self, name: Name, content: Any = None, *, writes: bool = False) -> Any:
         """Return the replacement for a value of a forbidden type; raise `StorageError` if there is none."""
         if self._unknown is not None:
             return self._unknown(name, content)
-        why = (
+        problem = (
             "cannot keep a value of the type {}, which it could not read again"
             if writes
             else "holds a value of the type {}, and to make it again would be to run what the database names"
         )
         raise StorageError(
-            self._where,
-            f"{why.format('.'.join(name))}. Allowed are the types of LangGraph, of LangChain's messages, and those "
+            self._database,
+            f"{problem.format('.'.join(name))}. Allowed are the types of LangGraph, of LangChain's messages, and those "
             "that the agent's schemas name. If it is yours, name it in one of them, or in "
             f"the agent's stored_types=[{name[-1]}]",
         )
 
-    def _revived(self, value: dict[str, Any]) -> Any:
+    def _revive(self, value: dict[str, Any]) -> Any:
         """Return the object that a dict describes in LangChain's JSON format, which LangGraph used before msgpack."""
         if value.get("type") != "constructor" or value.get("lc") not in (1, 2) or not value.get("id"):
             return _messages_only()(value)
-        *module, last = map(str, value["id"])
-        name = (".".join(module), last)
+        *module, class_name = map(str, value["id"])
+        name = (".".join(module), class_name)
         if value["lc"] == 2:
-            make = self.allowed(name)
+            make = self.allowed_type(name)
             if make is None:
                 return self.refuse(name, value.get("kwargs") or value.get("args"))
             return make(*(value.get("args") or ()), **(value.get("kwargs") or {}))
@@ -148,27 +148,27 @@ class _Reading:
         self._makes = makes
         self.problem: BaseException | None = None  # first error of a hook, which ormsgpack replaces by its own
 
-    def unpacked(self, data: bytes) -> Any:
-        return ormsgpack.unpackb(data, ext_hook=self._extension, option=ormsgpack.OPT_NON_STR_KEYS)
+    def unpack(self, data: bytes) -> Any:
+        return ormsgpack.unpackb(data, ext_hook=self._unpack_extension, option=ormsgpack.OPT_NON_STR_KEYS)
 
-    def _extension(self, code: int, data: bytes) -> Any:
+    def _unpack_extension(self, code: int, data: bytes) -> Any:
         try:
-            content = self.unpacked(data)
+            content = self.unpack(data)
             if code == EXT_DELTA_SNAPSHOT:
                 return _DeltaSnapshot(content) if self._makes else None
             if code == EXT_NUMPY_ARRAY:
                 return _array(*content) if self._makes else None
             name, value = (str(content[0]), str(content[1])), content[2]
-            make = self._owner.allowed(name)
+            make = self._owner.allowed_type(name)
             if make is None or (code == EXT_METHOD_SINGLE_ARG and not _is_time(make, content[3:])):
                 return self._owner.refuse(name, value, writes=not self._makes)
-            return _made(code, make, value) if self._makes else None
+            return _create(code, make, value) if self._makes else None
         except BaseException as error:
             self.problem = self.problem or error
             raise
 
 
-def _made(code: int, make: Any, content: Any) -> Any:
+def _create(code: int, make: Any, content: Any) -> Any:
     """Return the object of the type `make` that a msgpack extension describes by its `code` and `content`."""
     if code == EXT_METHOD_SINGLE_ARG:
         return make.fromisoformat(content)
@@ -178,12 +178,12 @@ def _made(code: int, make: Any, content: Any) -> Any:
         return _send(*content) if make is Send else make(*content)
     if code == EXT_CONSTRUCTOR_KW_ARGS:
         return make(**content)
-    if code not in _TRIED_AGAIN:
+    if code not in _UNVALIDATED:
         raise ValueError(f"{code} is no kind of value that is known")
     try:
         return make(**content)
     except Exception:  # as in LangGraph: the content no longer passes validation, so create the model without it
-        return getattr(make, _TRIED_AGAIN[code])(**content)
+        return getattr(make, _UNVALIDATED[code])(**content)
 
 
 class OutlineSerializer(JsonPlusSerializer):
@@ -209,19 +209,24 @@ MEND = "Bring back a copy, or go on in another thread"
 """Remedy for damaged data, for error texts."""
 
 
-def described(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the type and text of an error in one line."""
-    told = " ".join(str(error).split()).rstrip(".")[:200]
-    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+    text = " ".join(str(error).split()).rstrip(".")[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _by_name(types: Iterable[type]) -> dict[Name, type]:
+def _types_by_name(types: Iterable[type]) -> dict[Name, type]:
     """Return a dict of types by module and name."""
-    found: dict[Name, set[type]] = {}
-    for one in types:
-        found.setdefault((one.__module__, one.__name__), set()).add(one)
+    types_by_name: dict[Name, set[type]] = {}
+    for type_ in types:
+        types_by_name.setdefault((type_.__module__, type_.__name__), set()).add(type_)
     # If several types share a name, only the one that an import of the name would find, if any.
-    return {name: one for name, same in found.items() for one in same if len(same) == 1 or _at(name) is one}
+    return {
+        name: type_
+        for name, namesakes in types_by_name.items()
+        for type_ in namesakes
+        if len(namesakes) == 1 or _at(name) is type_
+    }
 
 
 def _at(name: Name) -> Any:
@@ -229,13 +234,13 @@ def _at(name: Name) -> Any:
 
 
 @cache
-def _imported(name: Name) -> Any:
+def _import_type(name: Name) -> Any:
     return getattr(importlib.import_module(name[0]), name[-1])
 
 
-def _is_time(made: Any, more: list[Any]) -> bool:
+def _is_time(type_: Any, method_and_options: list[Any]) -> bool:
     """Return whether a stored method call is a call of `datetime.fromisoformat`, the only allowed method."""
-    return more == ["fromisoformat"] and isinstance(made, type) and issubclass(made, datetime)
+    return method_and_options == ["fromisoformat"] and isinstance(type_, type) and issubclass(type_, datetime)
 
 
 def _send(node: str, arg: Any, timeout: Any = None) -> Send:
@@ -250,4 +255,6 @@ def _array(dtype: str, shape: Any, order: Any, data: bytes) -> Any:
 @cache
 def _messages_only() -> Reviver:
     """Return a reader of LangChain's JSON format that creates messages and documents only, no runnable objects."""
-    return Reviver(allowed_objects=[_imported(name) for name in SAFE_MSGPACK_TYPES if name[0].startswith("langchain")])
+    return Reviver(
+        allowed_objects=[_import_type(name) for name in SAFE_MSGPACK_TYPES if name[0].startswith("langchain")]
+    )

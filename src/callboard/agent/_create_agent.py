@@ -40,14 +40,14 @@ from callboard.conversations._flow import END, MODEL, TOOLS
 from callboard.conversations._history import complete_calls, keepable, repair
 from callboard.conversations._stored_types import checked_types
 from callboard.conversations._thread import START
-from callboard.tools._actor_tools import Toolkit, unpacked
+from callboard.tools._actor_tools import Toolkit, unpack_toolkits
 from callboard.tools._callbacks import may_be_traced
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
-from callboard.tools._middleware_hooks import asked_at_once, langchain_base
+from callboard.tools._middleware_hooks import batch_approval_rules, langchain_base
 from callboard.tools._node import NodeAccess, ToolNode
-from callboard.tools._unanswered import answered_ids, calls_in, id_of, last_reply
+from callboard.tools._unanswered import calls_in, id_of, ids_with_answer, last_reply
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
@@ -100,7 +100,7 @@ class BuiltFlow:
         # LangChain's model node has answered the calls of structured output itself. An answer counts for all calls with
         # its id: a rejected call must not run beside an approved one that has the same id.
         place = last_reply(messages)
-        answered = set[str]() if place is None else answered_ids(messages[place + 1 :])
+        answered = set[str]() if place is None else ids_with_answer(messages[place + 1 :])
         return [] if place is None else [call for call in calls_in(messages[place]) if id_of(call) not in answered]
 
     def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
@@ -174,7 +174,7 @@ class BuiltBodies(NodeBodies):
             for message in messages:
                 complete_calls(message)
             # A call of structured output has LangChain's answer already.
-            answered = answered_ids(messages)
+            answered = ids_with_answer(messages)
             is_stored = self.context.thread.is_kept
             messages[:] = [kept for message in messages for kept in keepable(message, answered, is_stored=is_stored)]
         return output
@@ -224,7 +224,7 @@ def flow_of(
         entry=edges[START],
         turn_entry=turn[0] if turn else MODEL,
         after_reply=reply,
-        approvals={f"{one.name}.after_model": asked for one in middlewares if (asked := asked_at_once(one))},
+        approvals={f"{one.name}.after_model": asked for one in middlewares if (asked := batch_approval_rules(one))},
     )
 
 
@@ -406,7 +406,7 @@ class _Parts:
 
     def __init__(self, tools: Iterable[Any], middleware: Sequence[object], model_policy: CallPolicy | None) -> None:
         check_type("create_agent(model_policy=...)", model_policy, CallPolicy, "CallPolicy(timeout=60.0)")
-        self._tools = unpacked(tools)
+        self._tools = unpack_toolkits(tools)
         self._middleware = middleware_in("create_agent(middleware=...)", middleware)
         self._model_policy = model_policy
         self._own = [one for one in self._middleware if not _is_langchains(one) and _is_around_calls(one)]

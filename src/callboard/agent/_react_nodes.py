@@ -13,7 +13,7 @@ from callboard.agent._run_context import NodeBodies, RunContext
 from callboard.conversations._channels import MESSAGES
 from callboard.conversations._flow import AGENT, RESPONSE, ReactFlow, for_model, value_in
 from callboard.conversations._history import complete_calls, keepable, repair
-from callboard.tools._unanswered import asked_in
+from callboard.tools._unanswered import all_calls_in
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
@@ -99,4 +99,4 @@ class ReactNodes(NodeBodies):
 
     def _lacks(self, reply: AIMessage, remaining: int) -> bool:
         all_direct = all(call["name"] in self._parts.flow.direct for call in reply.tool_calls)
-        return (remaining < 1 and all_direct) or bool(asked_in(reply))
+        return (remaining < 1 and all_direct) or bool(all_calls_in(reply))

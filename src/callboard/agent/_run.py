@@ -256,13 +256,13 @@ class Run:
         records = {} if record is None else {name: record}
         namespaces = {name: place.namespace}
         ledger = Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
-        if ledger.waits(name):
+        if ledger.is_waiting(name):
             raise self._asked(place, ledger)
         own = ledger.config_of_call(name, config)
         try:
             output = await self.context.traced(own, partial(self._output, node, given, is_sent), given, node)
         except GraphInterrupt as interrupt:
-            ledger.asked(name, interrupt)
+            ledger.record_question(name, interrupt)
             await self.thread.record_questions(ledger.records)
             raise self._asked(place, ledger) from None
         except Exception as error:

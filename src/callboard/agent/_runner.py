@@ -73,7 +73,7 @@ def _not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
     calls = open_calls(thread)
     if calls and thread.next == (flow.left_out(None, TOOLS, [call for _, call in calls], thread.state),):
         return frozenset(id_of(call) for _, call in calls)  # a hook after the model asks about all calls of a reply
-    asked = ((call, thread.known_of(key)) for key, call in calls)
+    asked = ((call, thread.record_of(key)) for key, call in calls)
     return frozenset(
         id_of(call)
         for call, record in asked

@@ -44,7 +44,7 @@ from callboard.tools._plan import injected_args, model_args
 from callboard.tools._results import NodeRequest, Output, ResultRules, count_calls, messages_in, parse_input
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, Reports, ToolBatch
-from callboard.tools._unanswered import answered_ids, id_of
+from callboard.tools._unanswered import id_of, ids_with_answer
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
@@ -110,7 +110,7 @@ async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
     keys = keys_of(requested.calls)
     tasks = {key: send.task_of(key) for key in keys}
     place = run.place(send.node, send.number)
-    if tasks and all(thread.known_of(task).is_finished for task in tasks.values()):
+    if tasks and all(thread.record_of(task).is_finished for task in tasks.values()):
         run.tell.cached(place, [dict(thread.written(tasks.values()))])
     else:
         # A single call has the position of its send; several calls have numbered positions below it.
@@ -161,7 +161,7 @@ class CallStep:
         for key, call in zip(self.tasks, self._requested.calls, strict=True):
             tell.started(self._places[key], self._shown_input(call))
         for key, task in self.tasks.items():
-            if self._run.thread.known_of(task).is_finished:
+            if self._run.thread.record_of(task).is_finished:
                 tell.cached(self._places[key], [self._written_by(key)])
         if tell.is_heard:
             await tell.wait_for_reader()
@@ -175,7 +175,7 @@ class CallStep:
         for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
             if task not in claimed:
                 continue
-            record = thread.known_of(task)
+            record = thread.record_of(task)
             policy = run.tools.policy(call)
             pending = record.pending
             # A call that may run again, without an answered question, matches no branch: the batch starts it anew.
@@ -184,7 +184,7 @@ class CallStep:
             elif pending and pending[0].id in answers:
                 message = unknown_text(key, call, answers.pop(pending[0].id))
                 if message is None:
-                    await thread.record_questions({task: record.accepted()})
+                    await thread.record_questions({task: record.with_answers_only()})
                 else:
                     await self._settled(key, message)
             elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
@@ -195,7 +195,7 @@ class CallStep:
 
     async def answer_open(self, reason: str) -> None:
         for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
-            record = self._run.thread.known_of(task)
+            record = self._run.thread.record_of(task)
             if not record.is_finished and not record.pending:
                 message = error_message(f"Error: {reason}", call)
                 message.additional_kwargs = {"callboard": {"ended": "deadline"}}
@@ -238,7 +238,7 @@ class CallStep:
             claims = await batch.claims() if thread.claims_ahead else []
             await thread.claim([self.tasks[key] for key in claims])
         for key in self.tasks if self._tells_each else ():
-            if batch.ledger.waits(key):  # an unanswered question of an earlier run
+            if batch.ledger.is_waiting(key):  # an unanswered question of an earlier run
                 self._run.tell.asked(self._places[key], batch.ledger.records[key].pending, thread.state)
         try:
             combined = await batch.run()
@@ -259,10 +259,10 @@ class CallStep:
         # Without this record, only their claims would be stored, and their outcome would count as unknown.
         thread = self._run.thread
         for key in (*batch.signalled_keys, *batch.failures):
-            record, known = thread.known_of(self.tasks[key]), batch.ledger.known_of(key)
+            record, known = thread.record_of(self.tasks[key]), batch.ledger.record_of(key)
             if record.claimed and (known.pending or key not in batch.failures):
                 # The claim replaced the call's open question. If the answer was refused, the question is open again.
-                await self._asked(key, known if known.pending else record.accepted())
+                await self._asked(key, known if known.pending else record.with_answers_only())
         for key, error in batch.failures.items():
             await thread.record_error(self.tasks[key], error)
 
@@ -471,6 +471,6 @@ def _pieces_of_update(update: dict[str, Any], messages_key: str) -> list[ToolMes
 
 def _answered_by(piece: ToolMessage | Command[Any], messages_key: str) -> set[str]:
     if isinstance(piece, ToolMessage):
-        return answered_ids([piece])
+        return ids_with_answer([piece])
     update: Any = piece.update
-    return answered_ids(update.get(messages_key, [])) if isinstance(update, dict) else set()
+    return ids_with_answer(update.get(messages_key, [])) if isinstance(update, dict) else set()

@@ -23,7 +23,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import ensure_valid_checkpointer
 
 from callboard._langgraph._savers import clock, keeps_values, with_serde
-from callboard._langgraph._serializers import MEND, StrictSerializer, described
+from callboard._langgraph._serializers import MEND, StrictSerializer, error_text
 from callboard._loops._forks import after_fork_in_child
 from callboard._util._extras import install_command
 from callboard.exceptions import StorageError
@@ -213,7 +213,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         except StorageError:
             raise
         except Exception as error:
-            reason = f"holds what is no conversation: {described(error)}. {MEND}"
+            reason = f"holds what is no conversation: {error_text(error)}. {MEND}"
             raise StorageError(str(self.database), reason) from error
 
     def now(self) -> float | None:
@@ -294,7 +294,7 @@ class LazyStore(BaseStore):
         except Exception as error:
             if not isinstance(error, JSONDecodeError) and not all(map(_only_reads, operations)):
                 raise  # the caller's values may be the cause
-            reason = f"holds what no store has written: {described(error)}. {MEND}"
+            reason = f"holds what no store has written: {error_text(error)}. {MEND}"
             raise StorageError(str(self._database), reason) from error
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:

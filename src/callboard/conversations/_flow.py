@@ -22,15 +22,15 @@ from callboard._langgraph._node_scope import graph_runnable
 from callboard._util._suggestions import did_you_mean
 from callboard.conversations._channels import MESSAGES, Flow, State
 from callboard.conversations._history import is_repair, repair
-from callboard.tools._bounds import is_unkept
+from callboard.tools._bounds import is_refusal_of_storage
 from callboard.tools._call_record import keys_of
 from callboard.tools._results import NodeRequest, parse_input
 from callboard.tools._unanswered import (
-    answered_ids,
     calls_in,
     each_without_answer,
     has_only_malformed,
     id_of,
+    ids_with_answer,
     last_reply,
     unanswered,
 )
@@ -145,7 +145,7 @@ class ReactFlow:
         # id. So a model that repeats itself comes to an end. This agent does the same only if the whole call is equal:
         # some models start their ids anew in each reply.
         earlier = messages[: last_reply(messages)]
-        answered = answered_ids(message for message in earlier if not is_repair(message))
+        answered = ids_with_answer(message for message in earlier if not is_repair(message))
         return [call for call in calls if not (call["id"] in answered and _asks(earlier, call))]
 
     def _after_reply(self, messages: Sequence[BaseMessage], *, calls: bool = True) -> str:
@@ -153,7 +153,7 @@ class ReactFlow:
             return TOOLS
         last = messages[-1] if messages else None
         if self.tools and isinstance(last, ToolMessage):
-            if self.after or is_unkept(last):
+            if self.after or is_refusal_of_storage(last):
                 return self.entry  # the hook answered the calls, or no call was storable
             reply = last_reply(messages)
             if reply is not None and any(id_of(call) == last.tool_call_id for call in calls_in(messages[reply])):

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-from callboard.tools._bounds import unkept, whole_text
+from callboard.tools._bounds import refusals_of_storage, whole_text
 from callboard.tools._unanswered import Exchange, calls_in, exchanges_in, id_of, is_whole
 
 UNANSWERED = (
@@ -98,7 +98,7 @@ def keepable(reply: BaseMessage, answered: Collection[str] = (), *, is_stored: b
     """Return a list: the reply in a storable form, and an error message for each call that cannot be stored."""
     # A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does
     # not run. Calls with the ids in `answered` have a message already. With `is_stored`, a database gets the reply.
-    refused = unkept(reply.tool_calls, is_stored=is_stored) if isinstance(reply, AIMessage) else {}
+    refused = refusals_of_storage(reply.tool_calls, is_stored=is_stored) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
         return [reply]
     ids = {id_of(reply.tool_calls[place]) for place in refused}

@@ -69,7 +69,7 @@ from callboard.conversations._stored_types import tracked_entry
 from callboard.conversations._thread import START, RecordedThread
 from callboard.conversations._unstorable import describe_unstorable
 from callboard.exceptions import StorageError, ThreadBusyError
-from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
+from callboard.tools._call_record import EMPTY_RECORD, CallRecord
 
 _log = logging.getLogger("callboard")
 
@@ -276,7 +276,7 @@ class SavedThread(RecordedThread):
 
     async def record_error(self, task: str, error: str) -> None:
         # A call that has finished stays finished, also if the write of its result failed.
-        if task not in self._lost and not self.known_of(task).has_ended:
+        if task not in self._lost and not self.record_of(task).has_ended:
             await super().record_error(task, error)
 
     async def record_result(self, task: str, output: object, *, later: bool = False) -> None:
@@ -291,7 +291,7 @@ class SavedThread(RecordedThread):
 
     async def claim(self, tasks: Sequence[str]) -> None:
         mark = current_mark() if tasks else None
-        record = NOTHING_KNOWN if mark is None else CallRecord(mark=mark)
+        record = EMPTY_RECORD if mark is None else CallRecord(mark=mark)
         # All claims of a reply share one write with the `Stepped` entry before them, instead of one write per call.
         for task in tasks:
             entry = Claimed(task, record)
@@ -318,7 +318,7 @@ class SavedThread(RecordedThread):
         # Stored with the last entries of the run. Otherwise the outcome of these calls would be unknown.
         claims = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
-        if released := {task: record.accepted() for task, record in claims.items() if record.claimed}:
+        if released := {task: record.with_answers_only() for task, record in claims.items() if record.claimed}:
             self.take(entry := Asked(released))
             self._entries.append(entry)
 

@@ -17,7 +17,7 @@ from callboard.conversations._flow import AFTER, AGENT, BEFORE, MODEL, TOOLS, Se
 from callboard.conversations._storage import BRANCH, SENDS, Asked, Entry, Finished, notes_of
 from callboard.conversations._stored_types import tracked_send
 from callboard.conversations._thread import START, Thread
-from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, keys_of
+from callboard.tools._call_record import EMPTY_RECORD, CallRecord, keys_of
 from callboard.tools._unanswered import answers_to, id_of
 
 
@@ -237,7 +237,7 @@ def _as_list(value: Any) -> list[Any]:
 
 def _record_of(writes: Sequence[tuple[str, Any]]) -> CallRecord:
     """Return the record of a task that has not finished, from LangGraph's writes: its questions and answers."""
-    record = NOTHING_KNOWN
+    record = EMPTY_RECORD
     for channel, value in writes:
         if channel == INTERRUPT:
             pending: Sequence[Interrupt] = value if isinstance(value, (list, tuple)) else [value]

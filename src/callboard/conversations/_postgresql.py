@@ -17,7 +17,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from callboard._langgraph._savers import forget, gone_values
+from callboard._langgraph._savers import forget, keys_of_removed_values
 from callboard.conversations._database import LazySaver, LazyStore
 from callboard.exceptions import StorageError
 
@@ -69,7 +69,7 @@ class _Saver(PostgresSaver):
     ) -> RunnableConfig:
         stored = super().put(config, checkpoint, metadata, new_versions)
         conf = stored["configurable"]
-        if gone := gone_values(conf["thread_id"], conf["checkpoint_ns"], checkpoint, new_versions):
+        if gone := keys_of_removed_values(conf["thread_id"], conf["checkpoint_ns"], checkpoint, new_versions):
             forget(self, gone)
         return stored
 

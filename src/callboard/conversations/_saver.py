@@ -18,9 +18,9 @@ from callboard._langgraph._savers import (
     clock,
     create_tables,
     forget,
-    gone_values,
     is_known,
     keeps_values,
+    keys_of_removed_values,
     with_serde,
 )
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined
@@ -188,7 +188,7 @@ class Saver:
         if name != "put" or not keeps_values(self._saver):
             return ()
         # Deleted after the checkpoint: if the process dies in between, the database only keeps values without use.
-        return gone_values(self.thread_id, self.namespace, args[1], args[3])
+        return keys_of_removed_values(self.thread_id, self.namespace, args[1], args[3])
 
     async def now(self) -> float | None:
         """Return the time of the database server in seconds since 1970, or `None` if the checkpointer has no clock."""

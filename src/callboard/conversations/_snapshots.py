@@ -85,7 +85,7 @@ def _task(thread: Thread, node: str, keys: Sequence[str], questions: Questions, 
     trigger = START if node == START else f"branch:to:{node}"
     qualifier = str(path[1]) if path[0] == PUSH else trigger
     checkpoint_id, step = thread.origin
-    records = [thread.known_of(key) for key in keys]
+    records = [thread.record_of(key) for key in keys]
     is_finished = bool(records) and all(record.is_finished for record in records)
     return PregelTask(
         task_id_of(checkpoint_id, thread.namespace, step + 1, node, path[0], qualifier),

@@ -14,7 +14,7 @@ from uuid import uuid4
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.sqlite import SqliteStore
 
-from callboard._langgraph._serializers import MEND, described
+from callboard._langgraph._serializers import MEND, error_text
 from callboard.conversations._database import LazySaver, LazyStore
 from callboard.exceptions import StorageError
 
@@ -133,7 +133,7 @@ class SqliteFile(Generic[T]):
             return self._cannot_open()
         if code == sqlite3.SQLITE_ERROR and ("no such column" in str(error) or "has no column" in str(error)):
             return _OF_ANOTHER_VERSION
-        return _REASONS.get(code) or f"cannot be used: {described(error)}. {MEND}"
+        return _REASONS.get(code) or f"cannot be used: {error_text(error)}. {MEND}"
 
     def _cannot_open(self) -> str:
         path = Path(self._path)

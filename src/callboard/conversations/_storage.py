@@ -25,7 +25,7 @@ from langgraph.types import Interrupt, Send
 from pydantic import BeforeValidator, ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from callboard._langgraph._serializers import MEND, described
+from callboard._langgraph._serializers import MEND, error_text
 from callboard.conversations._channels import MESSAGES, Write
 from callboard.exceptions import StorageError
 from callboard.tools._call_record import CallRecord
@@ -403,7 +403,7 @@ def reading_stored_data(location: str) -> Generator[None]:
     except (StorageError, GraphBubbleUp):
         raise
     except Exception as error:
-        raise StorageError(location, f"cannot be read: {described(error)}. {MEND}") from error
+        raise StorageError(location, f"cannot be read: {error_text(error)}. {MEND}") from error
 
 
 class _StoredCheckpoint(TypedDict):

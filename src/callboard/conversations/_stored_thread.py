@@ -98,8 +98,8 @@ def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
 
 def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: CheckpointTuple | None) -> StoredThread:
     values: Any = snapshot.values
-    records = {call["id"]: thread.known_of(key) for key, call in open_calls(thread)}
-    records |= {name: thread.known_of(name) for name in thread.next}
+    records = {call["id"]: thread.record_of(key) for key, call in open_calls(thread)}
+    records |= {name: thread.record_of(name) for name in thread.next}
     questions = [*snapshot.interrupts, *(_questions_beside(found) if found is not None else ())]
     channels = found.checkpoint["channel_values"] if found is not None else {}
     return StoredThread(

@@ -32,7 +32,7 @@ from callboard.conversations._storage import (
     new_id,
     now,
 )
-from callboard.tools._call_record import NOT_YET, NOTHING_KNOWN, CallRecord
+from callboard.tools._call_record import EMPTY_RECORD, NOT_YET, CallRecord
 
 Following = Callable[[], Sequence[Target]]
 """Function that returns the next nodes and LangGraph sends; called after the state has changed."""
@@ -114,8 +114,8 @@ class Thread:
     def questions(self) -> list[Interrupt]:
         return [question for record in self.records.values() for question in record.pending]
 
-    def known_of(self, task: str) -> CallRecord:
-        return self.records.get(task, NOTHING_KNOWN)
+    def record_of(self, task: str) -> CallRecord:
+        return self.records.get(task, EMPTY_RECORD)
 
     @property
     def mark(self) -> str | None:
@@ -171,7 +171,7 @@ class Thread:
 
     async def record_error(self, task: str, error: str) -> None:
         """Record the error of a task; the task runs again when the thread is resumed."""
-        self.records[task] = self.known_of(task)._replace(error=error, claimed=False)
+        self.records[task] = self.record_of(task)._replace(error=error, claimed=False)
 
     def apply_outputs(self, order: Sequence[str]) -> list[Write]:
         """Apply the outputs of finished tasks to the state, in the given order of tasks; return their writes."""
@@ -184,7 +184,7 @@ class Thread:
         writes: list[Write] = []
         messages: list[ToolMessage] | None = None
         for task in order:
-            output = self.records.get(task, NOTHING_KNOWN).output
+            output = self.records.get(task, EMPTY_RECORD).output
             if joined and type(output) is ToolMessage:
                 if messages is None:
                     writes.append((MESSAGES, messages := []))
@@ -310,7 +310,7 @@ class RecordedThread(Thread):
         await self.hold(later=True)
         try:
             await self.amend(writes, None if following is None else lambda: following, "update")
-            if records := dict.fromkeys(closed_tasks, NOTHING_KNOWN):
+            if records := dict.fromkeys(closed_tasks, EMPTY_RECORD):
                 await self.record_questions(records)
         finally:
             await self.stop()
@@ -346,7 +346,7 @@ class RecordedThread(Thread):
 
     async def record_claim(self, task: str, record: CallRecord) -> None:
         mark = current_mark()
-        accepted = record.accepted()
+        accepted = record.with_answers_only()
         await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
     async def record_error(self, task: str, error: str) -> None:
@@ -374,7 +374,7 @@ class RecordedThread(Thread):
                 # Replaced by the next entry of the task. On replay, a claim without such an entry means "unknown".
                 self.records[entry.task] = entry.known._replace(claimed=True)
             case Failed():
-                self.records[entry.task] = self.known_of(entry.task)._replace(error=entry.error, claimed=False)
+                self.records[entry.task] = self.record_of(entry.task)._replace(error=entry.error, claimed=False)
             case Held():
                 self.holder = entry.holder
             case Left():

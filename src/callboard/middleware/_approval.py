@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
-from callboard._langgraph._call_scope import answer_is_for, bound_answer_waits, next_is_asked
+from callboard._langgraph._call_scope import asks_next, is_answer_for, is_next_answer_bound_to_call
 from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 from callboard._util._canonical import digest, place_of
 from callboard._util._suggestions import suggests_options
@@ -62,8 +62,8 @@ def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
 def runs_in(tool: BaseTool) -> str:
     """Return the code in which a tool runs: the names of its class and function, the same text in every process."""
     # The tool's name alone would not do: middleware may replace a tool by another tool of the same name.
-    found = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
-    return " ".join(place_of(one) for one in (type(tool), found) if one is not None)
+    function = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
+    return " ".join(place_of(part) for part in (type(tool), function) if part is not None)
 
 
 AnswerType = Literal["accept", "edit", "response", "ignore"]
@@ -128,13 +128,13 @@ class Question:
 
     request: ToolCallRequest
     tool: BaseTool
-    others: Mapping[str, BaseTool]
+    edit_targets: Mapping[str, BaseTool]
     config: HumanInterruptConfig
 
     def ask(self, description: str) -> Step:
         """Interrupt the run with this question, or return the decision if the run was resumed with an answer."""
         value = ApprovalRequest(
-            action_request=deepcopy(self._shown),
+            action_request=deepcopy(self._action_request),
             config=self.config.copy(),
             description=description,
             digest=self._digest,
@@ -145,7 +145,7 @@ class Question:
             # the next `interrupt()` takes the next answer or asks again.
             while True:
                 # Building a JSON schema takes milliseconds, so it is used only when a question is really asked.
-                schema: Any = deepcopy(form.json_schema) if next_is_asked(get_config()) else form.type
+                schema: Any = deepcopy(form.json_schema) if asks_next(get_config()) else form.type
                 step: Step | None = interrupt([value], response_schema=schema)
                 if step is not None:  # `None`: the answer was for other arguments
                     return step
@@ -153,7 +153,7 @@ class Question:
             _asking.reset(token)
 
     @property
-    def _shown(self) -> ActionRequest:
+    def _action_request(self) -> ActionRequest:
         return ActionRequest(action=self.tool.name, args=self.request.tool_call["args"])
 
     @property
@@ -164,43 +164,45 @@ class Question:
     def _allowed(self) -> list[AnswerType]:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
-    def understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
+    def decide(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
         """Return the decision that an answer contains; `None` if the answer is for a call with other arguments."""
-        if not answer_is_for(self._digest, get_config()):
+        if not is_answer_for(self._digest, get_config()):
             # First of all: an outdated answer must be dropped, even if it would not be allowed now.
             return None
         if isinstance(answer, (list, tuple)) and len(answer) == 1:
             (answer,) = answer
         if not isinstance(answer, Mapping) or answer.get("type") not in self._allowed:
-            forms = " or ".join(_SHAPES[one][1] for one in self._allowed)
+            forms = " or ".join(_SHAPES[kind][1] for kind in self._allowed)
             raise ValueError(f"Answer with {forms}; got {answer!r}")
         response = check(answer).root
         return self._step(response["type"], response.get("args"))
 
     def _step(self, answer: AnswerType, args: Any) -> Step:
         if answer == "accept":
-            return "approved", self._accepted(args)
+            return "approved", self._accept(args)
         if answer == "edit":
-            return "edited", self._edited(args)
+            return "edited", self._edit(args)
         call = self.request.tool_call
         if answer == "response":
             return "answered", ToolMessage(content=args, name=call["name"], tool_call_id=call["id"])
-        return "declined", error_message(_declined(call, args), call)
+        return "declined", error_message(_rejection_text(call, args), call)
 
-    def _accepted(self, shown: Changed | None) -> ToolCallRequest:
-        if shown is not None and {**self._shown, **shown} != self._shown:
+    def _accept(self, action: Changed | None) -> ToolCallRequest:
+        if action is not None and {**self._action_request, **action} != self._action_request:
             # An "accept" may repeat the request. A copy that differs is an edit, which must not be ignored silently.
             raise ValueError('"accept" runs the call as it was shown; to change it, answer with "edit"')
         return self.request
 
-    def _edited(self, changed: Changed) -> ToolCallRequest:
+    def _edit(self, changed: Changed) -> ToolCallRequest:
         name, args = changed.get("action", self.tool.name), changed["args"]
-        tool = self.tool if name == self.tool.name else self.others.get(name)
+        tool = self.tool if name == self.tool.name else self.edit_targets.get(name)
         if tool is None:
-            known = sorted({self.tool.name, *self.others})
-            raise ValueError(f"The call cannot be changed to one of {name!r}, only to one of {known}")
-        if filled := sorted(injected_args(tool).unwritable & args.keys()):
-            raise ValueError(f"{tool.name!r} is given {', '.join(filled)} by the agent; an edit cannot change that")
+            allowed_names = sorted({self.tool.name, *self.edit_targets})
+            raise ValueError(f"The call cannot be changed to one of {name!r}, only to one of {allowed_names}")
+        if injected_names := sorted(injected_args(tool).unwritable & args.keys()):
+            raise ValueError(
+                f"{tool.name!r} is given {', '.join(injected_names)} by the agent; an edit cannot change that"
+            )
         _check_arguments(tool, args)
         call = cast("ToolCall", {**self.request.tool_call, "name": name, "args": args})
         return self.request.override(tool_call=call, tool=tool)
@@ -228,12 +230,12 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
         @model_validator(mode="wrap")
         @classmethod
         def _parse_event(cls, answer: Any, check: Callable[[Any], Any]) -> Any:
-            return _asking.get().understood(answer, check)
+            return _asking.get().decide(answer, check)
 
     return Form(Response, TypeAdapter(shape).json_schema())
 
 
-def _declined(call: ToolCall, reason: str | None) -> str:
+def _rejection_text(call: ToolCall, reason: str | None) -> str:
     """Return the text that tells the model that a person rejected its call."""
     # It has LangChain's wording, which models know from training.
     if reason:
@@ -301,7 +303,9 @@ class RequireApproval(Middleware):
             _check_function("RequireApproval(description=...)", description)
         if isinstance(allow, str) or not set(allow) <= set(ANSWERS):
             raise ValueError(f"RequireApproval(allow=...) is a collection of {list(ANSWERS)}, got {allow!r}")
-        config = _checked("RequireApproval(allow=...)", {field: answer in allow for answer, field in FIELDS.items()})
+        config = _check_config(
+            "RequireApproval(allow=...)", {field: answer in allow for answer, field in FIELDS.items()}
+        )
         rule = _Rule(config, when)
         self._rule = rule if tools is None else None
         self._rules = _rules_of(tools, rule)
@@ -331,25 +335,27 @@ class RequireApproval(Middleware):
         if len(args) != len(call["args"]):
             request = request.override(tool_call={**call, "args": args})
         # A pending answer that is bound to a digest is always examined, even if `when` now returns false.
-        if not (rule.applies_to(request) or bound_answer_waits(get_config())):
+        if not (rule.applies_to(request) or is_next_answer_bound_to_call(get_config())):
             return await call_next(request)
-        others = {one.name: one for one in request.runtime.tools if self._may_become(one)}
+        edit_targets = {
+            other_tool.name: other_tool for other_tool in request.runtime.tools if self._may_become(other_tool)
+        }
 
         def ask() -> Step | ToolMessage:
             # A call with such arguments cannot run, whatever the person answers.
             if (message := refusal(plan_for(tool), request.tool_call)) is not None:
                 return cast("ToolMessage", message)
-            return Question(request, tool, others, rule.config).ask(self._described(request, tool))
+            return Question(request, tool, edit_targets, rule.config).ask(self._describe(request, tool))
 
         try:
             # Digests of large arguments are computed in a thread, to keep the event loop free.
-            asked = await run_if_long(self._threads, request.tool_call["args"], ask)
+            outcome = await run_if_long(self._threads, request.tool_call["args"], ask)
         except GraphInterrupt:
             note("approval_asked")
             raise
-        if isinstance(asked, ToolMessage):
-            return asked
-        decision, step = asked
+        if isinstance(outcome, ToolMessage):
+            return outcome
+        decision, step = outcome
         note(decision)
         if isinstance(step, ToolMessage):
             return step
@@ -365,7 +371,7 @@ class RequireApproval(Middleware):
         rule = self._rules.get(tool.name, self._rule)
         return self._other_tools and (rule is None or rule.config["allow_edit"])
 
-    def _described(self, request: ToolCallRequest, tool: BaseTool) -> str:
+    def _describe(self, request: ToolCallRequest, tool: BaseTool) -> str:
         if callable(self._description):
             return printable(self._description(request))
         args = request.tool_call["args"]
@@ -384,7 +390,7 @@ class _Rule:
         return all(when(request) for when in (self.when, self.also_when) if when is not None)
 
 
-def _checked(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
+def _check_config(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
     fields = set(FIELDS.values())
     if set(config) != fields or not all(isinstance(value, bool) for value in config.values()):
         raise ValueError(f"{name} is a HumanInterruptConfig: {sorted(fields)}, each True or False; got {config!r}")
@@ -397,19 +403,19 @@ def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
     """Return the option `tools` as a dict from tool name to rule; the rule `None` means that no approval is needed."""
     if tools is None:
         return {}
-    if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(one, str) for one in tools):
+    if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(tool, str) for tool in tools):
         raise TypeError(f"RequireApproval(tools=...) takes names of tools, such as ['delete']; got {tools!r}")
-    asked: Mapping[str, Any] = tools if isinstance(tools, Mapping) else dict.fromkeys(tools, True)
-    return {name: _rule_of(name, value, default) for name, value in asked.items()}
+    values: Mapping[str, Any] = tools if isinstance(tools, Mapping) else dict.fromkeys(tools, True)
+    return {name: _rule_of(name, value, default) for name, value in values.items()}
 
 
 def _rule_of(name: str, value: object, default: _Rule) -> _Rule | None:
-    where = f"RequireApproval(tools={{{name!r}: ...}})"
+    option = f"RequireApproval(tools={{{name!r}: ...}})"
     if isinstance(value, bool):
         return default if value else None
     if isinstance(value, Mapping):
-        return _Rule(_checked(where, cast("Mapping[str, object]", value)), default.when)
-    _check_function(where, value)
+        return _Rule(_check_config(option, cast("Mapping[str, object]", value)), default.when)
+    _check_function(option, value)
     return _Rule(default.config, default.when, cast("Predicate", value))
 
 

@@ -34,7 +34,7 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
 )
 from callboard.tools._invoke import arguments_of
-from callboard.tools._middleware import check_policies, check_tools, shown_by, tools_of, warn_of_model_cache
+from callboard.tools._middleware import check_policies, check_tools, redaction_of, tools_of, warn_of_model_cache
 from callboard.tools._middleware_hooks import Missing, check_missing
 from callboard.tools._plan import ToolFacts, inject, plan_for
 from callboard.tools._results import Item, messages_in
@@ -161,7 +161,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         context, tool = create_batch_context(progress_writer(runtime_of(request.runtime.config))), request.tool
         if not context.observers.calls:
             return context
-        redact_call = shown_by(self._middleware)
+        redact_call = redaction_of(self._middleware)
         description = None if tool is None else tool.description
         return context._replace(describe=lambda _: description, redact_call=lambda call: redact_call(call, context.run))
 

@@ -15,7 +15,7 @@ from langgraph.types import Command
 from pydantic_core import to_jsonable_python
 
 from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
-from callboard.tools._large_values import left_of
+from callboard.tools._large_values import remaining_size
 
 Redactor = Callable[[Any], Any]
 """Function that gets a value of plain JSON types, and returns it without secrets."""
@@ -43,7 +43,7 @@ class Capture:
     def plain(self, value: object) -> Any:
         """Return a copy of a value in plain JSON types, with its secrets; a note in place of one with many parts."""
         try:
-            if left_of(_MAX_PARTS, value, each=1, character=0) <= 0:
+            if remaining_size(_MAX_PARTS, value, each=1, character=0) <= 0:
                 return f"<not captured: more than {_MAX_PARTS} values>"
             return _without_media(to_jsonable_python(_plain(value), fallback=type_mark))
         except Exception as error:

@@ -14,7 +14,7 @@ from langgraph.types import Durability, StateSnapshot
 from callboard._calls._observers import observe
 from callboard._records._events import CallEvent, RunEvent
 from callboard.agent._agent import Agent
-from callboard.tools._unanswered import answered_ids
+from callboard.tools._unanswered import ids_with_answer
 
 
 class Kill:
@@ -74,7 +74,7 @@ class Kill:
     def check(self, state: Any) -> None:
         """Record an error if a call has two results in the final state."""
         results = [message for message in state["messages"] if isinstance(message, ToolMessage)]
-        if len(results) != len(answered_ids(results)):
+        if len(results) != len(ids_with_answer(results)):
             self.violations.append("a call has two results")
 
 

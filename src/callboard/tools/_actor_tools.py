@@ -58,27 +58,27 @@ class HandlerCall:
     `written` has the names of the arguments that the model writes.
     """
 
-    __slots__ = ("_cell", "_handler", "_name", "_written")
+    __slots__ = ("_cell", "_handler", "_model_arguments", "_name")
 
     def __init__(self, cell: Cell, handler: Handler, name: str, written: frozenset[str]) -> None:
         self._cell = cell
         self._handler = handler
         self._name = name
-        self._written = written
+        self._model_arguments = written
 
     async def __call__(
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         supervised: Supervised,
-        told: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
+        add_facts: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
     ) -> Any:
-        """Ask the actor to run the handler, and return the handler's result; `told` adds facts to an ActorDiedError."""
-        lost: ActorDiedError | None = None
+        """Ask the actor to run the handler, and return the handler's result; `add_facts` changes an ActorDiedError."""
+        last_death: ActorDiedError | None = None
         runs, attempt = 0, own_attempt(self._name)
         # The arguments before injection and parsing, if they are known.
         call_args: Mapping[str, Any] = kwargs if attempt is None else attempt.call["args"]
-        named_by = {name: value for name, value in call_args.items() if name in self._written}
+        named_by = {name: value for name, value in call_args.items() if name in self._model_arguments}
         while True:
             # The attempt's timeout stops while the ask waits in the mailbox, and starts again at `turn.begin`.
             turn = None if attempt is None else attempt.suspend_timeouts()
@@ -93,40 +93,40 @@ class HandlerCall:
                     on_begin=None if turn is None else turn.begin,
                     named_by=named_by,
                 )
-            except ActorDiedError as died:
+            except ActorDiedError as death:
                 runs += 1
                 # The loop is bounded: a call that ends its actor repeatedly is refused with PoisonousCallError.
-                if supervised is not None and is_lost(died) and runs_again(supervised.policy):
+                if supervised is not None and is_lost(death) and runs_again(supervised.policy):
                     note("rerun", actor=self._cell.child)
-                    lost = died
+                    last_death = death
                     continue
                 if supervised is not None and attempt is not None and supervised.policy.on_unknown == "ask":
-                    raise self._question(supervised) from died
-                raise told(died) from died.__cause__
-            except PoisonousCallError as refused:
+                    raise self._question(supervised) from death
+                raise add_facts(death) from death.__cause__
+            except PoisonousCallError as refusal:
                 if not runs:
                     raise
-                raise PoisonousCallError(refused.tool, refused.call_id, refused.times, runs=runs) from lost
-            except (ActorGoneError, MailboxFullError) as refused:
-                if lost is None:
+                raise PoisonousCallError(refusal.tool, refusal.call_id, refusal.times, runs=runs) from last_death
+            except (ActorGoneError, MailboxFullError) as refusal:
+                if last_death is None:
                     raise
                 # The handler did start in an earlier round, so the outcome is unknown, and not "did not start".
-                raise told(lost) from refused
+                raise add_facts(last_death) from refusal
             finally:
                 if turn is not None:
                     turn.end()
 
     def _question(self, supervised: SupervisedCall[Any]) -> OutcomeUnknown:
         """Return the interrupt that asks a person what to do with a call whose actor died."""
-        args = {name: value for name, value in supervised.call["args"].items() if name in self._written}
+        args = {name: value for name, value in supervised.call["args"].items() if name in self._model_arguments}
         return OutcomeUnknown(self._name, args, f"{self._cell.name} died")
 
 
 def by_reference(plan: Plan) -> Plan:
     """Return a plan (data to run a tool); if the tool calls an actor, its policy then also covers the actor's death."""
-    if (asked := target_of(plan.fn)) is None:
+    if (cell_and_handler := target_of(plan.fn)) is None:
         return plan
-    ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
+    ask = HandlerCall(*cell_and_handler, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
 
     async def run(*args: Any, **kwargs: Any) -> Any:
         return await ask(args, kwargs, current_call())
@@ -144,14 +144,18 @@ def is_idempotent(tool: BaseTool) -> bool:
             raise TypeError(f"metadata[{IDEMPOTENT!r}] of the tool {tool.name!r} is True or False, got {mark!r}")
         return mark
     coroutine = getattr(tool, "coroutine", None)
-    asked = None if coroutine is None else target_of(coroutine)
-    return asked is not None and asked[1].idempotent
+    cell_and_handler = None if coroutine is None else target_of(coroutine)
+    return cell_and_handler is not None and cell_and_handler[1].idempotent
 
 
 def policy_of(tool: BaseTool) -> CallPolicy | None:
     """Return the policy that a decorator has set on a tool's function or actor handler; `None` if there is none."""
-    asked = target_of(getattr(tool, "coroutine", None))
-    return policy_at(tool) if asked is None else _policy_at_handler(asked[0].kind, asked[1])
+    cell_and_handler = target_of(getattr(tool, "coroutine", None))
+    return (
+        policy_at(tool)
+        if cell_and_handler is None
+        else _policy_at_handler(cell_and_handler[0].kind, cell_and_handler[1])
+    )
 
 
 def _policy_at_handler(kind: type[Actor], handler: Handler) -> CallPolicy | None:
@@ -174,15 +178,15 @@ _PLAIN = (StructuredTool, Tool, FunctionType)
 """Usual classes of tools. Objects of these classes are not tested for being a toolkit, because the test is slow."""
 
 
-def unpacked(given: Iterable[Any]) -> list[Any]:
+def unpack_toolkits(tools: Iterable[Any]) -> list[Any]:
     """Return the tools given to a node, with each toolkit replaced by its tools."""
-    found: list[Any] = []
-    for one in given:
-        if one.__class__ not in _PLAIN and not isinstance(one, BaseTool) and has_members_of(Toolkit, one):
-            found += _tools_of(one)
+    unpacked_tools: list[Any] = []
+    for item in tools:
+        if item.__class__ not in _PLAIN and not isinstance(item, BaseTool) and has_members_of(Toolkit, item):
+            unpacked_tools += _tools_of(item)
         else:
-            found.append(one)
-    return found
+            unpacked_tools.append(item)
+    return unpacked_tools
 
 
 def _tools_of(toolkit: Toolkit) -> Iterable[BaseTool]:
@@ -197,11 +201,11 @@ def _tools_of(toolkit: Toolkit) -> Iterable[BaseTool]:
 # Notices about lost state
 
 
-_KEPT = 4096
+_MAX_STATES = 4096
 """Maximum number of remembered pairs of conversation and actor; the least recently used pair is forgotten first."""
 
 
-_TOLD = -1
+_NOTICE_GIVEN = -1
 """Marker in place of a state number: the model knows that the state was lost, so the next state needs no notice."""
 
 
@@ -209,43 +213,43 @@ class LostState:
     """Record of the actor state that each conversation last used, so that the model can be told if a state is lost."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
+        self._states: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
 
     def of(self, conversation: Hashable, cell: Cell) -> str:
         """Return the notice that an actor has lost its state; empty if the conversation needs no such notice."""
-        seen = self._seen.get((conversation, cell.kind.__name__, cell.key))
-        if seen is None or seen == _TOLD or cell.state_since <= seen:
-            if seen != cell.state_since:
-                self.note_seen(conversation, cell)
+        state = self._states.get((conversation, cell.kind.__name__, cell.key))
+        if state is None or state == _NOTICE_GIVEN or cell.state_since <= state:
+            if state != cell.state_since:
+                self.record_state(conversation, cell)
             return ""
-        what = "what it held since it was saved last" if keeps_snapshots(cell.kind) else "what it held"
-        return f"{cell.name} was restarted, and {what} is lost."
+        loss = "what it held since it was saved last" if keeps_snapshots(cell.kind) else "what it held"
+        return f"{cell.name} was restarted, and {loss} is lost."
 
-    def note_seen(self, conversation: Hashable, cell: Cell) -> None:
+    def record_state(self, conversation: Hashable, cell: Cell) -> None:
         """Record that a conversation has seen the present state of an actor."""
         self._note(conversation, cell, cell.state_since)
 
-    def note_told(self, conversation: Hashable, cell: Cell) -> None:
+    def record_notice(self, conversation: Hashable, cell: Cell) -> None:
         """Record that an error tells the model of an actor's lost state, so that no later notice repeats it."""
-        self._note(conversation, cell, _TOLD)
+        self._note(conversation, cell, _NOTICE_GIVEN)
 
     def _note(self, conversation: Hashable, cell: Cell, state: int) -> None:
         key = (conversation, cell.kind.__name__, cell.key)
-        self._seen[key] = state
-        self._seen.move_to_end(key)
-        if len(self._seen) > _KEPT:
-            self._seen.popitem(last=False)
+        self._states[key] = state
+        self._states.move_to_end(key)
+        if len(self._states) > _MAX_STATES:
+            self._states.popitem(last=False)
 
 
 def with_notice(result: Any, notice: str) -> Any:
     """Return a tool result to which a notice for the model was added; `None` if the result cannot take a notice."""
     parts: Any = result if isinstance(result, (list, tuple)) else ()
     # Commands and messages in a list go to the graph by themselves, and are no content for the model.
-    if isinstance(result, Command) or any(isinstance(one, (Command, ToolMessage)) for one in parts):
+    if isinstance(result, Command) or any(isinstance(part, (Command, ToolMessage)) for part in parts):
         return None
     if isinstance(result, ToolMessage):
         return result.model_copy(update={"content": with_notice(result.content, notice)})
-    if isinstance(result, list) and all(isinstance(one, (str, dict)) for one in result):
+    if isinstance(result, list) and all(isinstance(part, (str, dict)) for part in result):
         return [*result, {"type": "text", "text": notice}]
     text = result if isinstance(result, str) else _stringify(result)
     return f"{text}\n\n({notice})"
@@ -263,38 +267,40 @@ _TAKES_MANY = (
 
 def with_handlers(tools: Iterable[Any], owner: str) -> tuple[list[Any], ActorSet]:
     """Return the tools with each actor replaced by tools for its handlers, and the set of these actors."""
-    given = unpacked(tools)
-    specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
+    items = unpack_toolkits(tools)
+    specs = [spec_of(item) for item in items if isinstance(item, (Actor, ChildSpec))]
     if not specs:
-        return given, ActorSet([], owner)
+        return items, ActorSet([], owner)
     names = [spec.name for spec in specs]
-    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
-        raise ValueError(f"Two actors are named {twice!r}: give one of them a name: child({twice}(...), name='other')")
+    if (duplicate := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise ValueError(
+            f"Two actors are named {duplicate!r}: give one of them a name: child({duplicate}(...), name='other')"
+        )
     for spec in specs:
         if spec.key is None:
             check_alone(spec, owner)
     actors = ActorSet(specs, owner)
     numbers = iter(range(len(specs)))
-    found: list[Any] = []
-    for one in given:
-        if isinstance(one, (Actor, ChildSpec)):
-            found += _tools(actors, next(numbers))
+    handler_tools: list[Any] = []
+    for item in items:
+        if isinstance(item, (Actor, ChildSpec)):
+            handler_tools += _tools(actors, next(numbers))
         else:
-            found.append(one)
-    return found, actors
+            handler_tools.append(item)
+    return handler_tools, actors
 
 
 def check_graces(actors: ActorSet, graces: Mapping[str, float | None]) -> None:
     """Raise ValueError if a handler's clean-up time (`graces`, seconds by tool) is too long for its actor's lease."""
     for spec in actors.specs:
-        tools = [f"{spec.prefix}{one.name}" for one in spec.kind._handlers.values()]
+        tools = [f"{spec.prefix}{handler.name}" for handler in spec.kind._handlers.values()]
         check_grace(spec, {name: graces[name] for name in tools if name in graces})
 
 
 def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
     """Return a tool for each handler of one actor, except control handlers and private handlers."""
     spec = actors.specs[number]
-    handlers = [one for one in spec.kind._handlers.values() if one.group != CONTROL and one.name[0] != "_"]
+    handlers = [item for item in spec.kind._handlers.values() if item.group != CONTROL and item.name[0] != "_"]
     if not handlers:
         raise ValueError(f"the actor {spec.name} has no handler that could be a tool; mark its methods with @handler")
     lost = LostState()
@@ -315,7 +321,7 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
         # The model reads the text; the artifact is for the program.
         return (str(result), getattr(result, "artifact", None)) if has_artifact else result
 
-    parameters = [_typed(one, hints, handler) for one in signature.parameters.values()]
+    parameters = [_annotate(parameter, hints, handler) for parameter in signature.parameters.values()]
     if ask.takes_runtime:
         parameters.append(inspect.Parameter(_RUNTIME, inspect.Parameter.KEYWORD_ONLY, annotation=ToolRuntime))
         hints[_RUNTIME] = ToolRuntime
@@ -342,7 +348,7 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
     return tool
 
 
-def _typed(parameter: inspect.Parameter, hints: Mapping[str, Any], handler: Handler) -> inspect.Parameter:
+def _annotate(parameter: inspect.Parameter, hints: Mapping[str, Any], handler: Handler) -> inspect.Parameter:
     if parameter.kind in _TAKES_MANY:
         raise TypeError(f"the handler {handler.title} takes {parameter}; as a tool it takes arguments by name only")
     if parameter.name not in hints:
@@ -376,7 +382,7 @@ class _Ask:
     def __call__(self, kwargs: dict[str, Any]) -> Awaitable[Any]:
         session = self._actors.session()
         if session is None:
-            return self._alone(kwargs)
+            return self._ask_in_new_session(kwargs)
         supervised = current_call()
         runtime = kwargs.pop(_RUNTIME) if self.takes_runtime else None
         keyed_actors = session.keyed_actors[self._number]
@@ -386,11 +392,11 @@ class _Ask:
         engine = self._spec.runs_in
         if engine is not None:
             kwargs = self._portable(kwargs)
-        asked = partial(self._asked, keyed_actors.cell(key), _conversation(keyed_actors), supervised, kwargs)
+        ask = partial(self._ask_cell, keyed_actors.cell(key), _conversation(keyed_actors), supervised, kwargs)
         if engine is None or keyed_actors.loop is not current_loop():
-            return asked()
+            return ask()
         # A session holds engines for one event loop. In another loop, the session of the actors holds the engine.
-        return self._once_open(session, engine, asked)
+        return self._ask_on_engine(session, engine, ask)
 
     def _portable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without LangGraph's entries in a config, which only this process can use."""
@@ -398,12 +404,12 @@ class _Ask:
         plain = {name: sendable(value, config) for name, value in kwargs.items()}
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
-    async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
+    async def _ask_on_engine(self, session: ActorSession, engine: Engine, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Start the actor's engine, unless it runs already; ask the actor, and return the handler's result."""
         await session.hold(engine, self.name)
-        return await asked()
+        return await ask()
 
-    async def _alone(self, kwargs: dict[str, Any]) -> Any:
+    async def _ask_in_new_session(self, kwargs: dict[str, Any]) -> Any:
         """Ask the actor in a new actor session, because the tool was called outside of a running node."""
         async with self._actors.open_for_block():
             return await self(kwargs)
@@ -432,7 +438,7 @@ class _Ask:
             error.add_note(f"Raised for child({self._spec.name}, snapshots='journal') and the key {key!r}.")
             raise
 
-    async def _asked(
+    async def _ask_cell(
         self, cell: Cell, conversation: Hashable, supervised: SupervisedCall[Any] | None, kwargs: dict[str, Any]
     ) -> Any:
         ask = HandlerCall(cell, self._handler, self.name, self.written)
@@ -441,19 +447,19 @@ class _Ask:
 
     def _with_notice(self, result: Any, conversation: Hashable, cell: Cell) -> Any:
         notice = self._lost.of(conversation, cell)
-        if not notice or (told := with_notice(result, notice)) is None:
+        if not notice or (noticed_result := with_notice(result, notice)) is None:
             return result  # the notice does not fit into this result; the next result gets it
-        self._lost.note_seen(conversation, cell)
+        self._lost.record_state(conversation, cell)
         if (supervised := current_call()) is not None:
             supervised.do_not_cache = True  # the notice is for this conversation: a cache must not store it
-        return told
+        return noticed_result
 
-    def _with_loss(self, died: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:
+    def _with_loss(self, death: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:
         saved = " since it was saved last" if keeps_snapshots(cell.kind) else ""
         # The error text tells the model of the loss now, so the next result must not tell it again.
-        self._lost.note_told(conversation, cell)
+        self._lost.record_notice(conversation, cell)
         loss = f"What {cell.name} held{saved} is lost."
-        return ActorDiedError(died.tool, died.call_id, died.reason, loss=loss)
+        return ActorDiedError(death.tool, death.call_id, death.reason, loss=loss)
 
 
 def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:

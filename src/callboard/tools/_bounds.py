@@ -23,10 +23,10 @@ MAX_ID = 65_536
 MAX_NAME = 256
 """Maximum length of the name in a call of an unknown tool, in characters."""
 
-_SHOWN = 40
+_SHORTENED_LENGTH = 40
 _MARK = "callboard_unkept"
-_FEW, _SHORT = 50, 100_000
-_PLAIN = frozenset((int, float, bool, type(None)))
+_MAX_SMALL_ARGS, _MAX_SMALL_TEXT = 50, 100_000
+_PLAIN_TYPES = frozenset((int, float, bool, type(None)))
 
 
 class Refusal(NamedTuple):
@@ -40,7 +40,7 @@ class Refusal(NamedTuple):
 def admission(
     calls: Sequence[ToolCall],
     reply: Sequence[ToolCall],
-    known: Collection[str],
+    tool_names: Collection[str],
     max_calls: int | None,
     *,
     are_small: bool,
@@ -56,8 +56,8 @@ def admission(
         surplus = {id(call) for call in reply[max_calls:]}
     if are_small and not surplus:
         return calls, {}
-    refused: dict[int, Refusal] = {}
-    for place, call in enumerate(calls):
+    refusals: dict[int, Refusal] = {}
+    for index, call in enumerate(calls):
         reason: str | None = None
         if id(call) in surplus:
             reason = (
@@ -65,55 +65,55 @@ def admission(
                 "the tool again in your next reply if it is still needed."
             )
         elif not are_small and not is_small(call):
-            reason = offence(call, known)
+            reason = offence(call, tool_names)
         if reason is not None:
-            refused[place] = _refusal(call, reason)
-    if not refused:
-        return calls, refused
+            refusals[index] = _refusal(call, reason)
+    if not refusals:
+        return calls, refusals
     # A copy without arguments, with a short name and id: a refused call may be too large to be kept.
-    return [_harmless(call) if place in refused else call for place, call in enumerate(calls)], refused
+    return [_without_content(call) if index in refusals else call for index, call in enumerate(calls)], refusals
 
 
-def unkept(calls: Sequence[ToolCall], *, is_stored: bool) -> dict[int, ToolMessage]:
+def refusals_of_storage(calls: Sequence[ToolCall], *, is_stored: bool) -> dict[int, ToolMessage]:
     """Return error messages, by index of the call, for calls whose arguments are too large or too deep to be stored.
 
     With `is_stored`, a database gets the calls, which stores integers of at most 64 bits, and texts as UTF-8.
     """
-    refused: dict[int, ToolMessage] = {}
-    for place, call in enumerate(calls):
+    messages: dict[int, ToolMessage] = {}
+    for index, call in enumerate(calls):
         reason = None if is_small(call) else _offence_in(call["args"])
         if reason is None and is_stored:
             reason = _unstorable_in(call["args"])
         if reason is not None:
             message = _refusal(call, reason).message
-            refused[place] = message.model_copy(update={"response_metadata": {_MARK: True}})
-    return refused
+            messages[index] = message.model_copy(update={"response_metadata": {_MARK: True}})
+    return messages
 
 
 def whole_text(text: str) -> str:
     """Return a text with `?` in place of each lone surrogate, as LangGraph's checkpointers store it."""
     if text.isascii():
         return text
-    whole = text.encode(errors="replace").decode()
-    return text if whole == text else whole
+    replaced = text.encode(errors="replace").decode()
+    return text if replaced == text else replaced
 
 
-def is_unkept(message: ToolMessage) -> bool:
-    """Return whether a message is an error message that `unkept` has made, and not the result of a call."""
+def is_refusal_of_storage(message: ToolMessage) -> bool:
+    """Return whether a message is an error message of `refusals_of_storage`, and not the result of a call."""
     return bool(message.response_metadata.get(_MARK))
 
 
 def _refusal(call: ToolCall, reason: str) -> Refusal:
-    harmless = _harmless(call)
+    harmless = _without_content(call)
     error = CallRejectedError(harmless["name"], harmless["id"], reason)
     # The message keeps the full id that the model wrote: providers match answers to calls by it.
     return Refusal(error_message(f"Error: {reason}", {**harmless, "id": call["id"]}, error), error)
 
 
-def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
+def offence(call: ToolCall, tool_names: Collection[str] = ()) -> str | None:
     """Return a text that says which limit a call exceeds and what to do; `None` if the call is within the limits."""
     name, call_id = call["name"], call["id"]
-    if len(name) > MAX_NAME and name not in known:
+    if len(name) > MAX_NAME and name not in tool_names:
         return (
             f"the name of the tool has {len(name)} characters, at most {MAX_NAME} are allowed. Call a tool by its name."
         )
@@ -129,15 +129,15 @@ def is_small(call: ToolCall) -> bool:
     """Return whether a call has only a few short plain values."""
     # True for nearly all calls, and cheaper than measuring their arguments.
     args = call["args"]
-    if len(call["name"]) > MAX_NAME or len(call["id"] or "") > MAX_NAME or len(args) > _FEW:
+    if len(call["name"]) > MAX_NAME or len(call["id"] or "") > MAX_NAME or len(args) > _MAX_SMALL_ARGS:
         return False
     for key, value in args.items():
         # By class: this runs for each argument of each call, and `isinstance` takes longer.
-        if len(value) > _SHORT if value.__class__ is str else value.__class__ not in _PLAIN:
+        if len(value) > _MAX_SMALL_TEXT if value.__class__ is str else value.__class__ not in _PLAIN_TYPES:
             return False
         if value.__class__ is int and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
             return False
-        if key.__class__ is not str or len(key) > _SHORT:
+        if key.__class__ is not str or len(key) > _MAX_SMALL_TEXT:
             return False
     return True
 
@@ -152,7 +152,7 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
         if depth > MAX_DEPTH:
             return f"the arguments are nested more than {MAX_DEPTH} levels deep. Call the tool again with flatter ones."
         # Depth and number of values are tested before a container is walked: the limits bound the work, not the model.
-        below: list[Any] = []
+        next_level: list[Any] = []
         for container in level:
             values += len(container)
             if values > MAX_VALUES:
@@ -161,10 +161,10 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
             parts: list[Any] = [*(container.values() if isinstance(container, dict) else container)]
             if isinstance(container, dict):
                 parts += [key for key in [*container] if isinstance(key, str)]
-            characters += _weigh(parts, below)
+            characters += _weigh(parts, next_level)
         if characters > MAX_CHARACTERS:
             return f"the arguments have more than {MAX_CHARACTERS} characters. Call the tool again with less text."
-        level = below
+        level = next_level
     return None
 
 
@@ -201,21 +201,21 @@ def _keys_and_values(value: object) -> Iterator[object]:
             values += (*value, *value.values()) if isinstance(value, dict) else cast("Collection[Any]", value)
 
 
-def _weigh(parts: Sequence[Any], below: list[Any]) -> int:
+def _weigh(parts: Sequence[Any], containers: list[Any]) -> int:
     """Return the total length of the texts in `parts`, and append the containers in `parts` to `below`."""
     characters = 0
     for value in parts:
         if isinstance(value, str):
             characters += len(value)
         elif isinstance(value, (dict, list, tuple, set, frozenset)):
-            below.append(cast("object", value))
+            containers.append(cast("object", value))
     return characters
 
 
-def _harmless(call: ToolCall) -> ToolCall:
+def _without_content(call: ToolCall) -> ToolCall:
     call_id = call["id"]
-    return {**call, "name": _short(call["name"]), "args": {}, "id": call_id and _short(call_id, MAX_NAME)}
+    return {**call, "name": _shorten(call["name"]), "args": {}, "id": call_id and _shorten(call_id, MAX_NAME)}
 
 
-def _short(text: str, most: int = MAX_NAME) -> str:
-    return text if len(text) <= most else f"{text[:_SHOWN]}..."
+def _shorten(text: str, max_length: int = MAX_NAME) -> str:
+    return text if len(text) <= max_length else f"{text[:_SHORTENED_LENGTH]}..."

@@ -56,7 +56,7 @@ class CallRecord(NamedTuple):
         """`True` if the call has a result, or has ended with a command for the parent graph; it must not run again."""
         return self.output is not NOT_YET or self.parent is not None
 
-    def accepted(self) -> "CallRecord":
+    def with_answers_only(self) -> "CallRecord":
         """Return a copy with only the answers, the results of tasks, and the observer's mark, such as a trace id."""
         # For a call that runs again from its beginning, and gets the answers again.
         return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark, tasks=self.tasks)
@@ -103,7 +103,7 @@ class CallRecord(NamedTuple):
         )
 
 
-NOTHING_KNOWN: Final = CallRecord()
+EMPTY_RECORD: Final = CallRecord()
 """Record of a call that has not run yet."""
 
 
@@ -120,12 +120,12 @@ NODES = frozenset(
 _HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
 """Ends of the names of further nodes, those of hooks of middleware."""
 
-_LONGEST = 128
+_MAX_LENGTH = 128
 _id_in: Callable[[ToolCall], Any] = itemgetter("id")
-_IN_KEYS = re.compile(r"[%#\ud800-\udfff]")
+_ESCAPED_IN_KEYS = re.compile(r"[%#\ud800-\udfff]")
 """Characters that are escaped in keys: `%` and `#`, which callboard adds itself, and surrogates, which UTF-8 cannot
 encode."""
-_IN_SEGMENTS = re.compile(r"[^!-$&-{}]")
+_ESCAPED_IN_SEGMENTS = re.compile(r"[^!-$&-{}]")
 """Characters that are escaped in segments of checkpoint namespaces: all but printable ASCII, and `|`, `%`, `~`, which
 LangGraph or callboard use."""
 
@@ -139,7 +139,7 @@ def keys_of(calls: Sequence[ToolCall]) -> list[str]:
     if len({*ids}) == len(ids):
         return keys
     repeated = {call_id for call_id, count in Counter(ids).items() if count > 1}
-    for call_id in sorted(map(_shown, repeated)):
+    for call_id in sorted(map(_shorten, repeated)):
         warnings.warn(
             f"several calls of one batch have the id {call_id}; each runs and gets its own message, in order",
             DuplicateCallIdWarning,
@@ -150,26 +150,26 @@ def keys_of(calls: Sequence[ToolCall]) -> list[str]:
 
 def _key(call_id: str | None) -> str:
     """Return the record key of a call id; a key contains no `#`, and is never the name of a node."""
-    found = call_id or ""
-    if len(found) > _LONGEST:
-        return _digest(found)
+    text = call_id or ""
+    if len(text) > _MAX_LENGTH:
+        return _digest(text)
     # A call with such an id must not replace the record of an agent's node.
-    if found in NODES or found.endswith(_HOOKS):
-        return _escape(found[0]) + _IN_KEYS.sub(_escaped, found[1:])
-    return _IN_KEYS.sub(_escaped, found)
+    if text in NODES or text.endswith(_HOOKS):
+        return _escape(text[0]) + _ESCAPED_IN_KEYS.sub(_escape_match, text[1:])
+    return _ESCAPED_IN_KEYS.sub(_escape_match, text)
 
 
 def segment_of(key: str, number: int) -> str:
     """Return a call's key, escaped for a checkpoint namespace, with `number` appended if it is not 0."""
     # `number` counts the earlier batches with the same keys.
-    segment = _IN_SEGMENTS.sub(_escaped, key)
-    if len(segment) > _LONGEST:
+    segment = _ESCAPED_IN_SEGMENTS.sub(_escape_match, key)
+    if len(segment) > _MAX_LENGTH:
         segment = _digest(key)
     return f"{segment}~{number}" if number else segment
 
 
-def _escaped(found: "re.Match[str]") -> str:
-    return _escape(found[0])
+def _escape_match(match: "re.Match[str]") -> str:
+    return _escape(match[0])
 
 
 def _escape(character: str) -> str:
@@ -181,6 +181,6 @@ def _digest(text: str) -> str:
     return f"%-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
 
 
-def _shown(call_id: str | None) -> str:
-    found = call_id or ""
-    return repr(found if len(found) <= _LONGEST else f"{found[:_LONGEST]}...")
+def _shorten(call_id: str | None) -> str:
+    text = call_id or ""
+    return repr(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")

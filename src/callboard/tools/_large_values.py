@@ -64,43 +64,43 @@ async def run_if_long(threads: WorkerThreads, value: object, fn: Callable[[], T]
 
 def is_long(value: object) -> bool:
     """Return whether a message, a command, a mapping or a list has too much text to process it in the event loop."""
-    return left_of(_LONG, value) <= 0
+    return remaining_size(_LONG, value) <= 0
 
 
 def has_many(value: object) -> bool:
     """Return whether a message, command, mapping or list has too many values to copy it in the event loop."""
-    return left_of(_MANY, value, each=1, character=0) <= 0
+    return remaining_size(_MANY, value, each=1, character=0) <= 0
 
 
-def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
-    """Return the limit `most` minus the size of a value; 0 or less means that the value is too large."""
-    left = most - each
+def remaining_size(limit: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
+    """Return `limit` minus the size of a value; 0 or less means that the value is too large."""
+    remaining = limit - each
     # An explicit stack: a recursive walk would overflow for deeply nested values.
     values = [value]
     # Stops early: the size above the limit does not matter.
-    while values and left > 0:
-        one = values.pop()
-        if isinstance(one, (str, bytes)):
-            left -= len(one) * character
+    while values and remaining > 0:
+        item = values.pop()
+        if isinstance(item, (str, bytes)):
+            remaining -= len(item) * character
             continue
-        if isinstance(one, dict):
-            parts: Collection[object] = (*one, *one.values()) if len(one) * each < left else one
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            parts = one
-        elif isinstance(one, BaseMessage):
-            parts = (one.content, one.artifact if isinstance(one, ToolMessage) else None)
-        elif isinstance(one, Command):
-            parts = (one.update,)
+        if isinstance(item, dict):
+            parts: Collection[object] = (*item, *item.values()) if len(item) * each < remaining else item
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            parts = item
+        elif isinstance(item, BaseMessage):
+            parts = (item.content, item.artifact if isinstance(item, ToolMessage) else None)
+        elif isinstance(item, Command):
+            parts = (item.update,)
         else:
             continue
-        left -= len(parts) * each
-        if left > 0:
+        remaining -= len(parts) * each
+        if remaining > 0:
             for part in parts:
                 if isinstance(part, str):
-                    left -= len(part) * character
+                    remaining -= len(part) * character
                 elif part.__class__ not in _PLAIN:
                     values.append(part)
-    return left
+    return remaining
 
 
 # Text of a result
@@ -108,26 +108,26 @@ def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) 
 
 _PART = 200_000
 """Size of one piece, in characters; each value adds `_EACH` characters. A piece takes one or two milliseconds."""
-_FEW = 100
+_PORTION = 100
 """Number of values of a container whose cost is computed together."""
 
 
 def takes_long(value: object) -> bool:
     """Return whether the conversion of a value to text would block the event loop for too long."""
-    return left_of(_PART, value) <= 0
+    return remaining_size(_PART, value) <= 0
 
 
 def write_in_pieces(value: object) -> str:
     """Return a value as JSON text, or else as `str(value)`; other threads can run after each piece."""
     try:
         try:
-            return _written(value, _JSON)
+            return _to_text(value, _JSON)
         except _ChangedError:
             raise
         except Exception:  # it has no JSON form; its own code may raise any error to say so
             if type(value) is not bytes and type(value) not in _STR.brackets:
                 return str(value)  # `repr` is used only for values within a container
-            return _written(value, _STR)
+            return _to_text(value, _STR)
     except _ChangedError:
         return _stringify(value)
 
@@ -155,7 +155,7 @@ class _ChangedError(Exception):
 class _Form(NamedTuple):
     """Format in which values are converted to text: JSON or Python's `repr`."""
 
-    at_once: Callable[[object], str]
+    write_whole: Callable[[object], str]
     slices: Callable[[Any], Iterator[str]]
     """Function that yields the text of a long string in slices."""
     brackets: Mapping[type, tuple[str, str]]
@@ -165,60 +165,64 @@ class _Form(NamedTuple):
     """`True` for Python's format, which differs for recursive containers and for tuples with one element."""
 
 
-def _written(value: object, form: _Form) -> str:
+def _to_text(value: object, form: _Form) -> str:
     parts: list[str] = []
     _write(value, form, parts, set())
     return "".join(parts)
 
 
-def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> None:
-    """Append the text of a value to `parts` in pieces; `around` holds the ids of the containers around the value."""
-    kind = type(value)
-    if (kind is str or kind is bytes) and value:
+def _write(value: Any, form: _Form, parts: list[str], outer_ids: set[int]) -> None:
+    """Append the text of a value to `parts` in pieces; `outer_ids` holds the ids of the containers around the value."""
+    value_type = type(value)
+    if (value_type is str or value_type is bytes) and value:
         parts.extend(form.slices(value))
         return
-    if kind not in form.brackets or not value:
-        parts.append(form.at_once(value))
+    if value_type not in form.brackets or not value:
+        parts.append(form.write_whole(value))
         return
-    before, after = form.brackets[kind]
-    if id(value) in around:
+    before, after = form.brackets[value_type]
+    if id(value) in outer_ids:
         if not form.is_python:
             raise ValueError("Circular reference detected")
         parts.append(f"{before}...{after}")
         return
-    around.add(id(value))
+    outer_ids.add(id(value))
     parts.append(before)
-    _write_parts(value, form, parts, around)
-    is_lone = form.is_python and kind is tuple and len(value) == 1
+    _write_parts(value, form, parts, outer_ids)
+    is_lone = form.is_python and value_type is tuple and len(value) == 1
     parts[-1] = f",{after}" if is_lone else after  # replaces the last comma
-    around.remove(id(value))
+    outer_ids.remove(id(value))
 
 
-def _write_parts(value: Any, form: _Form, parts: list[str], around: set[int]) -> None:
+def _write_parts(value: Any, form: _Form, parts: list[str], outer_ids: set[int]) -> None:
     """Append the texts of a container's values to `parts`: small values together, each large value in pieces."""
-    values, kind = (value.items(), dict) if isinstance(value, dict) else (value, list)
-    for some in _few_at_a_time(values):
-        together = _weight(kind(some))
-        for few, weight in [(some, together)] if together < _PART else (([one], _weight(kind([one]))) for one in some):
+    values, container_type = (value.items(), dict) if isinstance(value, dict) else (value, list)
+    for portion in _portions_of(values):
+        portion_weight = _weight(container_type(portion))
+        for items, weight in (
+            [(portion, portion_weight)]
+            if portion_weight < _PART
+            else (([item], _weight(container_type([item]))) for item in portion)
+        ):
             if weight < _PART:
-                parts.append(form.at_once(kind(few))[1:-1])
-            elif kind is dict:
-                parts.append(form.at_once({few[0][0]: 0})[1:-2])
-                _write(few[0][1], form, parts, around)
+                parts.append(form.write_whole(container_type(items))[1:-1])
+            elif container_type is dict:
+                parts.append(form.write_whole({items[0][0]: 0})[1:-2])
+                _write(items[0][1], form, parts, outer_ids)
             else:
-                _write(few[0], form, parts, around)
+                _write(items[0], form, parts, outer_ids)
             parts.append(", ")
 
 
 def _weight(value: object) -> int:
-    return _PART - left_of(_PART, value)
+    return _PART - remaining_size(_PART, value)
 
 
-def _few_at_a_time(values: Iterable[Any]) -> Iterator[list[Any]]:
-    left = iter(values)
+def _portions_of(values: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(values)
     try:
-        while some := [*islice(left, _FEW)]:
-            yield some
+        while portion := [*islice(iterator, _PORTION)]:
+            yield portion
     except RuntimeError as error:
         raise _ChangedError from error
 
@@ -238,10 +242,10 @@ def _slices_of_str(text: Any) -> Iterator[str]:
     single: Any
     double: Any
     prefix, single, double = ("", "'", '"') if isinstance(text, str) else ("b", b"'", b'"')
-    quote, given, end = ('"', single, -2) if single in text and double not in text else ("'", single + double, -4)
+    quote, quotes, end = ('"', single, -2) if single in text and double not in text else ("'", single + double, -4)
     yield prefix + quote
     # With extra quotes before its `repr`, each slice chooses the same kind of quote.
-    yield from (repr(part + given)[len(prefix) + 1 : end] for part in _slices(text))
+    yield from (repr(part + quotes)[len(prefix) + 1 : end] for part in _slices(text))
     yield quote
 
 

@@ -36,7 +36,7 @@ from callboard._langgraph._call_scope import (
 )
 from callboard._langgraph._outer_task import GraphTask, graph_task, is_graph_node
 from callboard.questions import approval_in
-from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, segment_of
+from callboard.tools._call_record import EMPTY_RECORD, CallRecord, segment_of
 from callboard.tools._errors import OutcomeUnknown, unknown_text
 
 # Answers
@@ -116,7 +116,7 @@ class _Slot(dict[str, Any]):
 class Ledger:
     """Records of a batch's calls (answers, open questions, results), with methods that load, update and store them.
 
-    The caller may keep the whole ledger of an earlier run (`held`, which is kept up to date), or keep and store the
+    The caller may keep the whole ledger of an earlier run (`caller_ledger`, always up to date), or keep and store the
     `records` itself. `answers` are for runs outside of a graph. Raises UnknownInterruptError if one matches no open
     question.
     """
@@ -127,7 +127,7 @@ class Ledger:
         node: str,
         keys: Sequence[str],
         *,
-        held: Mapping[str, Any] | None = None,
+        caller_ledger: Mapping[str, Any] | None = None,
         records: Mapping[str, CallRecord] | None = None,
         answers: object = None,
         namespaces: Mapping[str, str] | None = None,
@@ -137,60 +137,60 @@ class Ledger:
         self.graphs = graphs
         self._conf = config["configurable"]
         self._keys = list(keys)
-        self._run: str | None = None if held is None else held.get("run")
+        self._run: str | None = None if caller_ledger is None else caller_ledger.get("run")
         self._prefix = namespace_of_calls(self._conf) if self._conf else CALL_PREFIX
-        self._in_slot = False
+        self._is_in_slot = False
         self._position = 0
         self._number = 0  # batches of this run with the same keys before this one; part of the namespace
         # Both belong to `save`: at most one write runs; a call that finishes meanwhile only requests another one.
-        self._saving = self._unsaved = False
+        self._is_saving = self._has_unsaved = False
         self.records: dict[str, CallRecord] = {}
         self.writes: dict[str, list[tuple[str, Any]]] = {}
         self.task_results: dict[str, dict[int, Any]] = {}
         self._stored: dict[str, dict[str, Any]] = {}
         """Encoded form of `records`, always up to date; encoding all of them for each result would take long."""
-        self._held: dict[str, Any] | None = None
+        self._caller_ledger: dict[str, Any] | None = None
         self._is_node = self.may_be_replayed = False
         """`may_be_replayed`: a question of later code may make the graph run the node again after this batch."""
-        self._bare: list[Any] = []
+        self._answers_without_id: list[Any] = []
         self._answers: Answers = {}
-        stored, task = held, graph_task(config) if self._conf else None
+        stored, task = caller_ledger, graph_task(config) if self._conf else None
         self._task = task
         if task is None:
-            self.around, self.forward = None, None
-            self._held = held if isinstance(held, dict) else None
-            self.is_kept = self._held is not None
+            self.outer_scratchpad, self.forward = None, None
+            self._caller_ledger = caller_ledger if isinstance(caller_ledger, dict) else None
+            self.is_kept = self._caller_ledger is not None
             """`True` if the result of each finished call must be stored before the batch ends."""
         else:
-            self.around, self.forward = task.scratchpad, task.send
+            self.outer_scratchpad, self.forward = task.scratchpad, task.send
             self._is_node = is_graph_node(config, node)
             self.may_be_replayed = not self._is_node
             self.is_kept = task.durable
             stored = self._find_in_slot(task.scratchpad.resume)
-            self._bare = self._bare_answers(task) if stored is None else []
+            self._answers_without_id = self._find_answers_without_id(task) if stored is None else []
         if stored or records:
-            self._know(stored, records or {})
+            self._load(stored, records or {})
         if task is not None:
             self._answers = self._answers_of_graph(task)
         elif answers is not None:
             self._answers = answers_by_id(answers, self.pending)
         self._call_conf = with_answers(self._conf, self._answers) if self._answers else self._conf
 
-    def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
+    def _load(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
         """Load the records that earlier runs have made: from a stored ledger, or else from the caller's `records`."""
         if stored:
             self._check(stored)
             records = {key: CallRecord.decode(record) for key, record in stored["calls"].items()}
         for key, record in records.items():
-            self._note(key, record)
+            self._set_record(key, record)
 
-    def _note(self, key: str, record: CallRecord) -> None:
+    def _set_record(self, key: str, record: CallRecord) -> None:
         self.records[key] = record
         self._stored[key] = record.encode()
 
-    def known_of(self, key: str) -> CallRecord:
+    def record_of(self, key: str) -> CallRecord:
         """Return the stored record of a call; an empty record if nothing is stored about the call."""
-        return self.records.get(key, NOTHING_KNOWN)
+        return self.records.get(key, EMPTY_RECORD)
 
     def _check(self, stored: Mapping[str, Any]) -> None:
         # Only the keys identify the calls: with the ledger of another input, its results would count as theirs.
@@ -211,18 +211,18 @@ class Ledger:
                 # Without this write, the next interrupt would store only the answers before this position.
                 self._task.scratchpad.interrupt_counter()
                 self._task.send([(RESUME, list(resume[: position + 1]))])
-                self._take(position, value)
+                self._put_in_slot(position, value)
                 return value
         return None
 
-    def _take(self, position: int, ledger: Mapping[str, Any]) -> None:
+    def _put_in_slot(self, position: int, ledger: Mapping[str, Any]) -> None:
         assert self._task is not None
         slot = _Slot(ledger)
         slot.attempt = self._task.attempt
         self._task.scratchpad.resume[position : position + 1] = [slot]
-        self._position, self._in_slot, self.may_be_replayed = position, True, True
+        self._position, self._is_in_slot, self.may_be_replayed = position, True, True
 
-    def _bare_answers(self, task: GraphTask) -> list[Any]:
+    def _find_answers_without_id(self, task: GraphTask) -> list[Any]:
         """Return the answers that LangGraph's own `ToolNode` has left in the graph's task; they have no call id."""
         # Without a call id, the answers are clear only if the batch has a single call.
         if not self._is_node or len(self._keys) != 1:
@@ -246,11 +246,11 @@ class Ledger:
     @property
     def pending(self) -> list[Interrupt]:
         """Open questions of all calls of the batch, in call order."""
-        return [question for key in self._keys for question in self.known_of(key).pending]
+        return [question for key in self._keys for question in self.record_of(key).pending]
 
-    def waits(self, key: str) -> bool:
+    def is_waiting(self, key: str) -> bool:
         """Return whether a call has open questions, none of which this run answers. Such a call does not run."""
-        pending = self.known_of(key).pending
+        pending = self.record_of(key).pending
         return bool(pending) and not any(question.id in self._answers for question in pending)
 
     @property
@@ -264,7 +264,7 @@ class Ledger:
         """Return the LangGraph config for one call, with the entries in `configurable` that `interrupt()` needs."""
         namespace = self._namespace(key)
         if (record := self.records.get(key)) is None:
-            scratchpad = CallScratchpad(self, key, namespace, self._bare or None)
+            scratchpad = CallScratchpad(self, key, namespace, self._answers_without_id or None)
         else:
             answers, digests = self._answers_for(record), self._digests_for(record)
             is_answered = record.own and record.pending[0].id in self._answers
@@ -274,17 +274,17 @@ class Ledger:
                 self.task_results[key] = dict(record.tasks)
         return call_config(config, self._call_conf, scratchpad)
 
-    def accepted(self, key: str, answers: list[Any]) -> None:
+    def record_answers(self, key: str, answers: list[Any]) -> None:
         """Record the answers that `interrupt()` has returned to a call so far, and close a newly answered question."""
-        record = self.known_of(key)
-        before = record.answers
-        given = (*(dict(a) if isinstance(a, _Slot) else a for a in answers), *before[len(answers) :])
-        digests = self._digests_for(record)[: len(given)]
-        noted = CallRecord(answers=given, digests=tuple(digests) if any(digests) else (), tasks=record.tasks)
-        if record.own and len(answers) <= len(before):
+        record = self.record_of(key)
+        earlier_answers = record.answers
+        all_answers = (*(dict(a) if isinstance(a, _Slot) else a for a in answers), *earlier_answers[len(answers) :])
+        digests = self._digests_for(record)[: len(all_answers)]
+        new_record = CallRecord(answers=all_answers, digests=tuple(digests) if any(digests) else (), tasks=record.tasks)
+        if record.own and len(answers) <= len(earlier_answers):
             # The call runs again from its beginning and accepts earlier answers: its last question is still open.
-            noted = noted._replace(pending=record.pending, own=True)
-        self._note(key, noted)
+            new_record = new_record._replace(pending=record.pending, own=True)
+        self._set_record(key, new_record)
 
     def _namespace(self, key: str) -> str:
         if self._namespaces is not None:
@@ -308,42 +308,42 @@ class Ledger:
             digests.append(digest)
         return digests
 
-    def asked(self, key: str, interrupt: GraphInterrupt, mark: str | None = None) -> None:
+    def record_question(self, key: str, interrupt: GraphInterrupt, mark: str | None = None) -> None:
         """Record the open questions of a call, together with an observer's text (`mark`), such as a trace id."""
-        record = self.known_of(key)
+        record = self.record_of(key)
         if isinstance(interrupt, OutcomeUnknown):
             # `claimed` makes `settle_unknown` read the answer: it decides about the call, and is no answer for its
             # body.
-            noted = record.accepted()._replace(pending=interrupt.args[0], claimed=True)
-            self._note(key, noted if mark is None else noted._replace(mark=mark))
+            new_record = record.with_answers_only()._replace(pending=interrupt.args[0], claimed=True)
+            self._set_record(key, new_record if mark is None else new_record._replace(mark=mark))
             return
         name = question_id(self._namespace(key), len(record.answers))
         questions: Sequence[Interrupt] = interrupt.args[0] if interrupt.args else ()
         pending = tuple(replace(q, id=name) if q.id == PLACEHOLDER_ID else q for q in questions)
-        own = len(pending) == 1 and pending[0].id == name
+        is_own = len(pending) == 1 and pending[0].id == name
         tasks = tuple(self.task_results[key].items()) if key in self.task_results else record.tasks
         mark = record.mark if mark is None else mark
-        self._note(key, record._replace(pending=pending, own=own, mark=mark, tasks=tasks))
+        self._set_record(key, record._replace(pending=pending, own=is_own, mark=mark, tasks=tasks))
 
     def settle_unknown(self, key: str, call: ToolCall) -> None:
         """Record a person's decision about a call with an unknown outcome, if the decision came with this run."""
-        record = self.known_of(key)
+        record = self.record_of(key)
         if not record.claimed or not record.pending or record.pending[0].id not in self._answers:
             return
         message = unknown_text(key, call, self._answers[record.pending[0].id])
-        self._note(key, record.accepted() if message is None else CallRecord(output=message))
+        self._set_record(key, record.with_answers_only() if message is None else CallRecord(output=message))
 
-    def finished(self, key: str, output: object) -> None:
+    def record_output(self, key: str, output: object) -> None:
         """Record the result of a finished call; its questions are no longer open."""
-        self._note(key, CallRecord(output=output))
+        self._set_record(key, CallRecord(output=output))
 
-    def left_for_parent(self, key: str, command: Command[Any]) -> None:
+    def record_parent_command(self, key: str, command: Command[Any]) -> None:
         """Record that a call ended with a command for the parent graph, in place of a result."""
         if command.graph == self._namespace(key):
             # For a graph inside the tool, the parent is the call's namespace. LangGraph knows only that of the task.
-            around = self._conf.get("checkpoint_ns")
-            command = replace(command, graph=around or Command.PARENT)
-        self._note(key, CallRecord(parent=command))
+            outer_namespace = self._conf.get("checkpoint_ns")
+            command = replace(command, graph=outer_namespace or Command.PARENT)
+        self._set_record(key, CallRecord(parent=command))
 
     def dump(self) -> dict[str, Any]:
         """Return the ledger as a dict that any serializer can store."""
@@ -352,49 +352,49 @@ class Ledger:
 
     def publish(self) -> None:
         """Put the ledger into the caller's dict and into the task's resume list, where the next run finds it."""
-        if self._held is not None:
-            self._held.update(self.dump())
+        if self._caller_ledger is not None:
+            self._caller_ledger.update(self.dump())
         if self._task is None or not self.records:
             return
         resume = self._task.scratchpad.resume
-        if not self._in_slot:
+        if not self._is_in_slot:
             self._task.scratchpad.interrupt_counter()
-            self._take(len(resume), self.dump())
+            self._put_in_slot(len(resume), self.dump())
         else:
-            self._take(self._position, self.dump())
+            self._put_in_slot(self._position, self.dump())
         self._task.send([(RESUME, resume)])
 
     async def save(self) -> None:
         """Store the ledger at once, so that it survives a kill of the process."""
-        if self._held is not None:
-            self._held.update(self.dump())
+        if self._caller_ledger is not None:
+            self._caller_ledger.update(self.dump())
         if self._task is None:
             return
-        self._unsaved = True
+        self._has_unsaved = True
         # Calls that finish during a write share the next write.
-        if self._saving:
+        if self._is_saving:
             return
-        self._saving = True
+        self._is_saving = True
         # Shielded as a whole, because calls that have returned rely on it.
-        await self._task.shielded(partial(self._write, self._task))
+        await self._task.run_shielded(partial(self._write, self._task))
 
     async def _write(self, task: GraphTask) -> None:
         try:
             # Each write contains all results: one for each of a thousand calls would take more than a second.
             await checkpoint()
             # There is no await between the test and both resets, so no request is lost.
-            while self._unsaved:
-                self._unsaved = False
+            while self._has_unsaved:
+                self._has_unsaved = False
                 await task.save(self._resume_with_dump())
         finally:
-            self._saving = False
+            self._is_saving = False
 
     def _resume_with_dump(self) -> list[Any]:
         assert self._task is not None
         resume = list(self._task.scratchpad.resume)
         # A copy: other calls change `_stored` while this write is serialized.
         dump = {**self.dump(), "calls": dict(self._stored)}
-        if self._in_slot:
+        if self._is_in_slot:
             resume[self._position] = dump
         else:
             resume.append(dump)
@@ -419,7 +419,11 @@ class CallsInterrupted(GraphInterrupt):
         texts: list[str] = []
         for question in self.interrupts:
             approval = approval_in(question)
-            actions = [f"{one.name}: {'/'.join(one.allowed)}" for one in approval.actions] if approval else ["answer"]
+            actions = (
+                [f"{action.name}: {'/'.join(action.allowed)}" for action in approval.actions]
+                if approval
+                else ["answer"]
+            )
             texts.append(f"{question.id} ({', '.join(actions)})")
         return f"calls wait for answers by id: {', '.join(texts)}"
 
@@ -452,6 +456,6 @@ def answered_question(is_mine: Callable[[object], bool] | None = None) -> object
     question = None if scope is None else scope.answered_question()
     if scope is None or question is None or not (is_mine is None or is_mine(question)):
         return None
-    while scope.answers_left() > 1:
+    while scope.count_unused_answers() > 1:
         interrupt(None)
     return question

@@ -20,7 +20,7 @@ from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._callers import user_stacklevel
 from callboard.exceptions import IdleMiddlewareWarning, MiddlewareOrderWarning
 from callboard.tools._invoke import refusal
-from callboard.tools._middleware_hooks import asked_about, check_tool_names
+from callboard.tools._middleware_hooks import check_tool_names, tools_to_approve
 from callboard.tools._plan import plan_for
 from callboard.tools._results import CallNext, Output
 
@@ -137,13 +137,13 @@ def running_call() -> RunningCall | None:
 
 def bind_to_thread() -> None:
     """Mark the results of the running call and of its enclosing calls as valid only in this conversation."""
-    one: Any = current_call()
-    while one is not None:
-        if isinstance(one, SupervisedCall):
-            one.only_for_thread = True
-            one = one.outer
+    caller: Any = current_call()
+    while caller is not None:
+        if isinstance(caller, SupervisedCall):
+            caller.only_for_thread = True
+            caller = caller.outer
         else:
-            one = getattr(one, "owner", None)  # an attempt of an enclosing call
+            caller = getattr(caller, "owner", None)  # an attempt of an enclosing call
 
 
 def takes_only_arguments(tool: BaseTool) -> bool:
@@ -183,86 +183,90 @@ HOOKS = ("aerror_message", "check_tools", "check_policies", "offers", "covers", 
 """Names of the optional methods of a middleware, besides its wrapper."""
 
 
-def hook(one: object, name: str) -> Callable[..., Any] | None:
+def hook(middleware: object, name: str) -> Callable[..., Any] | None:
     """Return a method of a middleware; `None` if the method is missing, or is inherited from `Middleware`."""
-    own = getattr(type(one), name, None)
+    method = getattr(type(middleware), name, None)
     # A function that was set on the instance counts, too: a redaction that is passed over would show the arguments.
-    if own is not None and own is getattr(Middleware, name, None) and name not in getattr(one, "__dict__", {}):
+    if (
+        method is not None
+        and method is getattr(Middleware, name, None)
+        and name not in getattr(middleware, "__dict__", {})
+    ):
         return None
-    found = getattr(one, name, None)
-    return found if callable(found) else None
+    bound_method = getattr(middleware, name, None)
+    return bound_method if callable(bound_method) else None
 
 
 def tools_of(middleware: Sequence[object]) -> list[Any]:
     """Return the tools that middleware adds to a node by an attribute `tools`, as LangChain's middleware does."""
-    return [tool for one in middleware for tool in getattr(one, "tools", None) or ()]
+    return [tool for item in middleware for tool in getattr(item, "tools", None) or ()]
 
 
 def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
     """Let each middleware check its options, such as tool names, against the tools of the node."""
-    for given in middleware:
+    for item in middleware:
         # A LangGraph wrapper may be a bound method: then its object is the middleware.
-        one: Any = getattr(given, "__self__", given)
-        if check := hook(one, "check_tools"):
+        owner: Any = getattr(item, "__self__", item)
+        if check := hook(owner, "check_tools"):
             check(tools)
-        elif names := asked_about(one):
-            check_tool_names(f"{type(one).__name__}(interrupt_on=...)", names, tools)
+        elif names := tools_to_approve(owner):
+            check_tool_names(f"{type(owner).__name__}(interrupt_on=...)", names, tools)
 
 
 def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPolicy]) -> None:
     """Let each middleware check `policies`, the call policies of the node's tools by tool name."""
-    for one in middleware:
-        if check := hook(one, "check_policies"):
+    for item in middleware:
+        if check := hook(item, "check_policies"):
             check(policies)
 
 
 def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool] | None:
     """Return a function that tells whether the model may be offered a tool now; `None` if no middleware decides it."""
-    hooks = [(hook(one, "covers"), hook(one, "offers")) for one in middleware]
-    asked = [pair for pair in hooks if any(pair)]
+    hooks = [(hook(item, "covers"), hook(item, "offers")) for item in middleware]
+    deciding_hooks = [pair for pair in hooks if any(pair)]
 
     def may_offer(tool: Any) -> bool:
         # From the outermost to the innermost; the first one that decides wins.
-        for covers, offers in asked:
+        for covers, offers in deciding_hooks:
             if covers is not None and covers(tool):
                 return True
             if offers is not None and not offers(tool):
                 return False
         return True
 
-    return may_offer if asked else None
+    return may_offer if deciding_hooks else None
 
 
-def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
+def redaction_of(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
     """Return a function that returns a copy of a call for observers, with arguments redacted by the middleware."""
-    reported = False
-    redacting = [redact for one in middleware if (redact := hook(one, "redact_value"))]
+    has_reported = False
+    redactions = [redact for item in middleware if (redact := hook(item, "redact_value"))]
 
-    def shown(call: ToolCallLike, run: RunInfo | None) -> ToolCallLike:
-        nonlocal reported
-        if not redacting:
+    def redact_call(call: ToolCallLike, run: RunInfo | None) -> ToolCallLike:
+        nonlocal has_reported
+        if not redactions:
             return call
         thread_id = (run and run.thread_id) or ""
         args = call["args"]
         try:
-            for redact in redacting:
+            for redact in redactions:
                 args = redact(args, thread_id=thread_id)
         except Exception as error:
             # Fail closed: arguments that could not be redacted must not reach spans or logs.
             args = {}
-            if not reported:
-                reported = True  # without the text of the error, which may quote what was to be redacted
+            if not has_reported:
+                has_reported = True  # without the text of the error, which may quote what was to be redacted
                 kind = type(error).__qualname__
                 _log.error("redact_value failed with %s; observers see no arguments; this is reported once", kind)
         return {**call, "args": args}
 
-    return shown
+    return redact_call
 
 
 # Order
 
 
-_OF_LANGCHAIN = {
+_ORDER_OF_LANGCHAIN = {
     "ToolRetryMiddleware": Order(
         "retry",
         not_around={
@@ -278,11 +282,11 @@ themselves."""
 
 def warn_of_wrong_order(middleware: Sequence[object]) -> None:
     """Warn once for each pair of middleware whose order is wrong by the rules of one of the two."""
-    placed = [(middleware_name(one), order) for one in middleware if (order := _order_of(one)) is not None]
-    for position, (outer, order) in enumerate(placed):
-        for inner, other in placed[position + 1 :]:
-            if reason := order.not_around.get(other.kind) or other.not_inside.get(order.kind):
-                if other.kind == order.kind:
+    ordered = [(middleware_name(item), order) for item in middleware if (order := _order_of(item)) is not None]
+    for position, (outer, order) in enumerate(ordered):
+        for inner, inner_order in ordered[position + 1 :]:
+            if reason := order.not_around.get(inner_order.kind) or inner_order.not_inside.get(order.kind):
+                if inner_order.kind == order.kind:
                     sentence = f"There are two of the kind {order.kind}: {reason}. Keep one."
                 else:
                     sentence = (
@@ -304,13 +308,15 @@ def warn_of_model_cache(owner: str, middleware: Sequence[object]) -> None:
             )
 
 
-def _order_of(one: object) -> Order | None:
-    names = (cls.__name__ for cls in type(one).__mro__)
-    order = getattr(one, "order", None) or next((_OF_LANGCHAIN[name] for name in names if name in _OF_LANGCHAIN), None)
+def _order_of(middleware: object) -> Order | None:
+    names = (cls.__name__ for cls in type(middleware).__mro__)
+    order = getattr(middleware, "order", None) or next(
+        (_ORDER_OF_LANGCHAIN[name] for name in names if name in _ORDER_OF_LANGCHAIN), None
+    )
     return order if isinstance(order, Order) else None
 
 
-def middleware_name(one: object) -> str:
+def middleware_name(middleware: object) -> str:
     """Return the name of a middleware for error texts."""
-    name = getattr(one, "__qualname__", None)
-    return name if isinstance(name, str) else type(one).__qualname__
+    name = getattr(middleware, "__qualname__", None)
+    return name if isinstance(name, str) else type(middleware).__qualname__

@@ -35,13 +35,13 @@ def check_missing(owner: str, missing: object) -> None:
         raise ValueError(f"{owner}(missing=...) is 'error' or 'ignore', got {missing!r}")
 
 
-def tool_names(option: str, given: object) -> frozenset[str]:
+def tool_names(option: str, value: object) -> frozenset[str]:
     """Return the tool names that a middleware's option contains; raise TypeError for any other value."""
-    if not isinstance(given, str) and isinstance(given, Collection):
-        names = [name for name in given if isinstance(name, str)]
-        if len(names) == len(given):
+    if not isinstance(value, str) and isinstance(value, Collection):
+        names = [name for name in value if isinstance(name, str)]
+        if len(names) == len(value):
             return frozenset(names)
-    raise TypeError(f"{option} takes names of tools, such as ['search']; got {given!r}")
+    raise TypeError(f"{option} takes names of tools, such as ['search']; got {value!r}")
 
 
 def check_tool_names(option: str, names: Iterable[str], tools: Collection[str], remedy: str = "") -> None:
@@ -52,9 +52,12 @@ def check_tool_names(option: str, names: Iterable[str], tools: Collection[str], 
 
 def check_argument_names(option: str, names: Iterable[str], tool: BaseTool) -> None:
     """Raise ValueError if a name in an option is not the name of an argument which the model may write."""
-    known = argument_names(tool)
-    if known is not None and (unknown := next((name for name in names if name not in known), None)) is not None:
-        raise ValueError(f"{option}: {no_such('argument', unknown, known)}")
+    allowed_names = argument_names(tool)
+    if (
+        allowed_names is not None
+        and (unknown := next((name for name in names if name not in allowed_names), None)) is not None
+    ):
+        raise ValueError(f"{option}: {no_such('argument', unknown, allowed_names)}")
 
 
 def argument_names(tool: BaseTool) -> frozenset[str] | None:
@@ -73,12 +76,12 @@ def argument_names(tool: BaseTool) -> frozenset[str] | None:
 def spellings(tool: BaseTool) -> Mapping[str, str]:
     """Return a dict from each accepted name of a tool's arguments, such as an alias, to the argument's own name."""
     model = _model(tool)
-    spelled: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, field in model.model_fields.items() if model else ():
         choices = field.validation_alias
-        others = choices.choices if isinstance(choices, AliasChoices) else [choices]
-        spelled |= {other: name for other in (name, *others, field.alias) if isinstance(other, str)}
-    return spelled
+        aliases = choices.choices if isinstance(choices, AliasChoices) else [choices]
+        names |= {alias: name for alias in (name, *aliases, field.alias) if isinstance(alias, str)}
+    return names
 
 
 def _model(tool: BaseTool) -> type[BaseModel] | None:
@@ -101,92 +104,103 @@ def langchain_base(cls: type) -> type | None:
     return None
 
 
-def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
+def langchain_middleware(middleware: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
     """Return a middleware of LangChain as an async function; raise an error if it would have no effect in a node."""
-    if _is_human(one) and not _asks_per_call(one):
+    if _is_human_in_the_loop(middleware) and not _asks_per_call(middleware):
         raise ValueError(
-            f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool; a node's "
+            f"{type(middleware).__name__} asks for a whole turn at once, after the model and before any tool; a node's "
             'middleware has no part in it: every call would run unasked. Give it interrupt_mode="per_call"'
         )
-    wrap, awrap = _own(one, "wrap_tool_call"), _own(one, "awrap_tool_call")
+    wrap, awrap = _overridden_method(middleware, "wrap_tool_call"), _overridden_method(middleware, "awrap_tool_call")
     if awrap is not None:
         on_asyncio: AsyncioMiddleware[Any, Any] = AsyncioMiddleware(awrap)  # its code is written for asyncio
         return on_asyncio if wrap is None else TwoHalves(SyncMiddleware(wrap), on_asyncio)
     if wrap is not None:
         return SyncMiddleware(wrap)
-    if _redacts_results(one):
-        return _Redacting(one.before_model)
-    if getattr(one, "tools", None):
-        return _passing
-    without = " without apply_to_tool_results=True" if hasattr(one, "apply_to_tool_results") else ""
+    if _redacts_results(middleware):
+        return _Redacting(middleware.before_model)
+    if getattr(middleware, "tools", None):
+        return _pass_through
+    without = " without apply_to_tool_results=True" if hasattr(middleware, "apply_to_tool_results") else ""
     raise TypeError(
-        f"{type(one).__name__} does nothing to tool calls{without}. Hooks around the model belong in "
+        f"{type(middleware).__name__} does nothing to tool calls{without}. Hooks around the model belong in "
         "callboard.create_agent(middleware=[...])"
-        f"{misspelt_in(type(one), _ALL_HOOKS)}"
+        f"{misspelt_in(type(middleware), _ALL_HOOKS)}"
     )
 
 
-def asked_about(one: Any) -> Collection[str]:
+def tools_to_approve(middleware: Any) -> Collection[str]:
     """Return the names of the tools for which a HumanInTheLoopMiddleware asks a person; empty for any other object."""
-    return getattr(one, "interrupt_on", ()) if _is_human(one) else ()
+    return getattr(middleware, "interrupt_on", ()) if _is_human_in_the_loop(middleware) else ()
 
 
 def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
     """Warn of hooks in LangChain's middleware that a node never calls, because only an agent does."""
-    for one in middleware:
-        if langchain_base(type(one)) is None:
+    for item in middleware:
+        if langchain_base(type(item)) is None:
             continue
-        if hooks := _ignored_hooks(one):
+        if hooks := _find_ignored_hooks(item):
             _warn(
-                f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
+                f"{type(item).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
                 "calls; the other hooks are run by callboard.create_agent"
             )
-        if misspelt := misspelt_in(type(one), _ALL_HOOKS):
-            _warn(f"{type(one).__name__} may have a hook that will not run{misspelt}")
+        if hint := misspelt_in(type(item), _ALL_HOOKS):
+            _warn(f"{type(item).__name__} may have a hook that will not run{hint}")
 
 
 def _warn(text: str) -> None:
     warnings.warn(text, IgnoredHooksWarning, stacklevel=user_stacklevel())
 
 
-def _ignored_hooks(one: Any) -> list[str]:
+def _find_ignored_hooks(middleware: Any) -> list[str]:
     idle: set[str] = set()
-    if _is_human(one):
+    if _is_human_in_the_loop(middleware):
         idle = {"after_model"}  # it asks for all calls of a reply at once, which only an agent does
-    elif _redacts_results(one):
-        idle = {"before_model"} if getattr(one, "apply_to_output", False) else {"before_model", "after_model"}
-    return [hook for hook in _HOOKS if hook not in idle and (_own(one, hook) or _own(one, f"a{hook}"))]
+    elif _redacts_results(middleware):
+        idle = {"before_model"} if getattr(middleware, "apply_to_output", False) else {"before_model", "after_model"}
+    return [
+        hook
+        for hook in _HOOKS
+        if hook not in idle and (_overridden_method(middleware, hook) or _overridden_method(middleware, f"a{hook}"))
+    ]
 
 
-def _own(one: Any, name: str) -> Callable[..., Any] | None:
+def _overridden_method(middleware: Any, name: str) -> Callable[..., Any] | None:
     """Return a method that a LangChain middleware's class overrides; `None` for a method of the base class."""
-    method: Callable[..., Any] | None = getattr(type(one), name, None)
-    if method is None or method is getattr(langchain_base(type(one)), name, None):
+    method: Callable[..., Any] | None = getattr(type(middleware), name, None)
+    if method is None or method is getattr(langchain_base(type(middleware)), name, None):
         return None
-    bound: Callable[..., Any] = getattr(one, name)
+    bound: Callable[..., Any] = getattr(middleware, name)
     return bound
 
 
-def asked_at_once(one: object) -> Mapping[str, Any]:
+def batch_approval_rules(middleware: object) -> Mapping[str, Any]:
     """Return the rules by tool name of a LangChain middleware that asks a person about all calls at once."""
     # Such middleware asks in its hook `after_model`.
-    return getattr(one, "interrupt_on", {}) if _is_human(one) and not _asks_per_call(one) else {}
+    return (
+        getattr(middleware, "interrupt_on", {})
+        if _is_human_in_the_loop(middleware) and not _asks_per_call(middleware)
+        else {}
+    )
 
 
-def _asks_per_call(one: object) -> bool:
-    return getattr(one, "interrupt_mode", "batched") == "per_call"
+def _asks_per_call(middleware: object) -> bool:
+    return getattr(middleware, "interrupt_mode", "batched") == "per_call"
 
 
-def _is_human(one: object) -> bool:
-    return any(cls.__name__ == "HumanInTheLoopMiddleware" for cls in type(one).__mro__)
+def _is_human_in_the_loop(middleware: object) -> bool:
+    return any(cls.__name__ == "HumanInTheLoopMiddleware" for cls in type(middleware).__mro__)
 
 
-def _redacts_results(one: Any) -> bool:
+def _redacts_results(middleware: Any) -> bool:
     """Return whether a middleware is a PIIMiddleware whose `before_model` hook redacts tool results."""
-    return bool(getattr(one, "apply_to_tool_results", False)) and _own(one, "before_model") is not None
+    return (
+        bool(getattr(middleware, "apply_to_tool_results", False))
+        and _overridden_method(middleware, "before_model") is not None
+    )
 
 
-async def _passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+async def _pass_through(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
     return await call_next(request)
 
 
@@ -197,12 +211,12 @@ class _Redacting:
         # It reads the tool messages after the last AIMessage, and returns `None` or changed messages.
         self._hook = hook
         # In a worker thread: the hook is sync code of another project and may take long.
-        self._in_thread: SyncMiddleware[tuple[ToolCallRequest, Any], Any] = SyncMiddleware(self._redacted)
+        self._in_thread: SyncMiddleware[tuple[ToolCallRequest, Any], Any] = SyncMiddleware(self._redact)
 
     async def __call__(self, request: ToolCallRequest, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         return await self._in_thread((request, await call_next(request)), call_next)
 
-    def _redacted(self, result: tuple[ToolCallRequest, Any], _: object) -> Any:
+    def _redact(self, result: tuple[ToolCallRequest, Any], _: object) -> Any:
         request, output = result
         return with_entries(output, partial(self._message, request.tool_call, request.runtime))
 

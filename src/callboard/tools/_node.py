@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
 from callboard._calls._draining import PATIENCE
-from callboard._langgraph._outer_task import injected_args_by_name, with_runtime
+from callboard._langgraph._outer_task import langgraph_args_by_tool, with_runtime
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._current import current_loop
@@ -263,7 +263,7 @@ class ToolNode(ManyInputs, Openable):
 
     @property
     def _injected_args(self) -> dict[str, Any]:
-        return injected_args_by_name(self.tools_by_name)
+        return langgraph_args_by_tool(self.tools_by_name)
 
     @property
     def func(self) -> Callable[..., Any]:
@@ -374,7 +374,7 @@ class ToolNode(ManyInputs, Openable):
             config = with_runtime(config, runtime)
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
-        make_ledger = partial(Ledger, held=ledger, answers=resume)
+        make_ledger = partial(Ledger, caller_ledger=ledger, answers=resume)
         batch = ToolBatch(self._setup, request, config, make_ledger)
         await batch.prepare()
         return batch

@@ -17,7 +17,7 @@ from callboard.actors._engine_runner import worker_grace
 from callboard.tools._in_worker import await_with_config, run_with_config
 from callboard.tools._plan import Plan
 
-_OF_CONFIG = ("tags", "recursion_limit", "max_concurrency", "run_name")
+_PORTABLE_KEYS = ("tags", "recursion_limit", "max_concurrency", "run_name")
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -29,19 +29,21 @@ def on_engine(plan: Plan, engine: Engine, actors: ActorSet) -> Plan:
 def check_on_engine(plan: Plan, engine: Engine) -> None:
     """Raise TypeError for a tool that cannot run on an engine."""
     name = plan.tool.name
-    where = f"CallPolicy(runs_in=...) of the tool {name!r}"
+    label = f"CallPolicy(runs_in=...) of the tool {name!r}"
     if plan.is_foreign:
-        raise TypeError(f"{where}: {type(plan.tool).__name__} has its own `invoke`, of which no body can be sent")
+        raise TypeError(f"{label}: {type(plan.tool).__name__} has its own `invoke`, of which no body can be sent")
     if (actor := actor_behind(plan.fn)) is not None:
         raise TypeError(
-            f"{where}: it is a handler of the actor {actor.name}; say where that runs: child(..., runs_in=...)"
+            f"{label}: it is a handler of the actor {actor.name}; say where that runs: child(..., runs_in=...)"
         )
     if plan.injected.store is not None:
-        raise TypeError(f"{where}: its argument {plan.injected.store!r} is a store, which belongs to this process")
+        raise TypeError(f"{label}: its argument {plan.injected.store!r} is a store, which belongs to this process")
     parameters = inspect.signature(plan.fn).parameters
-    for own, is_taken in (("run_manager", plan.run_manager), ("callbacks", plan.callbacks)):
-        if is_taken and parameters[own].default is inspect.Parameter.empty:
-            raise TypeError(f"{where}: its argument {own!r} belongs to this process; give it a default, such as None")
+    for name_of_argument, is_taken in (("run_manager", plan.run_manager), ("callbacks", plan.callbacks)):
+        if is_taken and parameters[name_of_argument].default is inspect.Parameter.empty:
+            raise TypeError(
+                f"{label}: its argument {name_of_argument!r} belongs to this process; give it a default, such as None"
+            )
     engine.check(plan.fn, title=name)
 
 
@@ -72,11 +74,11 @@ class EngineBody:
         config = portable(var_child_runnable_config.get() or {})
         if self._plan.config_param is not None:
             kwargs[self._plan.config_param] = config
-        sent = {name: sendable(value, config) for name, value in kwargs.items()}
+        sendable_kwargs = {name: sendable(value, config) for name, value in kwargs.items()}
         return Body(
             fn=await_with_config if self._plan.kind == "async" else run_with_config,
             args=(self._plan.fn, config, *args),
-            kwargs=sent,
+            kwargs=sendable_kwargs,
             title=self._plan.tool.name,
             call_id=None if supervised is None else supervised.id,
             grace=None if supervised is None else worker_grace(supervised.time_limits.grace),
@@ -87,12 +89,12 @@ class EngineBody:
 class _LocalOnly:
     """Placeholder for a member of `ToolRuntime` that belongs to the agent's process; any use of it raises an error."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, member: str) -> None:
+        self._member = member
 
     def _refuse(self) -> NoReturn:
         raise RuntimeError(
-            f"runtime.{self._what} belongs to the process of the agent, and this body runs in another one; "
+            f"runtime.{self._member} belongs to the process of the agent, and this body runs in another one; "
             "callboard.progress() reaches whoever watches the call"
         )
 
@@ -105,7 +107,7 @@ class _LocalOnly:
         self._refuse()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _LocalOnly, (self._what,)
+        return _LocalOnly, (self._member,)
 
 
 def sendable(value: object, config: RunnableConfig) -> object:
@@ -119,16 +121,18 @@ def sendable(value: object, config: RunnableConfig) -> object:
 def portable(config: Mapping[str, Any]) -> RunnableConfig:
     """Return the parts of a config that other processes can use: plain data, without LangGraph's entries."""
     # An allow-list: callbacks and LangGraph's own objects cannot leave this process.
-    found: dict[str, Any] = {name: config[name] for name in _OF_CONFIG if name in config}
+    portable_config: dict[str, Any] = {name: config[name] for name in _PORTABLE_KEYS if name in config}
     for part in ("configurable", "metadata"):
         values = config.get(part, {})
-        found[part] = {name: one for name, one in values.items() if not name.startswith("__") and _is_plain(one)}
-    return cast("RunnableConfig", found)
+        portable_config[part] = {
+            name: item for name, item in values.items() if not name.startswith("__") and _is_plain(item)
+        }
+    return cast("RunnableConfig", portable_config)
 
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(key, _PLAIN) and _is_plain(one) for key, one in value.items())
+        return all(isinstance(key, _PLAIN) and _is_plain(item) for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return all(_is_plain(one) for one in value)
+        return all(_is_plain(item) for item in value)
     return isinstance(value, _PLAIN)

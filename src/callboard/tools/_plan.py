@@ -28,7 +28,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
 from pydantic.fields import FieldInfo
 from pydantic.v1 import BaseModel as BaseModelV1
 
-from callboard._langgraph._outer_task import hints_of, injected_args_of
+from callboard._langgraph._outer_task import hints_of, langgraph_injected_args
 from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._loops._entry_mode import Door, is_missing
 
@@ -101,7 +101,7 @@ def _read_injected_args(schema: Any, fn: Any) -> InjectedArgs:
     # langchain-core does not see the annotations of fields with some aliases.
     aliased = {name: field.rebuild_annotation() for name, field in fields.items() if field.validation_alias}
     hints = {**hints_of(fn), **aliased}
-    langgraph_args = injected_args_of(schema, hints)
+    langgraph_args = langgraph_injected_args(schema, hints)
     # langchain-core fills the fields of its schemas, by their own names, and a parameter `tool_call_id`.
     call_ids = {
         name

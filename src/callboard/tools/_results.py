@@ -11,7 +11,14 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolC
 from langgraph.types import Command, Send
 
 from callboard._langgraph._vocabulary import ToolCallRequest, msg_content_output
-from callboard.tools._unanswered import answers_to, asked_at, each_without_answer, id_of, last_reply, without_answer
+from callboard.tools._unanswered import (
+    answers_to,
+    each_without_answer,
+    id_of,
+    last_reply,
+    reply_index_of,
+    without_answer,
+)
 
 # Input
 
@@ -123,7 +130,7 @@ def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Se
     """If `calls` is a single call from a model's reply, return all calls of this reply; otherwise return `calls`."""
     # LangGraph's `Send` delivers one call of a reply to the node.
     messages = messages_in(state, messages_key)
-    if len(calls) != 1 or (index := asked_at(calls[0], messages)) is None:
+    if len(calls) != 1 or (index := reply_index_of(calls[0], messages)) is None:
         return calls
     reply = list(messages[index].tool_calls)
     # The same object as in `calls`: `admission` finds surplus calls by identity.

@@ -21,7 +21,14 @@ from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit, by_reference, check_graces, is_idempotent, with_handlers
 from callboard.tools._chain import Chain, chain_of, wrapper_middleware
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
-from callboard.tools._middleware import check_policies, check_tools, offers_of, shown_by, tools_of, warn_of_model_cache
+from callboard.tools._middleware import (
+    check_policies,
+    check_tools,
+    offers_of,
+    redaction_of,
+    tools_of,
+    warn_of_model_cache,
+)
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import Plan, ToolFacts, injected_args, plan_for
 from callboard.tools._results import InputKind, ResultRules
@@ -139,7 +146,7 @@ def setup_of(options: Options) -> Setup:
         rules={kind: ResultRules(kind, options.messages_key) for kind in get_args(InputKind)},
         chain=chain,
         offers=offers_of(middleware),
-        redact_call=shown_by(middleware),
+        redact_call=redaction_of(middleware),
         # With middleware, only invalid arguments become messages at the tool: middleware must see all other errors.
         judge_tool_error=errors.invalid_arguments if middleware else errors.content,
         judge_final_error=errors.after_middleware

@@ -274,7 +274,7 @@ class ToolBatch:
             if ledger.records:
                 ledger.settle_unknown(key, call)
                 if (record := ledger.records.get(key)) is not None:
-                    if record.has_ended or ledger.waits(key):
+                    if record.has_ended or ledger.is_waiting(key):
                         continue
                     resumed_mark = record.mark
             self._due_keys.append(key)
@@ -323,7 +323,7 @@ class ToolBatch:
         if questions:
             raise CallsInterrupted(questions, self.ledger.dump())
         for key in self._keys:
-            if (command := self.ledger.known_of(key).parent) is not None:
+            if (command := self.ledger.record_of(key).parent) is not None:
                 raise ParentCommand(command)
         self._raise_first(signals)
         return self.rules.combine([cast("Output", self.ledger.records[key].output) for key in self._keys])
@@ -341,11 +341,11 @@ class ToolBatch:
         outputs: list[Output] = []
         for key, call in zip(self._due_keys, supervised_calls, strict=False):
             if isinstance(call.error, GraphInterrupt):
-                self.ledger.asked(key, call.error)
+                self.ledger.record_question(key, call.error)
             elif isinstance(call.error, ParentCommand):
-                self.ledger.left_for_parent(key, call.error.args[0])
+                self.ledger.record_parent_command(key, call.error.args[0])
             elif call.result is not None:
-                self.ledger.finished(key, call.result)
+                self.ledger.record_output(key, call.result)
                 keys.append(key)
                 outputs.append(call.result)
             # Its traceback refers to this batch.
@@ -389,12 +389,12 @@ class ToolBatch:
         if self.reports.on_finish is not None:
             await self.reports.on_finish(key, output, not self._open_count)
         if self._open_count and self.ledger.is_kept:  # the last result is stored by the caller of the batch
-            self.ledger.finished(key, output)
+            self.ledger.record_output(key, output)
             await self.ledger.save()
 
     async def store_question(self, key: str, interrupt: GraphInterrupt) -> None:
         """Store the questions of a call, so that they survive a kill of the process."""
-        self.ledger.asked(key, interrupt, current_mark())
+        self.ledger.record_question(key, interrupt, current_mark())
         if self.reports.on_ask is not None:
             await self.reports.on_ask(key, self.ledger.records[key])
 
@@ -573,7 +573,7 @@ class _BatchCall(SupervisedCall[Output]):
         """Store a claim, a record that the tool function is about to start; then run the tool and return the result."""
         assert self.batch.reports.on_claim is not None
         # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
-        await self.batch.reports.on_claim(self.key, self.batch.ledger.known_of(self.key))
+        await self.batch.reports.on_claim(self.key, self.batch.ledger.record_of(self.key))
         return await invoke(attempt, plan, call, config, manager)
 
 

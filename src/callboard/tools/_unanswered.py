@@ -12,9 +12,9 @@ from langchain_core.messages.tool import tool_call
 
 def last_reply(messages: Sequence[Any]) -> int | None:
     """Return the index of the last message of a model; `None` if there is none."""
-    for place in range(len(messages) - 1, -1, -1):
-        if isinstance(messages[place], AIMessage):
-            return place
+    for index in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[index], AIMessage):
+            return index
     return None
 
 
@@ -24,59 +24,61 @@ def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
     Args:
         messages: messages of a conversation, the oldest first.
     """
-    place = last_reply(messages)
-    calls: Sequence[ToolCall] = () if place is None else messages[place].tool_calls
-    if place is None or not calls or place + 1 == len(messages):
+    index = last_reply(messages)
+    calls: Sequence[ToolCall] = () if index is None else messages[index].tool_calls
+    if index is None or not calls or index + 1 == len(messages):
         return [*calls]
-    return without_answer(calls, messages[place + 1 :])
+    return without_answer(calls, messages[index + 1 :])
 
 
 def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[ToolCall]:
     """Return the calls of a reply that have no answer among the messages after the reply."""
-    given = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
+    counts = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
     # Each message answers one call.
-    return _left(calls, given)
+    return _drop_answered(calls, counts)
 
 
 def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
     """Return the given calls that have no answer in a conversation; the calls may be of different replies."""
     if not messages:
         return [*calls]
-    sought = {*map(id_of, calls)}
-    given: Counter[str] = Counter()
-    later: Counter[str] = Counter()
+    open_ids = {*map(id_of, calls)}
+    counts: Counter[str] = Counter()
+    later_counts: Counter[str] = Counter()
     for message in reversed(messages):
-        if not sought:
+        if not open_ids:
             break
         if isinstance(message, ToolMessage):
             # Read from the end: only answers after the last reply with the id count, because models reuse ids.
-            later[message.tool_call_id] += 1
+            later_counts[message.tool_call_id] += 1
         elif isinstance(message, AIMessage):
-            asked = sought.intersection(map(id_of, message.tool_calls))
-            given.update({call_id: later[call_id] for call_id in asked})
-            sought -= asked
-    return _left(calls, given)
+            reply_ids = open_ids.intersection(map(id_of, message.tool_calls))
+            counts.update({call_id: later_counts[call_id] for call_id in reply_ids})
+            open_ids -= reply_ids
+    return _drop_answered(calls, counts)
 
 
-def _left(calls: Sequence[ToolCall], given: Counter[str]) -> list[ToolCall]:
-    """Return the calls without an answer; `given` has the number of answers by call id."""
-    if not given:
+def _drop_answered(calls: Sequence[ToolCall], counts: Counter[str]) -> list[ToolCall]:
+    """Return the calls without an answer; `counts` has the number of answers by call id."""
+    if not counts:
         return [*calls]
 
-    def is_left(call: ToolCall) -> bool:
+    def has_no_answer(call: ToolCall) -> bool:
         # Each answer counts for one call with its id.
-        given[id_of(call)] -= 1
-        return given[id_of(call)] < 0
+        counts[id_of(call)] -= 1
+        return counts[id_of(call)] < 0
 
-    return [*filter(is_left, calls)]
+    return [*filter(has_no_answer, calls)]
 
 
-def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
+def reply_index_of(call: ToolCall, messages: Sequence[Any]) -> int | None:
     """Return the index of the model's last reply that contains the given call; `None` if no reply contains it."""
-    for place in range(len(messages) - 1, -1, -1):
-        message = messages[place]
-        if isinstance(message, AIMessage) and any(id_of(one) == id_of(call) for one in message.tool_calls):
-            return place
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if isinstance(message, AIMessage) and any(
+            id_of(reply_call) == id_of(call) for reply_call in message.tool_calls
+        ):
+            return index
     return None
 
 
@@ -85,17 +87,19 @@ def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
     for message in reversed(messages):
         if isinstance(message, ToolMessage) and message.tool_call_id == id_of(call):
             return message
-        if isinstance(message, AIMessage) and any(id_of(one) == id_of(call) for one in message.tool_calls):
+        if isinstance(message, AIMessage) and any(
+            id_of(reply_call) == id_of(call) for reply_call in message.tool_calls
+        ):
             return None
     return None
 
 
 def answers_to(call: ToolCall, messages: Iterable[Any]) -> list[ToolMessage]:
     """Return the messages that answer a call."""
-    return [one for one in messages if isinstance(one, ToolMessage) and one.tool_call_id == id_of(call)]
+    return [message for message in messages if isinstance(message, ToolMessage) and message.tool_call_id == id_of(call)]
 
 
-def answered_ids(messages: Iterable[Any]) -> set[str]:
+def ids_with_answer(messages: Iterable[Any]) -> set[str]:
     """Return the ids of all calls to which the messages have an answer."""
     return {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
 
@@ -107,15 +111,15 @@ def is_whole(messages: Sequence[BaseMessage]) -> bool:
         messages: messages of a conversation; the first one is not between a reply and its answers.
     """
     end_of_answers = 0
-    for behind, message in enumerate(messages, 1):
-        if isinstance(message, ToolMessage) and behind > end_of_answers:
+    for end, message in enumerate(messages, 1):
+        if isinstance(message, ToolMessage) and end > end_of_answers:
             return False
-        if not (calls := asked_in(message)):
+        if not (calls := all_calls_in(message)):
             continue
-        end_of_answers = behind + len(calls)
-        given = [one.tool_call_id for one in messages[behind:end_of_answers] if isinstance(one, ToolMessage)]
+        end_of_answers = end + len(calls)
+        answer_ids = [answer.tool_call_id for answer in messages[end:end_of_answers] if isinstance(answer, ToolMessage)]
         # Usually in call order. Providers accept any order, and only then the ids are counted.
-        if given != [*map(_ID, calls)] and Counter(given) != Counter(map(id_of, calls)):
+        if answer_ids != [*map(_ID, calls)] and Counter(answer_ids) != Counter(map(id_of, calls)):
             return False
     return True
 
@@ -137,36 +141,36 @@ class Exchange:
 
         If several calls share an id, each gets one answer.
         """
-        left: dict[str, deque[ToolMessage]] = {}
+        answers_by_id: dict[str, deque[ToolMessage]] = {}
         for answer in self.answers:
-            left.setdefault(answer.tool_call_id, deque()).append(answer)
-        of = ((call, left.get(id_of(call))) for call in asked_in(self.message))
-        return [(call, answers.popleft() if answers else None) for call, answers in of]
+            answers_by_id.setdefault(answer.tool_call_id, deque()).append(answer)
+        pairs = ((call, answers_by_id.get(id_of(call))) for call in all_calls_in(self.message))
+        return [(call, answers.popleft() if answers else None) for call, answers in pairs]
 
     def open_calls(self) -> list[ToolCall]:
         """Return the calls of the message that have no answer."""
-        return without_answer(asked_in(self.message), self.answers)
+        return without_answer(all_calls_in(self.message), self.answers)
 
     def in_call_order(self, answers: Sequence[ToolMessage]) -> list[ToolMessage]:
         """Return the given answers, sorted in the order of the message's calls."""
-        place = {id_of(call): number for number, call in enumerate(asked_in(self.message))}
-        return sorted(answers, key=lambda answer: place[answer.tool_call_id])
+        positions = {id_of(call): number for number, call in enumerate(all_calls_in(self.message))}
+        return sorted(answers, key=lambda answer: positions[answer.tool_call_id])
 
 
 def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
     """Return the messages of a conversation, each with the answers to its calls."""
     exchanges: list[Exchange] = []
-    asking: dict[str, list[Exchange]] = {}
+    exchanges_by_call: dict[str, list[Exchange]] = {}
     for message in messages:
-        if isinstance(message, ToolMessage) and asking.get(message.tool_call_id):
+        if isinstance(message, ToolMessage) and exchanges_by_call.get(message.tool_call_id):
             # As models reuse ids, an answer belongs to the last message before it that contains a call with its id.
-            exchange = asking[message.tool_call_id].pop()
+            exchange = exchanges_by_call[message.tool_call_id].pop()
             exchange.answers.append(message)
             exchange.is_in_order &= exchange is exchanges[-1]
         else:
             exchanges.append(Exchange(message))
-            for call in asked_in(message):
-                asking.setdefault(id_of(call), []).append(exchanges[-1])
+            for call in all_calls_in(message):
+                exchanges_by_call.setdefault(id_of(call), []).append(exchanges[-1])
     return exchanges
 
 
@@ -175,7 +179,7 @@ def calls_in(message: object) -> Sequence[ToolCall]:
     return message.tool_calls if isinstance(message, AIMessage) else ()
 
 
-def asked_in(message: object) -> Sequence[ToolCall]:
+def all_calls_in(message: object) -> Sequence[ToolCall]:
     """Return all calls in a message, with its malformed ones, which never run; these are returned without arguments."""
     if not isinstance(message, AIMessage) or not message.invalid_tool_calls:
         return calls_in(message)
@@ -185,10 +189,10 @@ def asked_in(message: object) -> Sequence[ToolCall]:
 
 def has_only_malformed(message: object) -> TypeGuard[AIMessage]:
     """Return whether a message has calls, all of them with arguments that are no JSON object, so that none can run."""
-    return bool(asked_in(message)) and not calls_in(message)
+    return bool(all_calls_in(message)) and not calls_in(message)
 
 
 def id_of(call: ToolCall) -> str:
     """Return the id of a call as text, as its ToolMessage has it; "" for a missing id."""
-    found: object = call["id"]
-    return found if isinstance(found, str) else "" if found is None else str(found)
+    call_id: object = call["id"]
+    return call_id if isinstance(call_id, str) else "" if call_id is None else str(call_id)

@@ -45,7 +45,7 @@ class ValidationNode(Runnable[Any, Any]):
         self.name = name
         self.tags = tags
         self._format_error = format_error or _default_format
-        self.schemas_by_name: dict[str, type[Any]] = dict(map(_named_schema, schemas))
+        self.schemas_by_name: dict[str, type[Any]] = dict(map(_schema_by_name, schemas))
 
     def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None
@@ -61,7 +61,7 @@ class ValidationNode(Runnable[Any, Any]):
             raise ValueError("No message found in input")
         if not isinstance(messages[-1], AIMessage):
             raise ValueError("Last message is not an AIMessage")
-        outputs = [self._validated(call) for call in messages[-1].tool_calls]
+        outputs = [self._validate(call) for call in messages[-1].tool_calls]
         return outputs if is_list else {"messages": outputs}
 
     async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -70,7 +70,7 @@ class ValidationNode(Runnable[Any, Any]):
         """Return the result of `invoke`. This method never waits, because validation only computes."""
         return self.invoke(input, config)
 
-    def _validated(self, call: ToolCall) -> ToolMessage:
+    def _validate(self, call: ToolCall) -> ToolMessage:
         # Limits come before the schema: the validation of a huge value, and the text of its error, would take long.
         if (reason := offence(call)) is not None:
             message = error_message(f"Error: {reason}", {**call, "name": call["name"][:MAX_NAME]})
@@ -93,7 +93,7 @@ def _default_format(error: BaseException, call: ToolCall, schema: type[BaseModel
     return f"{error!r}\n\nRespond after fixing all validation errors."
 
 
-def _named_schema(schema: Any) -> tuple[str, type[Any]]:
+def _schema_by_name(schema: Any) -> tuple[str, type[Any]]:
     if isinstance(schema, BaseTool):
         return schema.name, _tool_schema(schema)
     if isinstance(schema, type) and issubclass(schema, (BaseModel, BaseModelV1)):

@@ -29,7 +29,7 @@ from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
 from callboard.telemetry._tracing import about_model, about_reply
 from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
-from callboard.tools._large_values import is_long, left_of
+from callboard.tools._large_values import is_long, remaining_size
 
 # Lines
 
@@ -43,7 +43,7 @@ class LongValue:
     """Captured value that takes long to redact, so that the thread of the writer does it."""
 
     def __init__(self, plain: Any, redacted: Callable[[Any], Any]) -> None:
-        self.size = BOUND - left_of(BOUND, plain)
+        self.size = BOUND - remaining_size(BOUND, plain)
         """Size of the value, in characters."""
         # The function may read context variables, such as the name of a tenant.
         context = copy_context()
