@@ -127,6 +127,8 @@ def test_every_private_name_that_is_imported_exists() -> None:
         assert hasattr(import_module(module), name), f"{module}.{name}"
 
 
+LOOP = asyncio.new_event_loop()
+LOOP.close()
 OWNERS: dict[str, Any] = {
     **dict.fromkeys(
         ("_arun", "_filter_injected_args", "_injected_args_keys", "_parse_input", "_to_args_and_kwargs"), BaseTool
@@ -143,6 +145,7 @@ OWNERS: dict[str, Any] = {
     "_exit": os,
     "_get_ls_params": BaseChatModel,
     "_get_running_loop": asyncio,
+    "_ready": LOOP,
     "_optional_state_args": SimpleNamespace(**_InjectedArgs.__dataclass_fields__),
     "_update_as_tuples": Command,
 }
@@ -195,7 +198,7 @@ def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
         outer_scratchpad = forward = graphs = None
         run = ""
 
-        def accepted(self, key: str, answers: list[Any]) -> None:
+        def record_answers(self, key: str, answers: list[Any]) -> None:
             told.append((key, answers))
 
     def asked(answers: list[Any] | None, times: int) -> list[Any]:
@@ -225,7 +228,7 @@ def test_the_call_scratchpad_is_a_whole_pregel_scratchpad() -> None:
 
     from callboard._langgraph._call_scope import CallScratchpad
 
-    owner: Any = SimpleNamespace(around=None, forward=None, graphs=None, run="")
+    owner: Any = SimpleNamespace(outer_scratchpad=None, forward=None, graphs=None, run="")
     made = CallScratchpad(owner, "call-1", "call:1")
     assert isinstance(made, PregelScratchpad)
     known = "step stop call_counter interrupt_counter get_null_resume resume subgraph_counter"
