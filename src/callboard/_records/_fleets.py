@@ -89,14 +89,14 @@ class FleetHost(Protocol):
     name: str
     """Name of the actor, the same in all processes."""
 
-    def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Start a task for `work`, and return a function that cancels the task; `None` if the host has stopped.
+    def serve(self, key: Hashable, function: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
+        """Start a task for `function`, and return a function that cancels the task; `None` if the host has stopped.
 
         Asks of one key enter the mailbox in the order of these calls.
 
         Args:
             key: key of the actor.
-            work: the coroutine function to run; it must not raise.
+            function: the coroutine function to run; it must not raise.
 
         Returns:
             A function that cancels the task; `None` if the host has stopped and starts no more tasks.
