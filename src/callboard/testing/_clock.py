@@ -53,14 +53,14 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     """Asyncio loop, usable as `loop_factory`, with a virtual clock that starts at 0 and jumps from timer to timer."""
 
     def __init__(self) -> None:
-        self._selector = _JumpingSelector()
-        super().__init__(self._selector)
+        self._jumping_selector = _JumpingSelector()
+        super().__init__(self._jumping_selector)
         # asyncio's default is 1 ns. After some virtual months, rounding loses it, and a due timer would never be ready.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
         """Return the virtual time, in seconds since the loop was made."""
-        return self._selector.now
+        return self._jumping_selector.now
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Wait, without a timeout, for the end of the default executor's threads."""
@@ -77,7 +77,7 @@ def set_patience(seconds: float) -> None:
         clock.autojump_threshold = seconds
     else:
         loop: Any = asyncio.get_running_loop()
-        loop._selector.patience = seconds
+        loop._jumping_selector.patience = seconds
 
 
 class _Schedule(Random):
