@@ -347,7 +347,9 @@ def with_answers(conf: Mapping[str, Any], answers: Mapping[str, Any]) -> Mapping
     return {**conf, CONFIG_KEY_RESUME_MAP: answers}
 
 
-def call_config(config: RunnableConfig, conf: Mapping[str, Any], scratchpad: CallScratchpad) -> RunnableConfig:
+def call_config(
+    config: RunnableConfig, conf: Mapping[str, Any], scratchpad: CallScratchpad, *, is_node: bool = False
+) -> RunnableConfig:
     """Return the LangGraph config for one call of a batch; `conf` is the batch's `configurable`."""
     keys = {
         **conf,
@@ -359,8 +361,8 @@ def call_config(config: RunnableConfig, conf: Mapping[str, Any], scratchpad: Cal
         keys[CONFIG_KEY_CALL] = scratchpad.start_task
     called: Any = {**config, CONF: keys}
     metadata = config.get("metadata") or {}
-    if CONFIG_KEY_CHECKPOINT_NS in conf and CONFIG_KEY_CHECKPOINT_NS not in metadata:
-        # LangChain puts it there for the tools of LangGraph's node.
+    if not is_node and CONFIG_KEY_CHECKPOINT_NS in conf and CONFIG_KEY_CHECKPOINT_NS not in metadata:
+        # LangChain puts it there for the tools of LangGraph's node, and not for nodes.
         namespace = scratchpad._namespace.partition(NS_SEP + CALL_PREFIX)[0]
         called["metadata"] = {**metadata, CONFIG_KEY_CHECKPOINT_NS: namespace}
     return called  # type: ignore[no-any-return]  # `cast` would be one more function for each call

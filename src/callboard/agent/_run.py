@@ -258,7 +258,7 @@ class Run:
         ledger = Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
         if ledger.is_waiting(name):
             raise self._asked(place, ledger)
-        own = ledger.config_of_call(name, config)
+        own = ledger.config_of_call(name, config, is_node=True)
         try:
             output = await self.context.traced(own, partial(self._output, node, given, is_sent), given, node)
         except GraphInterrupt as interrupt:

@@ -260,8 +260,8 @@ class Ledger:
             self._run = name_of_run(self._conf, is_named=self._namespaces is not None)
         return self._run
 
-    def config_of_call(self, key: str, config: RunnableConfig) -> RunnableConfig:
-        """Return the LangGraph config for one call, with the entries in `configurable` that `interrupt()` needs."""
+    def config_of_call(self, key: str, config: RunnableConfig, *, is_node: bool = False) -> RunnableConfig:
+        """Return the LangGraph config for one call, or for a node, with what `interrupt()` needs in `configurable`."""
         namespace = self._namespace(key)
         if (record := self.records.get(key)) is None:
             scratchpad = CallScratchpad(self, key, namespace, self._answers_without_id or None)
@@ -272,7 +272,7 @@ class Ledger:
             scratchpad = CallScratchpad(self, key, namespace, answers, digests=digests, question=question)
             if record.tasks:
                 self.task_results[key] = dict(record.tasks)
-        return call_config(config, self._call_conf, scratchpad)
+        return call_config(config, self._call_conf, scratchpad, is_node=is_node)
 
     def record_answers(self, key: str, answers: list[Any]) -> None:
         """Record the answers that `interrupt()` has returned to a call so far, and close a newly answered question."""
