@@ -62,6 +62,7 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
         raise _nothing(given)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
     if thread.records:
         thread.not_begun = _not_begun(thread, flow)
+        thread.begun = frozenset(id_of(call) for key, call in open_calls(thread) if thread.record_of(key).claimed)
         # Finished tasks of the interrupted step keep their results, although new input does not resume it.
         writes = [*writes_of_finished_tasks(thread), *writes]
     await thread.amend(writes, lambda: [flow.entry], "input")

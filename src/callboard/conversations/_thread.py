@@ -71,6 +71,8 @@ class Thread:
         """Sends of the next step: nodes that get an input other than the state (LangGraph's `Send`)."""
         self.records: dict[str, CallRecord] = {}
         """Records of the next step's tasks (start, questions, result), by the name of a node or the key of a call."""
+        self.begun: frozenset[str] = frozenset()
+        """Ids of calls that had begun when new input left them without an answer."""
         self.not_begun: frozenset[str] = frozenset()
         """Ids of calls that certainly have not begun when new input left them without an answer."""
         self.has_unattributed_questions = False

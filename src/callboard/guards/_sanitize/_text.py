@@ -174,9 +174,9 @@ class Text:
             return None
         if not isinstance(value, str):
             raise RefusedError("type", "it has to be a text")
-        return self.check_text(value)
+        return self._check_text(value)
 
-    def check_text(self, text: str) -> str:
+    def _check_text(self, text: str) -> str:
         """Return the checked and cleaned text; unlike `check()`, this method takes only a `str`."""
         # Before the cleaning, which would take time for a huge text; and again below, as NFKC may make it longer.
         self._check_length(text)
