@@ -293,7 +293,7 @@ def stream(port: int, path: str, body: object) -> Iterator[tuple[str, object]]:
     """Send a request, and yield the server-sent events of the response as they arrive."""
     client = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
-        client.request("POST", path, json.dumps(body))
+        client.request("POST", path, json.dumps(body), {"content-type": "application/json"})
         response = client.getresponse()
         expect(response.status == 200, f"POST {path} has status 200", response.status)
         kind = ""
