@@ -9,7 +9,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 import callboard
 
 from ._contestants import LOOK_UP, Work, floor, langgraph_agent, look_up
-from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
+from ._measure import Budget, Contestant, Samples, Table, interleaved, on_one_processor, timed
 
 OURS, HAND, V2 = "callboard.create_react_agent", "written by hand", "LangGraph create_react_agent, v2"
 _TO_HAND = {(10, 1): 2.0, (10, 10): 1.6, (10, 100): 1.1}
@@ -81,7 +81,8 @@ def _costs(turns: int, calls: int, repetitions: int) -> Samples:
         "LangGraph create_react_agent, v1": timed("asyncio", v1, times=times),
         V2: timed("asyncio", run_of(langgraph_agent(model), turns), times=times),
     }
-    return interleaved(contestants, repetitions)
+    with on_one_processor():  # on trio, the model runs on an asyncio loop in another thread
+        return interleaved(contestants, repetitions)
 
 
 def run_of(agent: Any, turns: int) -> Work:
