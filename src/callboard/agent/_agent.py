@@ -27,8 +27,8 @@ from callboard._util._suggestions import no_such
 from callboard.agent._as_graph import GraphLike
 from callboard.agent._run import Run
 from callboard.agent._run_context import Breakpoints
-from callboard.agent._runner import Request, Runner, opened, saver_for
-from callboard.agent._stream import INTERRUPT, MODES, Keys, as_part, chunks_of, shaped
+from callboard.agent._runner import Request, Runner, open_thread, saver_for
+from callboard.agent._stream import INTERRUPT, MODES, Keys, as_v1, as_v2, chunks_of
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import close
 from callboard.conversations._journal import Durability, SavedThread
@@ -113,12 +113,12 @@ class StateOptions(RunOptions, total=False):
     version: Literal["v1"]
 
 
-def checked_modes(modes: StreamModes) -> frozenset[str]:
+def parse_modes(modes: StreamModes) -> frozenset[str]:
     """Return one or several stream modes as a set; raise ValueError if LangGraph does not have one of them."""
-    wanted = frozenset([modes] if isinstance(modes, str) else modes)
-    if unknown := wanted - MODES:
+    names = frozenset([modes] if isinstance(modes, str) else modes)
+    if unknown := names - MODES:
         raise ValueError(f"There is no stream mode {', '.join(map(repr, sorted(unknown)))}, only {sorted(MODES)}")
-    return wanted
+    return names
 
 
 class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -139,11 +139,11 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         draw: "Callable[[], StateGraph[Any, Any, Any, Any]]",
         *,
         checkpointer: "BaseCheckpointSaver[Any] | bool | None",
-        stops: Breakpoints,
+        breakpoints: Breakpoints,
         budget: float | None,
         stored_types: Callable[[], frozenset[type]] = frozenset[type],
     ) -> None:
-        super().__init__(draw, runner, checkpointer, stops)
+        super().__init__(draw, runner, checkpointer, breakpoints)
         # Collected only when a database asks: that takes longer than everything else in the making of an agent.
         self._stored_types = stored_types
         self._budget = budget
@@ -162,9 +162,9 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
     def _from_sync(self) -> Self:
         """Return a copy of the agent whose runs call the sync methods of models, tools and checkpointers."""
         # A copy, because async code may use the same agent meanwhile.
-        entered = copy.copy(self)
-        entered._door = "sync"
-        return entered
+        agent = copy.copy(self)
+        agent._door = "sync"
+        return agent
 
     @overload  # type: ignore[override]
     async def ainvoke(
@@ -265,17 +265,19 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """
         request = self._request(input, config, stream_mode, output_keys, **options)
         modes = stream_mode or ("values" if is_nested(request.config) else "updates")
-        wanted, shape = checked_modes(modes), self._runner.plan.schema.shaped
+        mode_names, to_instance = parse_modes(modes), self._runner.plan.schema.to_instance
         # A stream of version "v1" within such a reader has chunks, as in LangGraph.
         events = version == "v2" and wants_message_events(request.config)
-        request = replace(request, modes=request.modes | wanted, message_events=events)
+        request = replace(request, modes=request.modes | mode_names, message_events=events)
         # `aclosing`, because a bare `async for` that is left early would leave the run to the garbage collector.
         async with aclosing(chunks_of(partial(self._runner.run, self.checkpointer, request))) as chunks:
             async for chunk in chunks:
-                if chunk[1] in wanted:
-                    yield (
-                        as_part(chunk, shape) if version == "v2" else shaped(chunk, modes, subgraphs=request.subgraphs)
-                    )
+                if chunk[1] not in mode_names:
+                    continue
+                if version == "v2":
+                    yield as_v2(chunk, to_instance)
+                else:
+                    yield as_v1(chunk, modes, subgraphs=request.subgraphs)
 
     @overload  # type: ignore[override]
     def invoke(self, input: Any, config: Config = None, **options: Unpack[OutputOptions]) -> GraphOutput[Any]: ...
@@ -352,10 +354,10 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         budget: float | None = None,
         debug: bool | None = None,
         subgraphs: bool = False,
-        **others: object,
+        **unknown_options: object,
     ) -> Request:
-        if others:
-            raise TypeError(f"a run of an agent: {_unknown_option(min(others))}")
+        if unknown_options:
+            raise TypeError(f"a run of an agent: {_unknown_option(min(unknown_options))}")
         if budget is not None:
             check_seconds("budget", budget, zero=False)
         if output_keys is not None:
@@ -365,19 +367,19 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
                 raise ValueError(f"The state has no key {names}; see output_keys={output_keys!r}")
         prints: frozenset[str] = frozenset()
         if print_mode or debug or self._runner.debug:
-            prints = checked_modes(("updates", "values") if self._runner.debug or debug else print_mode)
-        stops = self._stops
+            prints = parse_modes(("updates", "values") if self._runner.debug or debug else print_mode)
+        breakpoints = self._breakpoints
         if interrupt_before or interrupt_after:
-            stops = stops.or_else(interrupt_before, interrupt_after)
+            breakpoints = breakpoints.or_else(interrupt_before, interrupt_after)
         return Request(
             input=input,
             config=run_config(self.config, config),
             context=context,
-            stops=stops,
+            breakpoints=breakpoints,
             durability=durability,
             control=control,
             budget=self._budget if budget is None else budget,
-            modes=prints | checked_modes(modes) if modes else prints,
+            modes=prints | parse_modes(modes) if modes else prints,
             door=self._door,
             subgraphs=subgraphs,
             message_events=False,
@@ -418,7 +420,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             RuntimeError: if `open()` was awaited in another event loop.
         """
         if self._current_owner() is None:
-            await self._ended(timeout)
+            await self._finish_runs(timeout)
             return
         runs = self._runner.in_flight
         with runs.preserve_state():  # no run begins between the two steps
@@ -438,18 +440,18 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._ended(PATIENCE, self._runner.plan.access.actors.close)
+        await self._finish_runs(PATIENCE, self._runner.plan.access.actors.close)
 
-    async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
-        """Wait for the current runs, call the functions in `before`, which stop actors, and close the databases."""
+    async def _finish_runs(self, timeout: float, *stop_functions: Callable[[], Awaitable[object]]) -> None:
+        """Wait for the current runs, call the functions that stop actors, and close the databases."""
         runs = self._runner.in_flight
         async with AsyncExitStack() as stack:
             # Left in reverse order: runs end, actors stop, and databases close last, since both write to them. `paused`
             # ends after that: no run begins meanwhile. Afterwards runs may begin, unless the agent was drained.
             stack.enter_context(runs.preserve_state())
             stack.push_async_callback(close, self.checkpointer, self._runner.store)
-            for one in before:
-                stack.push_async_callback(one)
+            for stop_actors in stop_functions:
+                stack.push_async_callback(stop_actors)
             await runs.drain(timeout)
 
     @property
@@ -470,7 +472,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             StorageError: if the database cannot be used, or its data are damaged.
         """
         past = "checkpoint_id" in config.get("configurable", {})
-        return snapshot_of(await self._saved(config, looks=past), by_call=self._by_call, past=past)
+        return snapshot_of(await self._open_thread(config, looks=past), by_call=self._by_call, past=past)
 
     async def aget_state_history(
         self,
@@ -495,11 +497,11 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             StorageError: if the database cannot be used, or its data are damaged.
         """
         until = None if before is None else before["configurable"]["checkpoint_id"]
-        thread = await self._saved(config)
-        places = history_of(thread, filter=filter, before=until, limit=limit, by_call=self._by_call)
-        async with aclosing(places):
-            async for place in places:
-                yield place
+        thread = await self._open_thread(config)
+        snapshots = history_of(thread, filter=filter, before=until, limit=limit, by_call=self._by_call)
+        async with aclosing(snapshots):
+            async for snapshot in snapshots:
+                yield snapshot
 
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
@@ -520,7 +522,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             ThreadBusyError: if a run uses the thread; that run would overwrite the change.
             StorageError: if the database cannot be used, or its data are damaged.
         """
-        return await update(await self._saved(config), self._runner.plan.flow, values, as_node)
+        return await update(await self._open_thread(config), self._runner.plan.flow, values, as_node)
 
     async def abulk_update_state(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
@@ -540,8 +542,8 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """
         if not any(supersteps):
             raise ValueError("No supersteps provided" if not supersteps else "No updates provided")
-        for one in (one for together in supersteps for one in together):
-            config = await self.aupdate_state(config, one.values, one.as_node)
+        for state_update in (state_update for superstep in supersteps for state_update in superstep):
+            config = await self.aupdate_state(config, state_update.values, state_update.as_node)
         return config
 
     def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
@@ -568,14 +570,14 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
     def _by_call(self) -> bool:
         return self._runner.plan.version == "v2"
 
-    async def _saved(self, config: RunnableConfig, *, looks: bool = False) -> SavedThread:
+    async def _open_thread(self, config: RunnableConfig, *, looks: bool = False) -> SavedThread:
         config = run_config(self.config, config)
         if self.checkpointer is True:
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
         with entered_from(self._door):
-            return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async", looks=looks))
+            return cast("SavedThread", await open_thread(self._runner.plan, saver, config, None, "async", looks=looks))
 
 
 def _check_asyncio(method: str) -> None:
@@ -594,7 +596,7 @@ def _result(run: Run, output_keys: Keys | None, version: str, schema: Schema) ->
     elif output_keys is not None:
         values = {key: values[key] for key in output_keys if key in values}
     if version == "v2":
-        values = schema.shaped(values) if output_keys is None else values
+        values = schema.to_instance(values) if output_keys is None else values
         return GraphOutput(value=values, interrupts=tuple(run.interrupts))
     if run.interrupts:
         return {**(values if isinstance(values, dict) else {}), INTERRUPT: run.interrupts}

@@ -28,10 +28,10 @@ from callboard.tools._node import ManyInputs
 
 Builder = StateGraph[Any, Any, Any, Any]
 
-_STOPS = ("interrupt_before_nodes", "interrupt_after_nodes")
-_SETTABLE = ("name", "checkpointer", "store", "config", "debug", *_STOPS)
+_BREAKPOINTS = ("interrupt_before_nodes", "interrupt_after_nodes")
+_SETTABLE = ("name", "checkpointer", "store", "config", "debug", *_BREAKPOINTS)
 
-_UNHEARD = {
+_UNSUPPORTED = {
     "step_timeout": "give the agent a budget=, or its ToolNode a timeout=",
     "retry_policy": "give its ToolNode middleware=[Retry()]",
     "cache_policy": "give its ToolNode middleware=[Cache()]",
@@ -39,7 +39,7 @@ _UNHEARD = {
 }
 """Settings of LangGraph graphs that agents do not support, with the advice that their error messages give."""
 
-_SHOWN = (
+_DISPLAY_ONLY = (
     *("input_channels", "output_channels", "stream_channels", "stream_channels_asis", "stream_channels_list"),
     *("stream_mode", "stream_eager", "trigger_to_nodes", "schema_to_mapper"),
 )
@@ -85,12 +85,12 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         self._check()
 
     def _check(self) -> None:
-        for name, instead in _UNHEARD.items():
+        for name, advice in _UNSUPPORTED.items():
             if getattr(self, name):
-                raise ValueError(f"The graph of an agent has no {name}: {instead}; got {getattr(self, name)!r}")
+                raise ValueError(f"The graph of an agent has no {name}: {advice}; got {getattr(self, name)!r}")
 
     @property
-    def _set_up(self) -> Any:
+    def _configured_agent(self) -> Any:
         self._check()
         return self.agent.set_up_as(self)
 
@@ -104,10 +104,10 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         """
         if options.get("version") == "v3":
             return super().astream_events(input, config, **options)
-        return self._set_up.astream_events(input, config, **options)
+        return self._configured_agent.astream_events(input, config, **options)
 
 
-def _called(name: str, by: str = "_set_up") -> Callable[..., Any]:
+def _method_calling(name: str, by: str = "_configured_agent") -> Callable[..., Any]:
     """Return a method with LangGraph's signature that calls the method `name` of the object in the attribute `by`."""
 
     @wraps(getattr(CompiledStateGraph, name))
@@ -117,20 +117,20 @@ def _called(name: str, by: str = "_set_up") -> Callable[..., Any]:
     return method
 
 
-def _awaited(name: str) -> Callable[..., Any]:
+def _coroutine_calling(name: str) -> Callable[..., Any]:
     @wraps(getattr(CompiledStateGraph, name))
     async def method(self: Any, *args: Any, **options: Any) -> Any:
-        return await getattr(self._set_up, name)(*args, **options)
+        return await getattr(self._configured_agent, name)(*args, **options)
 
     return method
 
 
 # Methods of the agent, with LangGraph's signatures: type checkers read those in the base class.
 for _name in ("ainvoke", "aget_state", "aupdate_state", "abulk_update_state"):
-    setattr(AgentGraph, _name, _awaited(_name))
-    setattr(AgentGraph, _name[1:], _called(_name[1:]))
+    setattr(AgentGraph, _name, _coroutine_calling(_name))
+    setattr(AgentGraph, _name[1:], _method_calling(_name[1:]))
 for _name in ("astream", "stream", "aget_state_history", "get_state_history"):
-    setattr(AgentGraph, _name, _called(_name))
+    setattr(AgentGraph, _name, _method_calling(_name))
 
 
 class GraphLike(PregelProtocol[Any, Any, Any, Any]):
@@ -144,19 +144,21 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     step_timeout: None = None
     """LangGraph's limit for each step, always `None`; an agent has a `budget`, and its tools have timeouts."""
 
-    def __init__(self, draw: Callable[[], Builder], runner: Runner, checkpointer: Any, stops: Breakpoints) -> None:
+    def __init__(
+        self, draw: Callable[[], Builder], runner: Runner, checkpointer: Any, breakpoints: Breakpoints
+    ) -> None:
         self._draw = draw
         self._runner = runner
-        self._stops = stops
+        self._breakpoints = breakpoints
         self.checkpointer = checkpointer
         self.config: RunnableConfig | None = None
         self.stream_transformers: Sequence[Any] = ()
         """LangGraph's transformers of the streams that `stream_events(version="v3")` returns."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _UNHEARD and value:
-            raise AttributeError(f"An agent has no {name}: {_UNHEARD[name]}; got {value!r}")
-        if name in _SHOWN:
+        if name in _UNSUPPORTED and value:
+            raise AttributeError(f"An agent has no {name}: {_UNSUPPORTED[name]}; got {value!r}")
+        if name in _DISPLAY_ONLY:
             raise AttributeError(f"{name} of an agent cannot be set: give stream_mode= or output_keys= to its runs")
         super().__setattr__(name, value)
 
@@ -191,20 +193,20 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     @property
     def interrupt_before_nodes(self) -> Nodes:
         """Names of the nodes before which every run stops; `"*"` stands for all nodes."""
-        return self._stops.before
+        return self._breakpoints.before
 
     @interrupt_before_nodes.setter
     def interrupt_before_nodes(self, nodes: Nodes) -> None:
-        self._stops = replace(self._stops, before=nodes)
+        self._breakpoints = replace(self._breakpoints, before=nodes)
 
     @property
     def interrupt_after_nodes(self) -> Nodes:
         """Names of the nodes after which every run stops; `"*"` stands for all nodes."""
-        return self._stops.after
+        return self._breakpoints.after
 
     @interrupt_after_nodes.setter
     def interrupt_after_nodes(self, nodes: Nodes) -> None:
-        self._stops = replace(self._stops, after=nodes)
+        self._breakpoints = replace(self._breakpoints, after=nodes)
 
     @property
     def _drawing(self) -> Builder:
@@ -212,8 +214,8 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         return self._draw()
 
     @property
-    def _drawn(self) -> Any:
-        before, after = cast("Any", self._stops.before), cast("Any", self._stops.after)
+    def _compiled_drawing(self) -> Any:
+        before, after = cast("Any", self._breakpoints.before), cast("Any", self._breakpoints.after)
         return self._drawing.compile(name=self.name, interrupt_before=before, interrupt_after=after)
 
     @property
@@ -224,7 +226,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     @property
     def channels(self) -> dict[str, Any]:
         """LangGraph channels of the agent's graph by name, including one for each state key."""
-        return dict(self._drawn.channels)
+        return dict(self._compiled_drawing.channels)
 
     def copy(self, update: Mapping[str, Any] | None = None) -> Self:
         """Return a copy of the agent in which the given settings are replaced.
@@ -232,12 +234,12 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         The settings are `name`, `checkpointer`, `store`, `config`, `debug`, `interrupt_before_nodes` and
         `interrupt_after_nodes`; raises TypeError for any other key.
         """
-        other = copy.copy(self)
+        agent = copy.copy(self)
         for name, value in (update or {}).items():
             if name not in _SETTABLE:
                 raise TypeError(f"Agent.copy() takes {', '.join(_SETTABLE)}; got {name!r}")
-            setattr(other, name, saver_of(value) if name == "checkpointer" else value)
-        return other
+            setattr(agent, name, saver_of(value) if name == "checkpointer" else value)
+        return agent
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Self:
         """Return a copy of the agent that uses `config` in every run, merged with the run's own config."""
@@ -260,11 +262,11 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     @property
     def nodes(self) -> dict[str, Any]:
         """Nodes of the agent's graph by name, for display; they cannot be run."""
-        return dict(self._drawn.nodes)
+        return dict(self._compiled_drawing.nodes)
 
     def get_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
         """Return the graph of nodes and edges for drawing, equal to the graph of LangGraph's agent."""
-        return cast("Graph", self._drawn.get_graph(config, xray=xray))
+        return cast("Graph", self._compiled_drawing.get_graph(config, xray=xray))
 
     async def aget_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
         return self.get_graph(config, xray=xray)
@@ -272,17 +274,17 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     @property
     def InputType(self) -> Any:  # noqa: N802 (LangChain's name)
         """Type of a run's input; LangChain reads this property."""
-        return self._drawn.InputType
+        return self._compiled_drawing.InputType
 
     @property
     def OutputType(self) -> Any:  # noqa: N802 (LangChain's name)
         """Type of a run's output; LangChain reads this property."""
-        return self._drawn.OutputType
+        return self._compiled_drawing.OutputType
 
     # Nested graphs, which can only be hooks, and the schema of the context are those of the drawing.
-    get_subgraphs = _called("get_subgraphs", "_drawn")
-    aget_subgraphs = _called("aget_subgraphs", "_drawn")
-    get_context_jsonschema = _called("get_context_jsonschema", "_drawn")
+    get_subgraphs = _method_calling("get_subgraphs", "_compiled_drawing")
+    aget_subgraphs = _method_calling("aget_subgraphs", "_compiled_drawing")
+    get_context_jsonschema = _method_calling("get_context_jsonschema", "_compiled_drawing")
 
     @property
     def builder(self) -> AgentBuilder:
@@ -298,8 +300,8 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         graph = self.builder.compile(
             self.checkpointer,
             store=self.store,
-            interrupt_before=cast("Any", self._stops.before),
-            interrupt_after=cast("Any", self._stops.after),
+            interrupt_before=cast("Any", self._breakpoints.before),
+            interrupt_after=cast("Any", self._breakpoints.after),
             debug=self.debug,
             name=self.name,
             transformers=self.stream_transformers or None,
@@ -309,9 +311,9 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     def set_up_as(self, graph: AgentGraph) -> Self:
         """Return a copy of the agent with the settings of a compiled graph that `as_graph` has made."""
-        other = self.copy({name: getattr(graph, name) for name in _SETTABLE if name != "checkpointer"})
-        other.checkpointer = reading_objects(graph.checkpointer)
-        return other
+        agent = self.copy({name: getattr(graph, name) for name in _SETTABLE if name != "checkpointer"})
+        agent.checkpointer = reading_objects(graph.checkpointer)
+        return agent
 
 
 # Schemas are those of the drawing.
@@ -319,9 +321,9 @@ for _name in (
     *("get_input_schema", "get_output_schema", "config_schema"),
     *("get_input_jsonschema", "get_output_jsonschema", "get_config_jsonschema"),
 ):
-    setattr(GraphLike, _name, _called(_name, "_drawn"))
-for _name in _SHOWN:
-    setattr(GraphLike, _name, property(attrgetter(f"_drawn.{_name}")))
+    setattr(GraphLike, _name, _method_calling(_name, "_compiled_drawing"))
+for _name in _DISPLAY_ONLY:
+    setattr(GraphLike, _name, property(attrgetter(f"_compiled_drawing.{_name}")))
 
 
 def _attributes(graph: CompiledStateGraph[Any, Any, Any, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent
 from callboard.agent._model import init_chat_model, no_bind_tools
-from callboard.agent._react import listed_tools, runner_of, stored_types_of, tell_unkept_questions
+from callboard.agent._react import collect_stored_types, list_tools, runner_of, warn_about_unkept_questions
 from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of
@@ -82,41 +82,41 @@ class BuiltFlow:
     def reply_node(self) -> str:
         return self.after_reply[-1]
 
-    def following(self, node: str, state: State) -> str:
+    def next_node(self, node: str, state: State) -> str:
         """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
         if (branch := self.branches.get(node)) is None:
             return self.edges.get(node, END)
-        found = branch(state.read(state.channels))
+        target_or_sends = branch(state.read(state.channels))
         # A list has a send for each open call: the same calls as `open_calls`.
-        target = found if isinstance(found, str) else TOOLS
+        target = target_or_sends if isinstance(target_or_sends, str) else TOOLS
         if target not in self.targets.get(node, (target,)):
             raise KeyError(f"{node!r} jumps to {target!r}, which is not in its can_jump_to")  # as LangGraph
         if not self.approvals or target != TOOLS:
             return target
         # A jump to the tools leaves out the hooks in between; it must not leave out one that asks a person.
-        return self.left_out(node, target, self.open_calls(state.get(MESSAGES) or []), state) or target
+        return self.approval_between(node, target, self.open_calls(state.get(MESSAGES) or []), state) or target
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
         # LangChain's model node has answered the calls of structured output itself. An answer counts for all calls with
         # its id: a rejected call must not run beside an approved one that has the same id.
-        place = last_reply(messages)
-        answered = set[str]() if place is None else ids_with_answer(messages[place + 1 :])
-        return [] if place is None else [call for call in calls_in(messages[place]) if id_of(call) not in answered]
+        index = last_reply(messages)
+        answered = set[str]() if index is None else ids_with_answer(messages[index + 1 :])
+        return [] if index is None else [call for call in calls_in(messages[index]) if id_of(call) not in answered]
 
-    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
+    def approval_between(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
         order = (*self.after_reply, TOOLS)
         if not self.approvals or target not in order:
             return None
-        begin = self.after_reply.index(source) + 1 if source in self.after_reply else 0
-        asking = [node for node in order[begin : order.index(target)] if node in self.approvals]
+        first = self.after_reply.index(source) + 1 if source in self.after_reply else 0
+        approval_nodes = [node for node in order[first : order.index(target)] if node in self.approvals]
         # Hooks apply a person's edits by call id, and forget them at the next reply: a jump that leaves out the hook
         # would apply one to a call that has the same id by chance.
-        edited: Collection[str] = state.get(_EDITS) or ()
+        edited_ids: Collection[str] = state.get(_EDITS) or ()
         return next(
             (
                 node
-                for node in asking
-                if any(call["name"] in self.approvals[node] or call["id"] in edited for call in calls)
+                for node in approval_nodes
+                if any(call["name"] in self.approvals[node] or call["id"] in edited_ids for call in calls)
             ),
             None,
         )
@@ -139,7 +139,7 @@ class BuiltBodies(NodeBodies):
         self._approvals = approvals
         self._model = model
         self._response_format = response_format
-        self._whole: list[BaseMessage] = []
+        self._repaired_messages: list[BaseMessage] = []
         """Conversation after its last repair, or after the last check that found nothing to repair."""
 
     async def prepare(self, node: str) -> None:
@@ -149,40 +149,44 @@ class BuiltBodies(NodeBodies):
             return
         thread = self.context.thread
         messages = thread.state.get(MESSAGES) or []
-        repaired = repair(messages, self._whole, self.context.text_about)
-        self._whole = repaired.request
+        repaired = repair(messages, self._repaired_messages, self.context.text_about)
+        self._repaired_messages = repaired.request
         if repaired.conversation != messages:
             await thread.amend([thread.state.replacing(MESSAGES, repaired.conversation)], None, "repair")
 
-    def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
+    def output(self, node: str, node_input: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; if the node is the model, report its request and reply to observers."""
         if node in self._approvals:
-            return self._reviewed(node, super().output(node, given, config, is_sent=is_sent))
+            return self._check_edits(node, super().output(node, node_input, config, is_sent=is_sent))
         if node != MODEL:
-            return super().output(node, given, config, is_sent=is_sent)
-        reporter, ask = self.context.reporter, partial(self._ask, given, config, is_sent)
+            return super().output(node, node_input, config, is_sent=is_sent)
+        reporter, ask = self.context.reporter, partial(self._ask, node_input, config, is_sent)
         if reporter is None:
             return ask()
-        return reporter.ask(self._model, given, ask, self._reply_in, response_format=self._response_format)
+        return reporter.ask(self._model, node_input, ask, self._reply_in, response_format=self._response_format)
 
-    async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
+    async def _ask(self, node_input: Any, config: RunnableConfig, is_sent: bool) -> Any:
         """Run LangChain's model node and return its output, changed to a form that can be stored."""
         if not is_sent:
-            given = {**given, MESSAGES: self._whole}
-        output = await super().output(MODEL, given, config, is_sent=is_sent)
+            node_input = {**node_input, MESSAGES: self._repaired_messages}
+        output = await super().output(MODEL, node_input, config, is_sent=is_sent)
         for messages in self._messages_in(output):
             for message in messages:
                 complete_calls(message)
             # A call of structured output has LangChain's answer already.
-            answered = ids_with_answer(messages)
+            answered_ids = ids_with_answer(messages)
             is_stored = self.context.thread.is_kept
-            messages[:] = [kept for message in messages for kept in keepable(message, answered, is_stored=is_stored)]
+            messages[:] = [
+                stored_message
+                for message in messages
+                for stored_message in keepable(message, answered_ids, is_stored=is_stored)
+            ]
         return output
 
-    async def _reviewed(self, node: str, output: Awaitable[Any]) -> Any:
+    async def _check_edits(self, node: str, output: Awaitable[Any]) -> Any:
         """Return the output of a hook that asks a person; raise ValueError if an edit breaks the other tool's rule."""
-        answered, rules = await output, self._approvals[node]
-        edits = dict(self.context.plan.schema.writes_of(answered)).get(_EDITS) or {}
+        update, rules = await output, self._approvals[node]
+        edits = dict(self.context.plan.schema.writes_of(update)).get(_EDITS) or {}
         for edit in edits.values():
             match edit:
                 case {"name": str(name)} if name in rules and "edit" not in rules[name]["allowed_decisions"]:
@@ -192,10 +196,12 @@ class BuiltBodies(NodeBodies):
                     )
                 case _:
                     pass  # an edit without a name fails when the call begins, as in LangChain
-        return answered
+        return update
 
     def _reply_in(self, output: Any) -> AIMessage | None:
-        replies = (one for messages in self._messages_in(output) for one in messages if isinstance(one, AIMessage))
+        replies = (
+            message for messages in self._messages_in(output) for message in messages if isinstance(message, AIMessage)
+        )
         return next(replies, None)
 
     def _messages_in(self, output: Any) -> list[list[BaseMessage]]:
@@ -210,7 +216,9 @@ def flow_of(
     nodes = tuple(builder.nodes)
     edges = dict(builder.edges)
     # LangChain gives each node at most one function that chooses the next node.
-    branches: dict[str, Any] = {node: next(iter(some.values())) for node, some in builder.branches.items()}
+    branches: dict[str, Any] = {
+        node: next(iter(node_branches.values())) for node, node_branches in builder.branches.items()
+    }
     turn = [node for node in nodes if node.endswith(".before_model")]
     # LangChain runs the hooks after the model from the last middleware to the first.
     reply = (MODEL, *(node for node in reversed(nodes) if node.endswith(".after_model")))
@@ -224,7 +232,11 @@ def flow_of(
         entry=edges[START],
         turn_entry=turn[0] if turn else MODEL,
         after_reply=reply,
-        approvals={f"{one.name}.after_model": asked for one in middlewares if (asked := batch_approval_rules(one))},
+        approvals={
+            f"{middleware.name}.after_model": rules
+            for middleware in middlewares
+            if (rules := batch_approval_rules(middleware))
+        },
     )
 
 
@@ -304,17 +316,17 @@ def create_agent(
     """
     check_seconds("create_agent(budget=...)", budget, zero=False)
     warn_about_milliseconds("create_agent(budget=...)", budget)
-    given_types = checked_types(stored_types, checkpointer)
+    extra_types = checked_types(stored_types, checkpointer)
     factory = _langchains_factory()
-    chat_model = _checked_model(model)
+    chat_model = _chat_model_of(model)
     if isinstance(tools, ToolNode | LangGraphToolNode):
         raise TypeError(  # as LangChain's text begins
             "'ToolNode' object is not iterable: create_agent makes the node itself; give it the tools, and the options "
             "of the node, such as timeout and policies"
         )
-    parts = _Parts(() if tools is None else listed_tools("create_agent", tools), middleware, model_policy)
+    parts = _Parts(() if tools is None else list_tools("create_agent", tools), middleware, model_policy)
     middlewares = parts.middleware_for_langchain()
-    for schema in (state_schema, *(one.state_schema for one in middlewares)):
+    for schema in (state_schema, *(each_middleware.state_schema for each_middleware in middlewares)):
         if any("remaining_steps" in vars(base).get("__annotations__", {}) for base in getattr(schema, "__mro__", ())):
             raise TypeError(
                 f"create_agent(state_schema={getattr(schema, '__name__', schema)}): callboard.AgentState is the state "
@@ -324,7 +336,7 @@ def create_agent(
     # A middleware may take another model for each request.
     if offered_tools and not middlewares and type(chat_model).bind_tools is BaseChatModel.bind_tools:
         raise no_bind_tools(chat_model, offered_tools)
-    built: Graph = factory(
+    langchain_graph: Graph = factory(
         chat_model,
         offered_tools,
         system_prompt=system_prompt,
@@ -339,7 +351,7 @@ def create_agent(
         transformers=transformers,
     )
     node = parts.node(
-        built,
+        langchain_graph,
         timeout=timeout,
         limit=limit,
         policies=policies,
@@ -349,7 +361,7 @@ def create_agent(
         max_calls=max_calls,
         on_unknown=on_unknown,
     )
-    builder = built.builder
+    builder = langchain_graph.builder
     flow = flow_of(builder, middlewares)
     plan = AgentPlan(
         name=name,
@@ -362,14 +374,16 @@ def create_agent(
         trace_policies={key: spec.trace_policy for key, spec in builder.nodes.items() if spec.trace_policy},
         version="v2",
     )
-    types = partial(stored_types_of, given_types, [*builder.schemas, context_schema, response_format])
+    types = partial(collect_stored_types, extra_types, [*builder.schemas, context_schema, response_format])
     saver = saver_of(checkpointer, types)
     if saver is None:
-        tell_unkept_questions(node)
+        warn_about_unkept_questions(node)
     runner = runner_of(plan, store=store, context_schema=context_schema, debug=debug)
-    stops = Breakpoints(before=interrupt_before or (), after=interrupt_after or ())
-    agent = Agent(runner, lambda: builder, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
-    agent.config, agent.stream_transformers = built.config, built.stream_transformers
+    breakpoints = Breakpoints(before=interrupt_before or (), after=interrupt_after or ())
+    agent = Agent(
+        runner, lambda: builder, checkpointer=saver, breakpoints=breakpoints, budget=budget, stored_types=types
+    )
+    agent.config, agent.stream_transformers = langchain_graph.config, langchain_graph.stream_transformers
     return agent
 
 
@@ -384,7 +398,7 @@ def _langchains_factory() -> Callable[..., Graph]:
     return factory
 
 
-def _checked_model(model: object) -> BaseChatModel:
+def _chat_model_of(model: object) -> BaseChatModel:
     if isinstance(model, str):
         return init_chat_model(model)
     if isinstance(model, BaseChatModel):
@@ -409,95 +423,116 @@ class _Parts:
         self._tools = unpack_toolkits(tools)
         self._middleware = middleware_in("create_agent(middleware=...)", middleware)
         self._model_policy = model_policy
-        self._own = [one for one in self._middleware if not _is_langchains(one) and _is_around_calls(one)]
+        self._callboard_middleware = [
+            each_middleware
+            for each_middleware in self._middleware
+            if not _is_langchain_middleware(each_middleware) and _handles_tool_calls(each_middleware)
+        ]
         # LangChain gets the tools of actors and of callboard's middleware only to offer them to the model: callboard's
         # node makes its own of them, which know their actor.
         self._hosted = [tool for tool in self._tools if isinstance(tool, (Actor, ChildSpec))]
-        self._names = {tool.name for tool in tools_of(self._own)}
+        self._names = {tool.name for tool in tools_of(self._callboard_middleware)}
 
     def middleware_for_langchain(self) -> "list[AgentMiddleware[Any, Any, Any]]":
         """Return the middleware to pass to LangChain's `create_agent`: in the user's order, then `ModelSupervision`."""
-        from callboard.agent._model_calls import ModelSupervision, OnModels
+        from callboard.agent._model_calls import ModelMiddleware, ModelSupervision
 
-        found: list[AgentMiddleware[Any, Any, Any]] = []
+        langchain_middleware: list[AgentMiddleware[Any, Any, Any]] = []
         numbers: Counter[str] = Counter()
-        for one in self._middleware:
-            if _is_langchains(one):
-                found.append(one)
-            elif hasattr(one, "awrap_model_call"):
-                numbers[name := type(one).__name__] += 1
-                found.append(OnModels(one, name if numbers[name] == 1 else f"{name} {numbers[name]}"))
-        return found if self._model_policy is None else [*found, ModelSupervision(self._model_policy)]
+        for middleware in self._middleware:
+            if _is_langchain_middleware(middleware):
+                langchain_middleware.append(middleware)
+            elif hasattr(middleware, "awrap_model_call"):
+                numbers[name := type(middleware).__name__] += 1
+                langchain_middleware.append(
+                    ModelMiddleware(middleware, name if numbers[name] == 1 else f"{name} {numbers[name]}")
+                )
+        return (
+            langchain_middleware
+            if self._model_policy is None
+            else [*langchain_middleware, ModelSupervision(self._model_policy)]
+        )
 
     def tools_for_langchain(self) -> list[Any]:
         """Return the tools in the form in which LangChain's `create_agent` accepts them."""
-        found: list[Any] = [*tools_of(self._own)]
-        plain: set[str] = set()
+        tools: list[Any] = [*tools_of(self._callboard_middleware)]
+        plain_names: set[str] = set()
         for tool in self._tools:
             if isinstance(tool, (Actor, ChildSpec)):
-                shown = ToolNode([tool]).tools_by_name
-                self._names.update(shown)
-                found += shown.values()
+                actor_tools = ToolNode([tool]).tools_by_name
+                self._names.update(actor_tools)
+                tools += actor_tools.values()
             else:
-                found.append(tool)
-                plain.add(str(getattr(tool, "name", None) or getattr(tool, "__name__", "")))
-        if twice := plain & self._names:
+                tools.append(tool)
+                plain_names.add(str(getattr(tool, "name", None) or getattr(tool, "__name__", "")))
+        if duplicates := plain_names & self._names:
             raise ValueError(
-                f"create_agent(tools=...): several tools are named {min(twice)!r}; each needs its own name"
+                f"create_agent(tools=...): several tools are named {min(duplicates)!r}; each needs its own name"
             )
-        return found
+        return tools
 
-    def node(self, built: Graph, **options: Any) -> ToolNode:
+    def node(self, langchain_graph: Graph, **options: Any) -> ToolNode:
         """Return a `ToolNode` with the tools of LangChain's graph `built`, the middleware, and callboard's options."""
-        spec = built.builder.nodes.get(TOOLS)
+        spec = langchain_graph.builder.nodes.get(TOOLS)
         if spec is None:
-            return _AgentNode([], middleware=self._own, **options)
-        theirs = arguments_of(cast("LangGraphToolNode", spec.runnable), only_invalid_arguments)
-        tools = [tool for tool in theirs["tools"] if tool.name not in self._names]
-        around: dict[str, Any] = {
-            "middleware": [one for one in map(_around_calls, self._middleware) if one is not None]
+            return _AgentNode([], middleware=self._callboard_middleware, **options)
+        langchain_options = arguments_of(cast("LangGraphToolNode", spec.runnable), only_invalid_arguments)
+        tools = [tool for tool in langchain_options["tools"] if tool.name not in self._names]
+        middleware_options: dict[str, Any] = {
+            "middleware": [middleware for middleware in map(_for_tool_node, self._middleware) if middleware is not None]
         }
-        if not self._own and theirs["awrap_tool_call"] is not None:
+        if not self._callboard_middleware and langchain_options["awrap_tool_call"] is not None:
             # Only without middleware of callboard in between can LangChain's own chain be used, which has spans.
-            wrapping: list[Any] = [one for one in self._middleware if _around_calls(one) is not None]
-            wrap = _nested(theirs["wrap_tool_call"], [one.wrap_tool_call for one in wrapping])
-            awrap = _nested(theirs["awrap_tool_call"], [one.awrap_tool_call for one in wrapping])
-            around = {"wrap_tool_call": wrap, "awrap_tool_call": AsyncioMiddleware(awrap)}
-        return _AgentNode([*tools, *self._hosted], **around, **options)
+            langchain_middleware: list[Any] = [
+                middleware for middleware in self._middleware if _for_tool_node(middleware) is not None
+            ]
+            wrap = _nest_hooks(
+                langchain_options["wrap_tool_call"], [middleware.wrap_tool_call for middleware in langchain_middleware]
+            )
+            awrap = _nest_hooks(
+                langchain_options["awrap_tool_call"],
+                [middleware.awrap_tool_call for middleware in langchain_middleware],
+            )
+            middleware_options = {"wrap_tool_call": wrap, "awrap_tool_call": AsyncioMiddleware(awrap)}
+        return _AgentNode([*tools, *self._hosted], **middleware_options, **options)
 
 
-def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
-    return langchain_base(type(one)) is not None
+def _is_langchain_middleware(middleware: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
+    return langchain_base(type(middleware)) is not None
 
 
-def _nested(langchains: Any, hooks: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
+def _nest_hooks(langchain_wrap: Any, hooks: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
     """Return a function that runs the hooks around a call; it records spans only if a tracer listens."""
     # LangChain's own chain changes threads twice for the LangSmith span of each hook, also if nothing is recorded.
 
     def wrap(request: Any, handler: Any) -> Any:
         if may_be_traced(request.runtime.config):
-            return langchains(request, handler)
+            return langchain_wrap(request, handler)
         for hook in reversed(hooks[1:]):
-            handler = partial(_inside, hook, handler)
+            handler = partial(_call_hook, hook, handler)
         return hooks[0](request, handler)
 
     return wrap
 
 
-def _inside(hook: Callable[[Any, Any], Any], handler: Any, request: Any) -> Any:
+def _call_hook(hook: Callable[[Any, Any], Any], handler: Any, request: Any) -> Any:
     return hook(request, handler)
 
 
-def _is_around_calls(one: object) -> bool:
+def _handles_tool_calls(middleware: object) -> bool:
     """Return whether a callboard middleware handles tool calls; some middleware handles model requests only."""
-    return not hasattr(one, "awrap_model_call") or hasattr(one, "awrap_tool_call") or hasattr(one, "wrap_tool_call")
+    return (
+        not hasattr(middleware, "awrap_model_call")
+        or hasattr(middleware, "awrap_tool_call")
+        or hasattr(middleware, "wrap_tool_call")
+    )
 
 
-def _around_calls(one: object) -> object | None:
+def _for_tool_node(middleware: object) -> object | None:
     """Return a middleware in the form that `ToolNode` accepts; `None` if the middleware handles no tool calls."""
-    if not _is_langchains(one):
-        return one if _is_around_calls(one) else None
-    base: Any = langchain_base(type(one))
-    if all(getattr(type(one), hook) is getattr(base, hook) for hook in ("wrap_tool_call", "awrap_tool_call")):
+    if not _is_langchain_middleware(middleware):
+        return middleware if _handles_tool_calls(middleware) else None
+    base: Any = langchain_base(type(middleware))
+    if all(getattr(type(middleware), hook) is getattr(base, hook) for hook in ("wrap_tool_call", "awrap_tool_call")):
         return None
-    return TwoHalves(SyncMiddleware(one.wrap_tool_call), AsyncioMiddleware(one.awrap_tool_call))
+    return TwoHalves(SyncMiddleware(middleware.wrap_tool_call), AsyncioMiddleware(middleware.awrap_tool_call))

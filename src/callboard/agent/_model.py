@@ -53,26 +53,28 @@ def model_with_tools(
     """Return the model with the agent's tools bound; a name `provider:model` is resolved by langchain."""
     if isinstance(model, str):
         model = init_chat_model(model)
-    given: object = model
-    if isinstance(given, type):
-        raise TypeError(f"A model is a chat model, and {given.__name__} is a class: write {given.__name__}(...)")
+    model_object: object = model
+    if isinstance(model_object, type):
+        raise TypeError(
+            f"A model is a chat model, and {model_object.__name__} is a class: write {model_object.__name__}(...)"
+        )
     if not isinstance(model, Runnable):
         raise TypeError(f"A model is a chat model or 'provider:name', got {model!r}")
-    everything = [*tools, *provider_tools]
-    if _has_tools(model, tools, len(provider_tools)) or not everything:
+    all_tools = [*tools, *provider_tools]
+    if _has_tools(model, tools, len(provider_tools)) or not all_tools:
         return model
     bind = getattr(model, "bind_tools", None)
     if bind is None:
         raise TypeError(f"The model has no bind_tools(), so it cannot be told of its tools: {model!r}")
     try:
-        return cast("Model", bind(everything))
+        return cast("Model", bind(all_tools))
     except NotImplementedError as error:  # LangChain's base method, inherited by the model
-        raise no_bind_tools(model, everything) from error
+        raise no_bind_tools(model, all_tools) from error
 
 
 def no_bind_tools(model: object, tools: Sequence[object]) -> NotImplementedError:
     """Return the error for a model that has only LangChain's base method `bind_tools`."""
-    names = ", ".join(repr(_bound_name(tool)) for tool in tools)
+    names = ", ".join(repr(_tool_name(tool)) for tool in tools)
     return NotImplementedError(
         f"{type(model).__name__} has no bind_tools() of its own, so it cannot be told of its tools ({names}): take "
         "a chat model that calls tools, give it that method, or hand over a model that knows them, "
@@ -92,22 +94,22 @@ def init_chat_model(name: str) -> BaseChatModel:
     return from_name(name)
 
 
-def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider: int) -> bool:
+def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], provider_tools: int) -> bool:
     model = _step_with_tools(model)
     if not isinstance(model, RunnableBinding) or "tools" not in model.kwargs:
         return False
     bound = model.kwargs["tools"]
-    if len(tools) != len(bound) - at_provider:
+    if len(tools) != len(bound) - provider_tools:
         raise ValueError(
             "Number of tools in the model.bind_tools() and tools passed to create_react_agent must match"
-            f" Got {len(tools)} tools, expected {len(bound) - at_provider}"
+            f" Got {len(tools)} tools, expected {len(bound) - provider_tools}"
         )
-    if missing := {tool.name for tool in tools} - {_bound_name(tool) for tool in bound}:
+    if missing := {tool.name for tool in tools} - {_tool_name(tool) for tool in bound}:
         raise ValueError(f"Missing tools '{missing}' in the model.bind_tools()")
     return True
 
 
-def _bound_name(tool: Any) -> str | None:
+def _tool_name(tool: Any) -> str | None:
     """Return the name of a bound tool: a LangChain tool, a function, or a dict in OpenAI's or Anthropic's form."""
     if not isinstance(tool, dict):
         return getattr(tool, "name", None) or getattr(tool, "__name__", None)
@@ -133,45 +135,47 @@ class FixedModel:
         self._tools = tools
         self._provider_tools = provider_tools
         self._prompt = _Prompt(prompt)
-        self.known = model_with_tools(self._model, tools, provider_tools)
+        self.bound_model = model_with_tools(self._model, tools, provider_tools)
         """Model with its tools bound. `ChosenModel.known` is `None`, because its model may differ for each request."""
 
     def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> Awaitable[BaseMessage]:
         """Send the state to the model and return the reply, which may call only the tools in `offered`."""
-        model = self.known if len(offered) == len(self._tools) else self._knowing(offered)
-        return run_model(*self._prompt.asked(model, state), config)
+        model = self.bound_model if len(offered) == len(self._tools) else self._bind_offered_tools(offered)
+        return run_model(*self._prompt.model_and_input(model, state), config)
 
-    def _knowing(self, offered: Sequence[BaseTool]) -> Model:
-        if isinstance(self.known, RunnableBinding) and self.known is self._model:
+    def _bind_offered_tools(self, offered: Sequence[BaseTool]) -> Model:
+        if isinstance(self.bound_model, RunnableBinding) and self.bound_model is self._model:
             names = {tool.name for tool in self._tools} - {tool.name for tool in offered}
-            kept = [tool for tool in self.known.kwargs["tools"] if _bound_name(tool) not in names]
-            return self.known.bound.bind(**{**self.known.kwargs, "tools": kept})
+            offered_tools = [tool for tool in self.bound_model.kwargs["tools"] if _tool_name(tool) not in names]
+            return self.bound_model.bound.bind(**{**self.bound_model.kwargs, "tools": offered_tools})
         return model_with_tools(self._model, offered, self._provider_tools)
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
-        return await structured(self.known, state, config, response_format)
+        return await request_structured_response(self.bound_model, state, config, response_format)
 
 
 class ChosenModel:
     """Model that a function of the user chooses for each request."""
 
-    known: Model | None = None
+    bound_model: Model | None = None
 
     def __init__(self, choose: ModelChoice, prompt: Prompt | None) -> None:
         self._choose = choose
         self._prompt = _Prompt(prompt)
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
-        return await run_model(*self._prompt.asked(await self._chosen(state, config), state), config)
+        return await run_model(*self._prompt.model_and_input(await self._choose_model(state, config), state), config)
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
-        return await structured(await self._chosen(state, config), state, config, response_format)
+        return await request_structured_response(
+            await self._choose_model(state, config), state, config, response_format
+        )
 
-    async def _chosen(self, state: Any, config: RunnableConfig) -> Model:
+    async def _choose_model(self, state: Any, config: RunnableConfig) -> Model:
         choose = self._choose
         ask = partial(choose, state, runtime_of(config))
         is_async = inspect.iscoroutinefunction(choose)
-        chosen: object = await _run_in_own_task(ask if is_async else partial(_asked_in_thread, ask), _CHOICE)
+        chosen: object = await _run_in_own_task(ask if is_async else partial(_choose_in_thread, ask), _CHOICE)
         if not isinstance(chosen, Runnable):
             raise TypeError(f"model={choose!r} has to return a chat model for the state, got {chosen!r}")
         return cast("Model", chosen)
@@ -180,7 +184,7 @@ class ChosenModel:
 _CHOICE = "the function that chooses a model"
 
 
-async def _asked_in_thread(choose: Callable[[], Any]) -> Any:
+async def _choose_in_thread(choose: Callable[[], Any]) -> Any:
     # In a thread, because a slow sync function must not block the event loop.
     model = await run_function(choose, _CHOICE)
     return await model if inspect.isawaitable(model) else model
@@ -203,7 +207,7 @@ class _Prompt:
         elif prompt is not None:
             raise ValueError(f"Got unexpected type for `prompt`: {type(prompt)}")
 
-    def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
+    def model_and_input(self, model: Model, state: Any) -> tuple[Model, Any]:
         if self._make is not None:
             return self._make | model, state
         # A plain list: a `RunnableSequence` would take as long as the rest of the turn.
@@ -211,18 +215,19 @@ class _Prompt:
         return model, [*self._messages, *messages] if self._messages else messages
 
 
-async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
+async def request_structured_response(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
     """Ask the model for the final result in the form `response_format`, in a request without tools."""
     messages = messages_of(state)
     if isinstance(response_format, tuple):
         prompt, response_format = cast("tuple[str, Any]", response_format)
         messages = [SystemMessage(content=prompt), *messages]
-    bare = _inside(model)
-    if not isinstance(bare, BaseChatModel):
+    chat_model = _inside(model)
+    if not isinstance(chat_model, BaseChatModel):
         raise TypeError(
-            f"Expected `model` to be a ChatModel or RunnableBinding (e.g. model.bind_tools(...)), got {type(bare)}"
+            f"Expected `model` to be a ChatModel or RunnableBinding (e.g. model.bind_tools(...)), got "
+            f"{type(chat_model)}"
         )
-    return await run_model(bare.with_structured_output(response_format), messages, config)
+    return await run_model(chat_model.with_structured_output(response_format), messages, config)
 
 
 def _inside(model: Any) -> Any:
@@ -239,27 +244,27 @@ def _step_with_tools(model: Any) -> Any:
 
 def messages_of(state: Any) -> list[BaseMessage]:
     read = state.get if isinstance(state, dict) else partial(value_in, state)
-    found = read("llm_input_messages")
-    return list(read("messages") or () if found is None else found)
+    llm_messages = read("llm_input_messages")
+    return list(read("messages") or () if llm_messages is None else llm_messages)
 
 
 T = TypeVar("T")
 
 
-def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> Awaitable[T]:
+def run_user_code(runnable: Runnable[Any, T], input: Any, config: RunnableConfig, name: str) -> Awaitable[T]:
     """Run a model, hook or prompt that the user gave as a LangChain Runnable, and return its result."""
     # In a sync run in a worker thread, which warnings call `name`; in an async run on asyncio, or in a worker thread if
     # LangGraph would run the sync function on the event loop.
-    if (is_sync_entry() and has_sync_half(leaf)) or _blocks(leaf):
-        return run_function(partial(leaf.invoke, given, config), name)
-    return _run_in_own_task(partial(leaf.ainvoke, given, config), name)
+    if (is_sync_entry() and has_sync_half(runnable)) or _is_sync_only(runnable):
+        return run_function(partial(runnable.invoke, input, config), name)
+    return _run_in_own_task(partial(runnable.ainvoke, input, config), name)
 
 
-def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Awaitable[T]:
+def run_model(model: Runnable[Any, T], input: Any, config: RunnableConfig) -> Awaitable[T]:
     """Send a request to a model and return its reply; in a sync run, a worker thread sends it."""
     if is_sync_entry():
-        return run_user_code(model, given, with_handler(config, _StopsAtToken()), "the model")
-    return _run_in_own_task(partial(model.ainvoke, given, config), "the request to the model")
+        return run_user_code(model, input, with_handler(config, _StopsAtToken()), "the model")
+    return _run_in_own_task(partial(model.ainvoke, input, config), "the request to the model")
 
 
 def _run_in_own_task(fn: Callable[[], Awaitable[T]], name: str) -> Awaitable[T]:
@@ -293,40 +298,40 @@ async def _run_in_child(fn: Callable[[], Awaitable[T]], name: str) -> T:
 
 async def run_function(fn: Callable[[], T], name: str) -> T:
     # Without a limit of threads: the function may run agents, and they would wait for the thread that it holds.
-    return await run_in_thread(current_loop(), fn, name, _Nobody())
+    return await run_in_thread(current_loop(), fn, name, _NoObserver())
 
 
-def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
+def has_sync_half(runnable: Runnable[Any, Any]) -> bool:
     """Return whether a Runnable and its parts can run as sync code; a part with only a coroutine function cannot."""
-    if parts := _parts(leaf):
+    if parts := _parts(runnable):
         return all(has_sync_half(part) for part in parts)
-    cls, own = type(leaf), getattr(leaf, "__dict__", {})
+    cls, attributes = type(runnable), getattr(runnable, "__dict__", {})
     for sync, awaited in _HALVES:
-        if own.get(awaited) is not None and own.get(sync) is None:
+        if attributes.get(awaited) is not None and attributes.get(sync) is None:
             return False
     return not any(is_missing(getattr(cls, name, None)) for name in ("invoke", "_generate"))
 
 
-def _blocks(leaf: Any) -> bool:
+def _is_sync_only(runnable: Any) -> bool:
     """Return whether a Runnable of LangGraph has only a sync function, so that its `ainvoke` blocks the event loop."""
-    return getattr(leaf, "func", None) is not None and getattr(leaf, "afunc", MISSING) is None
+    return getattr(runnable, "func", None) is not None and getattr(runnable, "afunc", MISSING) is None
 
 
 _HALVES = (("func", "afunc"), ("_transform", "_atransform"))
 """Pairs of attribute names under which Runnables store their sync function and their async function."""
 
 
-def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
-    if isinstance(leaf, RunnableBindingBase):
-        return [leaf.bound]
-    if isinstance(leaf, RunnableSequence):
-        return leaf.steps
-    if isinstance(leaf, RunnableParallel):
-        return list(leaf.steps__.values())
-    return list(leaf.runnables) if isinstance(leaf, RunnableWithFallbacks) else []
+def _parts(runnable: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
+    if isinstance(runnable, RunnableBindingBase):
+        return [runnable.bound]
+    if isinstance(runnable, RunnableSequence):
+        return runnable.steps
+    if isinstance(runnable, RunnableParallel):
+        return list(runnable.steps__.values())
+    return list(runnable.runnables) if isinstance(runnable, RunnableWithFallbacks) else []
 
 
-class _Nobody:
+class _NoObserver:
     """Observer of worker threads that does nothing when a thread outlives its run.
 
     Such a thread holds no permit of a limit, so nothing has to be counted.

@@ -67,7 +67,7 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
 
     async def _supervise(self, request: Request, body: Body, *, takes_thread: bool) -> Response:
         call = _ModelCall(self._supervision, request, body, takes_thread=takes_thread)
-        with _about_models():
+        with _name_the_model():
             await Batch([call], on_error="cancel", live=self._supervision.batches).run()
         return cast("Response", call.result)
 
@@ -93,13 +93,13 @@ _shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
 
 
 def _shared_by(policy: CallPolicy) -> _Shared:
-    if (found := _shared.get(id(policy))) is None:
-        found = _shared[id(policy)] = _Shared(policy)
-    return found
+    if (shared := _shared.get(id(policy))) is None:
+        shared = _shared[id(policy)] = _Shared(policy)
+    return shared
 
 
 @contextmanager
-def _about_models() -> Generator[None]:
+def _name_the_model() -> Generator[None]:
     """Change the text of errors that the `with` block raises: the text names the model in place of a tool."""
     try:
         yield
@@ -119,8 +119,8 @@ class _ModelCall(SupervisedCall[Response]):
         context = partial(call_context, config, request.state, getattr(request.runtime, "context", None))
         call: ToolCallLike = {"name": MODEL, "args": {}, "id": None}
         # Observers hear of requests from the run: for them, a call is a call of a tool.
-        around = create_batch_context()._replace(observers=Observers())
-        super().__init__(*supervision.terms(call, context=context), around)
+        batch_context = create_batch_context()._replace(observers=Observers())
+        super().__init__(*supervision.terms(call, context=context), batch_context)
         self._threads = supervision.threads if takes_thread else None
         self._body = body if self.policy.idle_timeout is None else partial(_reporting_tokens, body)
 
@@ -164,12 +164,12 @@ class _Tokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
         return output
 
 
-class OnModels(AgentMiddleware[Any, Any, Any]):
+class ModelMiddleware(AgentMiddleware[Any, Any, Any]):
     """LangChain middleware that applies a callboard middleware, such as `Retry`, to requests to the model."""
 
-    def __init__(self, one: Any, name: str) -> None:
+    def __init__(self, middleware: Any, name: str) -> None:
         super().__init__()
-        self._one = one
+        self._middleware = middleware
         self._name = name
 
     @property
@@ -178,8 +178,8 @@ class OnModels(AgentMiddleware[Any, Any, Any]):
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
         """Send a request to the model through the callboard middleware; LangChain calls this method in async runs."""
-        with _about_models():
-            return cast("Response", await self._one.awrap_model_call(request, handler))
+        with _name_the_model():
+            return cast("Response", await self._middleware.awrap_model_call(request, handler))
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
         """Send a request to the model through the callboard middleware; LangChain calls this method in sync runs."""
@@ -187,5 +187,5 @@ class OnModels(AgentMiddleware[Any, Any, Any]):
         async def call_next(request: Request) -> Response:
             return await run_function(partial(handler, request), "the model")
 
-        with _about_models():
-            return cast("Response", run_from_sync(partial(self._one.awrap_model_call, request, call_next)))
+        with _name_the_model():
+            return cast("Response", run_from_sync(partial(self._middleware.awrap_model_call, request, call_next)))

@@ -112,16 +112,16 @@ def create_react_agent(
             agent's, the prompt, the version or a node is unknown, the state lacks a key, or `middleware`, `max_calls`
             or `on_unknown` is given with a `ToolNode`.
     """
-    context_schema = _context_schema(context_schema, deprecated_kwargs)
+    context_schema = _choose_context_schema(context_schema, deprecated_kwargs)
     if version not in ("v1", "v2"):
         raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
     warn_about_milliseconds("create_react_agent(budget=...)", budget)
-    given_types = checked_types(stored_types, checkpointer)
-    schema = _checked_schema(state_schema, with_response=response_format is not None)
+    extra_types = checked_types(stored_types, checkpointer)
+    schema = _choose_state_schema(state_schema, with_response=response_format is not None)
     node, provider_tools = _tool_node(tools, middleware, max_calls, on_unknown)
-    hooks = _checked_hooks(pre_model_hook, post_model_hook)
-    stops = _checked_stops(interrupt_before, interrupt_after)
+    hooks = _parse_hooks(pre_model_hook, post_model_hook)
+    breakpoints = _parse_breakpoints(interrupt_before, interrupt_after)
     flow = ReactFlow(
         tools=bool(node.tools_by_name),
         before=hooks[BEFORE] is not None,
@@ -133,29 +133,29 @@ def create_react_agent(
     # Hooks are nodes of the graph; LangGraph converts them to Runnables. Without hooks, agents of one kind share it.
     schemas: Any = (schema, context_schema)  # hashable, which mypy does not know of a type
     builder = draw() if flow.before or flow.after else _shared_drawing(flow, *schemas)
-    builder.validate(interrupt=[name for name in (*stops.before, *stops.after) if name != "*"])
-    asked: FixedModel | ChosenModel
+    builder.validate(interrupt=[name for name in (*breakpoints.before, *breakpoints.after) if name != "*"])
+    agent_model: FixedModel | ChosenModel
     if not isinstance(model, (str, type, Runnable)) and callable(model):
-        asked = ChosenModel(model, prompt)
+        agent_model = ChosenModel(model, prompt)
     else:
-        asked = FixedModel(cast("Any", model), list(node.tools_by_name.values()), provider_tools, prompt)
+        agent_model = FixedModel(cast("Any", model), list(node.tools_by_name.values()), provider_tools, prompt)
     plan = AgentPlan(
         name=name,
         flow=flow,
         schema=Schema(builder, flow),
-        bodies=partial(ReactNodes, ReactParts(flow=flow, model=asked, response_format=response_format)),
+        bodies=partial(ReactNodes, ReactParts(flow=flow, model=agent_model, response_format=response_format)),
         tools=node,
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},
         trace_policies={},
         version=version,
     )
-    types = partial(stored_types_of, given_types, [*builder.schemas, context_schema, response_format])
+    types = partial(collect_stored_types, extra_types, [*builder.schemas, context_schema, response_format])
     saver = saver_of(checkpointer, types)
     if saver is None:
-        tell_unkept_questions(node)
+        warn_about_unkept_questions(node)
     runner = runner_of(plan, store=store, context_schema=context_schema, debug=debug)
-    return Agent(runner, draw, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
+    return Agent(runner, draw, checkpointer=saver, breakpoints=breakpoints, budget=budget, stored_types=types)
 
 
 def runner_of(
@@ -173,12 +173,12 @@ def runner_of(
     )
 
 
-def stored_types_of(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
-    return frozenset({*given, *named_types(*schemas)})
+def collect_stored_types(extra_types: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
+    return frozenset({*extra_types, *named_types(*schemas)})
 
 
-def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:
-    """Return the schema of the runs' context: `given`, else the deprecated option `config_schema`, else `None`."""
+def _choose_context_schema(context_schema: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:
+    """Return the schema of the runs' context: `context_schema`, else the deprecated `config_schema`, else `None`."""
     if (older := deprecated.pop("config_schema", None)) is not None:
         warnings.warn(
             "`config_schema` is deprecated and will be removed. Please use `context_schema` instead.",
@@ -186,8 +186,8 @@ def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type
             stacklevel=3,
         )
     if deprecated:
-        raise TypeError(_unexpected(deprecated))
-    return given or older
+        raise TypeError(_describe_unexpected_options(deprecated))
+    return context_schema or older
 
 
 # LangGraph reads the type hints of a schema anew for each graph, which takes half of the time to make an agent.
@@ -197,7 +197,7 @@ def _shared_drawing(flow: ReactFlow, schema: type[Any], context_schema: type[Any
     return drawing(flow, schema, context_schema, {})
 
 
-_ELSEWHERE = {
+_EQUIVALENTS = {
     **dict.fromkeys(("system_prompt", "state_modifier", "messages_modifier", "system_message"), "prompt=..."),
     **dict.fromkeys(("memory", "saver", "checkpoint"), "checkpointer=..."),
     **dict.fromkeys(("max_iterations", "recursion_limit"), "config={'recursion_limit': ...} of each run"),
@@ -210,38 +210,38 @@ _ELSEWHERE = {
 }
 """Names of options in other libraries, with the equivalent in callboard; used in error messages."""
 
-_OF_NODE = ("limit", "policies", "on_error", "grace", "handle_tool_errors", "wrap_tool_call", "awrap_tool_call")
+_NODE_OPTIONS = ("limit", "policies", "on_error", "grace", "handle_tool_errors", "wrap_tool_call", "awrap_tool_call")
 
 
-def _unexpected(options: Mapping[str, object]) -> str:
-    told = f"create_react_agent() got unexpected keyword arguments: {dict(options)}"
-    known = list(inspect.signature(create_react_agent).parameters)[:-1]
+def _describe_unexpected_options(options: Mapping[str, object]) -> str:
+    message = f"create_react_agent() got unexpected keyword arguments: {dict(options)}"
+    option_names = list(inspect.signature(create_react_agent).parameters)[:-1]
     for name in options:
-        if name in _ELSEWHERE:
-            told += f"; instead of {name} use {_ELSEWHERE[name]}"
-        elif name in _OF_NODE:
-            told += f"; {name} is for the node of the tools: create_react_agent(model, ToolNode([...], {name}=...))"
+        if name in _EQUIVALENTS:
+            message += f"; instead of {name} use {_EQUIVALENTS[name]}"
+        elif name in _NODE_OPTIONS:
+            message += f"; {name} is for the node of the tools: create_react_agent(model, ToolNode([...], {name}=...))"
         else:
-            told += did_you_mean(name, known)
-    return told
+            message += did_you_mean(name, option_names)
+    return message
 
 
-def _checked_hooks(before: object, after: object) -> dict[str, Any]:
+def _parse_hooks(before: object, after: object) -> dict[str, Any]:
     for option, hook in (("pre_model_hook", before), ("post_model_hook", after)):
         if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
             raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")
     return {BEFORE: before, AFTER: after}
 
 
-def _checked_stops(before: list[str] | None, after: list[str] | None) -> Breakpoints:
+def _parse_breakpoints(before: list[str] | None, after: list[str] | None) -> Breakpoints:
     for option, nodes in (("interrupt_before", before), ("interrupt_after", after)):
-        given: object = nodes
-        if isinstance(given, str) and given != "*":
-            raise TypeError(f"{option} is a list of nodes, such as [{given!r}], or '*'; got {given!r}")
+        value: object = nodes
+        if isinstance(value, str) and value != "*":
+            raise TypeError(f"{option} is a list of nodes, such as [{value!r}], or '*'; got {value!r}")
     return Breakpoints(before=before or (), after=after or ())
 
 
-def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:
+def _choose_state_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:
     if schema is None:
         return AgentStateWithStructuredResponse if with_response else AgentState
     if not isinstance(schema, type):
@@ -263,9 +263,9 @@ def _tool_node(
     if not isinstance(tools, ToolNode) and isinstance(tools, LangGraphToolNode):
         tools, on_unknown = ToolNode(**arguments_of(tools, only_invalid_arguments), on_unknown=on_unknown), None
     if not isinstance(tools, ToolNode):
-        tools = listed_tools("create_react_agent", tools, otherwise=", or a ToolNode")
-        here = [tool for tool in tools if not isinstance(tool, dict)]
-        node = ToolNode(here, middleware=middleware, max_calls=max_calls, on_unknown=on_unknown)
+        tools = list_tools("create_react_agent", tools, otherwise=", or a ToolNode")
+        local_tools = [tool for tool in tools if not isinstance(tool, dict)]
+        node = ToolNode(local_tools, middleware=middleware, max_calls=max_calls, on_unknown=on_unknown)
         return node, [tool for tool in tools if isinstance(tool, dict)]
     if middleware:
         raise ValueError("Middleware belongs to the node that it is around: give middleware=[...] to the ToolNode")
@@ -276,16 +276,16 @@ def _tool_node(
     return tools, []
 
 
-def listed_tools(function: str, given: object, *, otherwise: str = "") -> list[Any]:
+def list_tools(function: str, tools: object, *, otherwise: str = "") -> list[Any]:
     """Return the tools of an agent as a list; raise TypeError for a single tool, a text, a mapping or a node."""
-    if isinstance(given, (BaseTool, str, Mapping)) or not isinstance(given, Iterable):
-        name = given.name if isinstance(given, BaseTool) else getattr(given, "__name__", None)
+    if isinstance(tools, (BaseTool, str, Mapping)) or not isinstance(tools, Iterable):
+        name = tools.name if isinstance(tools, BaseTool) else getattr(tools, "__name__", None)
         hint = f"; write [{name}]" if name else ""
-        raise TypeError(f"{function}(tools=...) is a sequence of tools{otherwise}, got {given!r}{hint}")
-    return list(given)
+        raise TypeError(f"{function}(tools=...) is a sequence of tools{otherwise}, got {tools!r}{hint}")
+    return list(tools)
 
 
-def tell_unkept_questions(node: ToolNode) -> None:
+def warn_about_unkept_questions(node: ToolNode) -> None:
     """Warn if middleware asks people, but the agent has no checkpointer to store calls that wait for an answer."""
     if asking := NodeAccess(node).needs_checkpointer:
         warnings.warn(

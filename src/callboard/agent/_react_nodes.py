@@ -33,9 +33,9 @@ class ReactNodes(NodeBodies):
     def __init__(self, parts: ReactParts, context: RunContext) -> None:
         super().__init__(context)
         self._parts = parts
-        self._whole: list[BaseMessage] = []
+        self._repaired_messages: list[BaseMessage] = []
         """Conversation as it was after its last repair, or after the last check that found nothing to repair."""
-        self._is_in_order = False
+        self._is_conversation_in_order = False
         """`True` if the conversation of the thread itself is in an order that providers accept."""
 
     async def prepare(self, node: str) -> None:
@@ -44,59 +44,66 @@ class ReactNodes(NodeBodies):
             return
         thread = self.context.thread
         messages = thread.state.get(MESSAGES) or []
-        repaired = repair(messages, self._whole, self.context.text_about)
-        self._whole = repaired.request
-        self._is_in_order = repaired.request == messages
+        repaired = repair(messages, self._repaired_messages, self.context.text_about)
+        self._repaired_messages = repaired.request
+        self._is_conversation_in_order = repaired.request == messages
         if repaired.conversation != messages:
             await thread.amend([thread.state.replacing("messages", repaired.conversation)], None, "repair")
 
-    def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
+    def output(self, node: str, node_input: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         if node == AGENT:
-            return self._reply(given, config, is_sent)
+            return self._reply(node_input, config, is_sent)
         if node == RESPONSE:
-            return self._response(given, config)
-        return super().output(node, given, config, is_sent=is_sent)
+            return self._response(node_input, config)
+        return super().output(node, node_input, config, is_sent=is_sent)
 
     async def _reply(self, state: Any, config: RunnableConfig, is_sent: bool) -> dict[str, Any]:
         """Send the state to the model; return the reply as an update of the state, in a form that can be stored."""
-        reply = await self._ask(state, config, is_sent)
+        reply = await self._ask_model(state, config, is_sent)
         if reply.name != self.context.plan.name:
             reply.name = self.context.plan.name
         complete_calls(reply)
         remaining = value_in(state, "remaining_steps") if is_sent else self.context.steps_left
-        if remaining is not None and remaining < 2 and isinstance(reply, AIMessage) and self._lacks(reply, remaining):
+        if (
+            remaining is not None
+            and remaining < 2
+            and isinstance(reply, AIMessage)
+            and self._needs_more_steps(reply, remaining)
+        ):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
         return {"messages": keepable(reply, is_stored=self.context.thread.is_kept)}
 
-    def _ask(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
+    def _ask_model(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
         model, before, tools = self._parts.model, self._parts.flow.before, self.context.plan.tools
         if is_sent:
-            seen = for_model(state, before=before)
+            model_input = for_model(state, before=before)
         else:
-            seen = state if self._is_in_order and not before else self._in_order(state)
+            model_input = state if self._is_conversation_in_order and not before else self._order_messages(state)
         if (reporter := self.context.reporter) is None:
-            return model.reply(seen, config, tools.offered_tools())
-        return reporter.ask(model.known, seen, partial(model.reply, seen, config, tools.offered_tools()))
+            return model.reply(model_input, config, tools.offered_tools())
+        return reporter.ask(
+            model.bound_model, model_input, partial(model.reply, model_input, config, tools.offered_tools())
+        )
 
     async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         model, reporter, form = self._parts.model, self.context.reporter, self._parts.response_format
         state = for_model(state, before=False)
         ask = partial(model.respond, state, config, form)
-        asked = ask() if reporter is None else reporter.ask(model.known, state, ask, response_format=form)
-        return {"structured_response": await asked}
+        response = ask() if reporter is None else reporter.ask(model.bound_model, state, ask, response_format=form)
+        return {"structured_response": await response}
 
-    def _in_order(self, state: Any) -> Any:
+    def _order_messages(self, state: Any) -> Any:
         """Return the state with its messages in an order that providers accept."""
         # Messages that a hook before the model wrote for the model alone.
-        given = self.context.thread.state.get("llm_input_messages") if self._parts.flow.before else None
-        if given is None and self._is_in_order:
+        llm_messages = self.context.thread.state.get("llm_input_messages") if self._parts.flow.before else None
+        if llm_messages is None and self._is_conversation_in_order:
             return state
-        whole = self._whole if given is None else repair(given).request
+        ordered_messages = self._repaired_messages if llm_messages is None else repair(llm_messages).request
         if isinstance(state, dict):
-            return {**state, "messages": whole}
-        state.messages = whole
+            return {**state, "messages": ordered_messages}
+        state.messages = ordered_messages
         return state
 
-    def _lacks(self, reply: AIMessage, remaining: int) -> bool:
+    def _needs_more_steps(self, reply: AIMessage, remaining: int) -> bool:
         all_direct = all(call["name"] in self._parts.flow.direct for call in reply.tool_calls)
         return (remaining < 1 and all_direct) or bool(all_calls_in(reply))

@@ -12,8 +12,8 @@ from langgraph.types import TracePolicy
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
 from callboard.agent._model import run_user_code
-from callboard.agent._run_events import Body, RunReporter, traced_node
-from callboard.agent._stream import Teller
+from callboard.agent._run_events import Body, RunReporter, trace_node
+from callboard.agent._stream import RunStream
 from callboard.conversations._channels import Clock, Flow, Schema
 from callboard.conversations._flow import TOOLS
 from callboard.conversations._history import NOT_BEGUN, UNANSWERED
@@ -35,9 +35,9 @@ class Breakpoints:
         return Breakpoints(before=before or self.before, after=after or self.after)
 
 
-def meets(stops: Nodes, nodes: Sequence[str]) -> bool:
-    """Return whether a run must stop at a step: whether one of the step's nodes is among the breakpoints `stops`."""
-    return bool(nodes) if stops == "*" else not set(stops).isdisjoint(nodes)
+def has_breakpoint(breakpoints: Nodes, nodes: Sequence[str]) -> bool:
+    """Return whether a run must stop at a step: whether one of the step's nodes is a breakpoint."""
+    return bool(nodes) if breakpoints == "*" else not set(breakpoints).isdisjoint(nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ class AgentPlan:
 class RunContext:
     """Values that the nodes and tool calls of one agent run use: conversation, config, runtime, answers, breakpoints.
 
-    `answers` are answers to open questions, by interrupt id. A `resumed` run continues an earlier run, and does not
-    stop at a breakpoint before its first step. `config` has the callbacks of the run. `outer` is the graph that runs
-    the agent, or `None`. `checkpointer` is passed to graphs that run within the agent.
+    `answers` are answers to open questions, by interrupt id. A run with `is_resumed` continues an earlier run, and does
+    not stop at a breakpoint before its first step. `config` has the callbacks of the run. `outer` is the graph that
+    runs the agent, or `None`. `checkpointer` is passed to graphs that run within the agent.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class RunContext:
         thread: Thread,
         config: RunnableConfig,
         runtime: Runtime[Any],
-        tell: Teller,
+        stream: RunStream,
         *,
         answers: Mapping[str, Any],
-        stops: Breakpoints,
-        resumed: bool,
+        breakpoints: Breakpoints,
+        is_resumed: bool,
         outer: Outer | None,
         checkpointer: Any,
     ) -> None:
@@ -89,18 +89,18 @@ class RunContext:
         self.thread = thread
         self.config = config
         self.runtime = runtime
-        self.tell = tell
-        self.stops = stops
-        self.resumed = resumed
+        self.stream = stream
+        self.breakpoints = breakpoints
+        self.is_resumed = is_resumed
         self.outer = outer
         self.reporter: RunReporter | None = None
         """Object that reports the run to observers, set before the run starts; `None` without observers."""
         self._answers = answers
         self._checkpointer = checkpointer
-        self.goes_on = resumed
+        self.resumes_nested_graphs = is_resumed
         """`True` during the first step of a resumed run, in which graphs inside the nodes resume, too."""
         # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
-        self.stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
+        self.step_limit = thread.step + config["recursion_limit"] + (2 if is_resumed else 0)
         self.is_traced = True
         """`True` if LangChain callback handlers listen; cached, because the check costs as much as a call."""
         self.is_watched = True
@@ -110,7 +110,7 @@ class RunContext:
         """Prepare the configs of the run's nodes from the run's `config`; called once, when the run starts."""
         # Callback handlers report the run in another config than that of the constructor.
         self.is_traced = config is not self.config
-        self.is_watched = self.is_traced or self.tell.is_heard
+        self.is_watched = self.is_traced or self.stream.has_readers
         self.config = config
         self._configs = NodeConfigs(
             config, runtime=self.runtime, channels=self.thread.state.channels, checkpointer=self._checkpointer
@@ -119,16 +119,16 @@ class RunContext:
     @property
     def steps_left(self) -> int:
         """Number of steps that the recursion limit still allows after the next step."""
-        return self.stop - (self.thread.step + 1)
+        return self.step_limit - (self.thread.step + 1)
 
-    def given(self, node: str) -> Any:
-        sent = node == TOOLS and self.by_call
+    def input_of(self, node: str) -> Any:
+        is_sent = node == TOOLS and self.by_call
         # LangGraph sends such calls in the step before theirs, and their `remaining_steps` counts from it.
-        clock = Clock(self.thread.step + (0 if sent else 1), self.stop)
+        clock = Clock(self.thread.step + (0 if is_sent else 1), self.step_limit)
         flow = self.plan.flow
         # Such a send carries the state as the node of the reply reads it.
-        return self.plan.schema.given_to(
-            flow.reply_node if sent and flow.sends_state else node, self.thread.state, clock
+        return self.plan.schema.input_for(
+            flow.reply_node if is_sent and flow.sends_state else node, self.thread.state, clock
         )
 
     def text_about(self, call: ToolCall) -> str:
@@ -141,50 +141,50 @@ class RunContext:
 
     def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
         """Return the user's answers to the open questions of the given tasks, by interrupt id."""
-        known, answers = self.thread.records, self._answers
+        records, answers = self.thread.records, self._answers
         if not answers:
             return {}
-        asked = [question.id for task in tasks if task in known for question in known[task].pending]
-        return {name: answers[name] for name in asked if name in answers}
+        question_ids = [question.id for task in tasks if task in records for question in records[task].pending]
+        return {interrupt_id: answers[interrupt_id] for interrupt_id in question_ids if interrupt_id in answers}
 
-    def place(self, node: str, *numbers: int) -> NodePlace:
+    def node_place(self, node: str, *numbers: int) -> NodePlace:
         """Return LangGraph's task id, namespace and path for a node that runs in the next step."""
         # Without `numbers`, the state is the node's input. Otherwise it is the LangGraph `Send` with the first number;
         # a second number stands for one of several calls in this `Send`.
         thread, step = self.thread, self.thread.step + 1
         path: tuple[object, ...] = (PUSH, numbers[0], False) if numbers else (PULL, node)
         triggers = (PUSH,) if numbers else (f"branch:to:{node}",)
-        named = (PUSH, *map(str, numbers)) if numbers else (PULL, *triggers)
+        id_parts = (PUSH, *map(str, numbers)) if numbers else (PULL, *triggers)
         checkpoint_id, step_before = thread.origin
-        task_id = task_id_of(checkpoint_id, thread.namespace, step_before + 1, node, *named)
-        own = f"{node}:{task_id}"
+        task_id = task_id_of(checkpoint_id, thread.namespace, step_before + 1, node, *id_parts)
+        task_name = f"{node}:{task_id}"
         return NodePlace(
             node=node,
             step=step,
             task_id=task_id,
             graph_ns=thread.namespace,
-            namespace=f"{thread.namespace}{NS_SEP}{own}" if thread.namespace else own,
+            namespace=f"{thread.namespace}{NS_SEP}{task_name}" if thread.namespace else task_name,
             checkpoint_id=checkpoint_id,
             path=path,
             triggers=triggers,
         )
 
-    def config_at(self, place: NodePlace) -> RunnableConfig:
-        return self._configs.at(place, resuming=self.goes_on)
+    def config_at(self, node_place: NodePlace) -> RunnableConfig:
+        return self._configs.at(node_place, resuming=self.resumes_nested_graphs)
 
-    def traced(
+    def trace(
         self,
         config: RunnableConfig,
         body: Body,
-        given: Any,
+        node_input: Any,
         name: str,
-        shown: Callable[[Any], Any] | None = None,
+        display: Callable[[Any], Any] | None = None,
     ) -> Awaitable[Any]:
         """Call a node's function `body` and return its result; report it to callback handlers as a chain run."""
         if not self.is_traced:
             return body(config)
         policy = self.plan.trace_policies.get(name)
-        return traced_node(body, given, config, name, shown=shown, policy=policy)
+        return trace_node(body, node_input, config, name, display=display, policy=policy)
 
 
 class NodeBodies:
@@ -196,6 +196,6 @@ class NodeBodies:
     async def prepare(self, node: str) -> None:
         """Change the agent's state before the node reads it; this base method does nothing, subclasses override it."""
 
-    def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
-        """Run a node and return its output; `is_sent` is `True` if the input `given` comes from a LangGraph `Send`."""
-        return run_user_code(self.context.plan.hooks[node], given, config, node)
+    def output(self, node: str, node_input: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
+        """Run a node and return its output; `is_sent` is `True` if its input comes from a LangGraph `Send`."""
+        return run_user_code(self.context.plan.hooks[node], node_input, config, node)

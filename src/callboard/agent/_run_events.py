@@ -44,7 +44,7 @@ class RunReporter:
         self._info = info
         self._loop = loop
 
-    def tell(self, phase: RunPhase, **facts: Any) -> None:
+    def notify(self, phase: RunPhase, **facts: Any) -> None:
         event = RunEvent(phase=phase, run=self._info, time=self._loop.now(), **facts)
         for observer in self._observers:
             observer(event)
@@ -52,7 +52,7 @@ class RunReporter:
     async def ask(
         self,
         model: object,
-        given: object,
+        model_input: object,
         ask: Callable[[], Awaitable[R]],
         reply_in: Callable[[R], object] | None = None,
         *,
@@ -61,26 +61,26 @@ class RunReporter:
         """Send a request to the model by calling `ask`; report request and reply to observers; return the result."""
         # `response_format` is for a replay, which replaces this method: the form of a structured response in the
         # result.
-        self.tell("asked", model=model, given=given)
-        token = note_of_run.set(lambda what, facts: self.tell("noted", what=what, facts=facts))
+        self.notify("asked", model=model, given=model_input)
+        token = note_of_run.set(lambda decision, facts: self.notify("noted", what=decision, facts=facts))
         try:
             reply = await ask()
         except BaseException as error:
-            self.tell("answered", model=model, error=error)
+            self.notify("answered", model=model, error=error)
             raise
         finally:
             note_of_run.reset(token)
-        self.tell("answered", model=model, result=reply if reply_in is None else reply_in(reply))
+        self.notify("answered", model=model, result=reply if reply_in is None else reply_in(reply))
         return reply
 
 
 @contextmanager
-def reported(
+def report_run(
     observers: tuple[RunObserver, ...],
     agent: str,
     config: RunnableConfig,
     thread: Thread,
-    given: object,
+    run_input: object,
 ) -> Generator[RunReporter]:
     """Report the start and the end of a run on a thread to observers; yield the reporter of the run."""
     conf = config["configurable"]
@@ -97,7 +97,7 @@ def reported(
     reporter = RunReporter(observers, info, current_loop())
     token = current_run.set(info)
     failure: BaseException | None = None
-    reporter.tell("begun", given=given)
+    reporter.notify("begun", given=run_input)
     try:
         yield reporter
     except BaseException as error:
@@ -106,7 +106,7 @@ def reported(
     finally:
         current_run.reset(token)
         ids = reporter.question_ids
-        reporter.tell("ended", error=failure, questions=len(ids), question_ids=ids, result=reporter.result)
+        reporter.notify("ended", error=failure, questions=len(ids), question_ids=ids, result=reporter.result)
         failure = None  # its traceback refers to this frame: break the cycle
 
 
@@ -114,9 +114,9 @@ Body = Callable[[RunnableConfig], Awaitable[Any]]
 """Async function that runs an agent or a node; nested runs get the config that it is given."""
 
 
-def traced(
+def trace_agent(
     run: Body,
-    given: Any,
+    run_input: Any,
     config: RunnableConfig,
     name: str,
     *,
@@ -131,23 +131,23 @@ def traced(
     if not manager.handlers and not handlers:
         return run(config)
     manager.add_metadata({key: value for key, value in (metadata or {}).items() if key not in manager.metadata})
-    return _in_chain_run(run, given, config, config.get("run_name") or name, manager, further=handlers)
+    return _in_chain_run(run, run_input, config, config.get("run_name") or name, manager, extra_handlers=handlers)
 
 
-def traced_node(
+def trace_node(
     run: Body,
-    given: Any,
+    node_input: Any,
     config: RunnableConfig,
     name: str,
     *,
-    shown: Callable[[Any], Any] | None = None,
+    display: Callable[[Any], Any] | None = None,
     policy: TracePolicy | None = None,
 ) -> Awaitable[Any]:
     """Run a node and return its result; report it to callback handlers as a separate chain run."""
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
         return run(config)
-    return _in_chain_run(run, given, config, name, manager, shown=shown, policy=policy, streams=True)
+    return _in_chain_run(run, node_input, config, name, manager, display=display, policy=policy, streams=True)
 
 
 def _manager(config: RunnableConfig, tags: Sequence[str]) -> AsyncCallbackManager:
@@ -161,45 +161,45 @@ def _manager(config: RunnableConfig, tags: Sequence[str]) -> AsyncCallbackManage
 
 async def _in_chain_run(
     run: Body,
-    given: Any,
+    chain_input: Any,
     config: RunnableConfig,
     name: str,
-    around: AsyncCallbackManager,
+    manager: AsyncCallbackManager,
     *,
-    further: Sequence[BaseCallbackHandler] = (),
-    shown: Callable[[Any], Any] | None = None,
+    extra_handlers: Sequence[BaseCallbackHandler] = (),
+    display: Callable[[Any], Any] | None = None,
     policy: TracePolicy | None = None,
     streams: bool = False,
 ) -> Any:
     """Run an agent or a node, report it to callback handlers as a chain run, and return its result."""
     run_id = config.get("run_id") or uuid7()
-    about = {"run_id": run_id, "parent_run_id": around.parent_run_id, "tags": around.tags}
+    run_facts = {"run_id": run_id, "parent_run_id": manager.parent_run_id, "tags": manager.tags}
     context, policy = HandlerContext(), policy or TracePolicy()
 
     async def report(event: str, *args: Any, transform: Callable[[Any], Any] | None = None, **facts: Any) -> None:
         """Report an event; tracers get its payload, the last of `args`, as the policy of the node records it."""
         recorded = traced_payload(args[-1], transform)
-        tracers = [] if recorded is args[-1] else [*filter(_is_tracer, around.handlers)]
-        others = [handler for handler in around.handlers if handler not in tracers]
-        for handlers, payload in ((others, args[-1]), (tracers, recorded)):
-            await tell(handlers, context, event, "ignore_chain", *args[:-1], payload, **facts, **about)
+        tracers = [] if recorded is args[-1] else [*filter(_is_tracer, manager.handlers)]
+        other_handlers = [handler for handler in manager.handlers if handler not in tracers]
+        for handlers, payload in ((other_handlers, args[-1]), (tracers, recorded)):
+            await tell(handlers, context, event, "ignore_chain", *args[:-1], payload, **facts, **run_facts)
 
     with own_span():
         await report(
-            "on_chain_start", None, given, transform=policy.process_inputs, metadata=around.metadata, name=name
+            "on_chain_start", None, chain_input, transform=policy.process_inputs, metadata=manager.metadata, name=name
         )
         try:
-            # Handlers in `further` get the events of nested runs only.
-            inner = manager_of_run(AsyncCallbackManagerForChainRun, around, run_id, further).get_child()
+            # Handlers in `extra_handlers` get the events of nested runs only.
+            inner = manager_of_run(AsyncCallbackManagerForChainRun, manager, run_id, extra_handlers).get_child()
             result = await run(patch_config(config, callbacks=inner))
         except (Exception, current_loop().cancelled_class) as error:
             # Also after a cancellation, within its grace: tracers show a run only once its end was reported.
             with cleanup():
                 await report("on_chain_error", _as_langgraph_raises(error))
             raise
-        output = result if shown is None else shown(result)
+        output = result if display is None else display(result)
         if streams:
-            await run_on_asyncio(partial(_streamed, around.handlers, run_id, output))
+            await run_on_asyncio(partial(_stream_output, manager.handlers, run_id, output))
         await report("on_chain_end", output, transform=policy.process_outputs)
     return result
 
@@ -209,7 +209,7 @@ def _is_tracer(handler: BaseCallbackHandler) -> bool:
     return isinstance(handler, BaseTracer) and _StreamingCallbackHandler not in type(handler).__mro__
 
 
-async def _streamed(handlers: Sequence[BaseCallbackHandler], run_id: UUID, output: Any) -> None:
+async def _stream_output(handlers: Sequence[BaseCallbackHandler], run_id: UUID, output: Any) -> None:
     """Pass an output to the handlers of `astream_events` as the only chunk of a stream, as LangGraph does."""
 
     async def only() -> AsyncIterator[Any]:

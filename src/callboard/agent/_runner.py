@@ -26,8 +26,8 @@ from callboard._loops._side_tasks import beside
 from callboard._util._suggestions import did_you_mean
 from callboard.agent._run import Run
 from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
-from callboard.agent._run_events import reported, traced
-from callboard.agent._stream import Chunk, Keys, Outbox, Reader, Teller, handlers_for, printing
+from callboard.agent._run_events import report_run, trace_agent
+from callboard.agent._stream import Chunk, Keys, Outbox, Reader, RunStream, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
 from callboard.conversations._flow import END, TOOLS, Target, admitted, check_sends, parted
@@ -44,24 +44,24 @@ from callboard.tools._ledger import Answers, answers_by_id, digest_in, is_by_id
 from callboard.tools._unanswered import id_of
 
 
-async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
+async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     """Apply the input of a run to its thread; return the answers by interrupt id, and whether the run resumes."""
-    check_input(given, thread)
-    if START in thread.next and (given is None or isinstance(given, Command)):
+    check_input(input, thread)
+    if START in thread.next and (input is None or isinstance(input, Command)):
         # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
         await thread.amend(thread.written([START]), lambda: [flow.entry], "loop")
-    elif given is None or isinstance(given, Command):
+    elif input is None or isinstance(input, Command):
         await _ask_again_in_fork(thread, flow)
-    if isinstance(given, Command):
-        return await _take_command(given, thread, flow)
-    if given is None:
+    if isinstance(input, Command):
+        return await _take_command(input, thread, flow)
+    if input is None:
         return {}, True
-    values = given if isinstance(given, dict) else dict(thread.schema.writes_of(given))
+    values = input if isinstance(input, dict) else dict(thread.schema.writes_of(input))
     writes = thread.schema.writes_of_input(values)
-    if given and not writes:
-        raise _nothing(given)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
+    if input and not writes:
+        raise _empty_input_error(input)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
     if thread.records:
-        thread.not_begun = _not_begun(thread, flow)
+        thread.not_begun = _find_calls_not_begun(thread, flow)
         thread.begun = frozenset(id_of(call) for key, call in open_calls(thread) if thread.record_of(key).claimed)
         # Finished tasks of the interrupted step keep their results, although new input does not resume it.
         writes = [*writes_of_finished_tasks(thread), *writes]
@@ -69,15 +69,15 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     return {}, False
 
 
-def _not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
+def _find_calls_not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
     """Return the ids of open calls of which a person was asked before they began."""
     calls = open_calls(thread)
-    if calls and thread.next == (flow.left_out(None, TOOLS, [call for _, call in calls], thread.state),):
+    if calls and thread.next == (flow.approval_between(None, TOOLS, [call for _, call in calls], thread.state),):
         return frozenset(id_of(call) for _, call in calls)  # a hook after the model asks about all calls of a reply
-    asked = ((call, thread.record_of(key)) for key, call in calls)
+    calls_and_records = ((call, thread.record_of(key)) for key, call in calls)
     return frozenset(
         id_of(call)
-        for call, record in asked
+        for call, record in calls_and_records
         # The question of an approval has a digest. A call with an earlier answer may have begun.
         if record.own and not record.answers and digest_in(record.pending[0].value) is not None
     )
@@ -88,9 +88,12 @@ async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
     if not isinstance(thread, SavedThread):
         return
     await thread.prepare()
-    coming: list[Target] = [*thread.next, *(one.send for one in thread.sends)]
-    if thread.source == "fork" and (following := admitted(flow, None, coming, thread.state)) != coming:
-        await thread.amend([], lambda: following, "command")
+    next_targets: list[Target] = [*thread.next, *(send.send for send in thread.sends)]
+    if (
+        thread.source == "fork"
+        and (admitted_targets := admitted(flow, None, next_targets, thread.state)) != next_targets
+    ):
+        await thread.amend([], lambda: admitted_targets, "command")
 
 
 async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> tuple[Answers, bool]:
@@ -100,72 +103,74 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         # After a crash, the answer would be read as another text, and a call run that nobody has approved.
         raise ValueError(f"The answer has {text[:80]!r}, with half of a surrogate pair, which no database can store")
     writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
-    given_targets: Any = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
-    goto = [target for target in given_targets if target]
+    goto_targets: Any = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
+    goto = [target for target in goto_targets if target]
     check_sends(goto, flow.nodes, MESSAGES)
     if unknown := [node for node in map(str, parted(goto)[0]) if node not in (*flow.nodes, END)]:
-        meant = did_you_mean(unknown[0], flow.nodes)
-        raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}{meant}")
+        suggestion = did_you_mean(unknown[0], flow.nodes)
+        raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}{suggestion}")
     if command.resume is None and not writes and not goto:
         raise EmptyInputError("Received empty Command input")
     answers = _answers_in(command, thread)
     if writes or goto:
         # A command on a new thread is its first input.
-        goes = bool(goto) or not thread.has_begun
-        following: list[Target] = [target for target in goto if target != END] if goto else [flow.entry]
+        has_next_targets = bool(goto) or not thread.has_begun
+        next_targets: list[Target] = [target for target in goto if target != END] if goto else [flow.entry]
         if parted(goto)[1] and not thread.has_begun:
-            following = [*following, flow.entry]
+            next_targets = [*next_targets, flow.entry]
         state = thread.state.with_writes(writes)
-        if not goes and (goes := _asks_again(thread, flow, writes, state)):
-            following = [*thread.next, *(one.send for one in thread.sends)]
-        following = admitted(flow, None, following, state)
-        finished = writes_of_finished_tasks(thread) if goes else []
+        if not has_next_targets and (has_next_targets := _must_ask_again(thread, flow, writes, state)):
+            next_targets = [*thread.next, *(send.send for send in thread.sends)]
+        next_targets = admitted(flow, None, next_targets, state)
+        finished = writes_of_finished_tasks(thread) if has_next_targets else []
         source: Source = "command" if thread.has_begun else "update"
-        await thread.amend([*finished, *writes], (lambda: following) if goes else None, source)
+        await thread.amend([*finished, *writes], (lambda: next_targets) if has_next_targets else None, source)
     return answers, True
 
 
-def _asks_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: State) -> bool:
+def _must_ask_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: State) -> bool:
     """Return whether a command changes calls that a person was asked about; `state` includes the command's writes."""
-    before, after = (flow.open_calls(one.get(MESSAGES) or []) for one in (thread.state, state))
+    before, after = (flow.open_calls(each_state.get(MESSAGES) or []) for each_state in (thread.state, state))
     if any(call not in before for call in after):
-        return bool(thread.questions) or flow.left_out(None, TOOLS, after, state) is not None
-    named = dict(writes)
+        return bool(thread.questions) or flow.approval_between(None, TOOLS, after, state) is not None
+    values_by_key = dict(writes)
     # Private keys, which no input may set: middleware may keep edits of calls there.
-    is_private = len(thread.schema.writes_of_input(named)) < len(named)
-    return is_private and flow.left_out(None, TOOLS, after, state) is not None
+    is_private = len(thread.schema.writes_of_input(values_by_key)) < len(values_by_key)
+    return is_private and flow.approval_between(None, TOOLS, after, state) is not None
 
 
 def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
-    stops = bool(thread.coming) and not thread.questions and not thread.has_unattributed_questions
-    if command.resume is None or (stops and not is_by_id(command.resume)):
+    is_stopped = bool(thread.coming) and not thread.questions and not thread.has_unattributed_questions
+    if command.resume is None or (is_stopped and not is_by_id(command.resume)):
         return {}  # no question is open: any value resumes the run
     return answers_by_id(command.resume, thread.questions)
 
 
-def check_input(given: object, thread: Thread) -> None:
+def check_input(input: object, thread: Thread) -> None:
     """Raise LangGraph's error, with a remedy, if a run cannot begin with an input; the thread is not changed."""
-    if given is None and not thread.has_begun and START not in thread.next:
-        raise _nothing(given)
-    if isinstance(given, str):
-        instead = f"{{'messages': [('user', {given!r})]}}"
-    elif isinstance(given, (list, tuple)):
-        instead = "{'messages': [...]}"
+    if input is None and not thread.has_begun and START not in thread.next:
+        raise _empty_input_error(input)
+    if isinstance(input, str):
+        suggestion = f"{{'messages': [('user', {input!r})]}}"
+    elif isinstance(input, (list, tuple)):
+        suggestion = "{'messages': [...]}"
     else:
-        if given is not None and not isinstance(given, (dict, Command)):
-            thread.schema.writes_of(given)
+        if input is not None and not isinstance(input, (dict, Command)):
+            thread.schema.writes_of(input)
         return
-    told = f"Expected dict, got {given}; an agent starts from a state with messages: {instead}"
-    raise InvalidUpdateError(create_error_message(message=told, error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE))
+    message = f"Expected dict, got {input}; an agent starts from a state with messages: {suggestion}"
+    raise InvalidUpdateError(
+        create_error_message(message=message, error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE)
+    )
 
 
-def _nothing(given: object) -> EmptyInputError:
-    return EmptyInputError(f"An agent starts from messages, as in {{'messages': [('user', 'hi')]}}; got {given!r}")
+def _empty_input_error(input: object) -> EmptyInputError:
+    return EmptyInputError(f"An agent starts from messages, as in {{'messages': [('user', 'hi')]}}; got {input!r}")
 
 
 Put = Callable[[Chunk], None]
 
-_ABOUT = {"ls_integration": "langgraph"}
+_METADATA = {"ls_integration": "langgraph"}
 """Metadata of each run, by which LangSmith recognizes an agent."""
 
 
@@ -177,7 +182,7 @@ class Request:
     config: RunnableConfig
     """Config of the run, merged with the agent's config and with all defaults."""
     context: Any
-    stops: Breakpoints
+    breakpoints: Breakpoints
     durability: Durability | None
     """Durability of the run; `None` for the durability of the outer graph, or "async" without one."""
     control: RunControl | None
@@ -237,12 +242,12 @@ class Runner:
         saver = saver_for(checkpointer, config, outer)
         durability = request.durability or (outer and outer.durability) or "async"
         path = () if outer is None else outer.path
-        thread = await opened(self.plan, saver, config, outer, durability)
+        thread = await open_thread(self.plan, saver, config, outer, durability)
         # A resumed outer graph passes its input again. Before the thread is held, which is a change of it.
-        goes_on = outer is not None and outer.is_resuming and _has_taken_input(thread)
+        continues_input = outer is not None and outer.is_resuming and _has_taken_input(thread)
         observers = current_observers().runs
-        reporting = reported(observers, self.name, config, thread, request.input) if observers else nullcontext()
-        with reporting as reporter:
+        report_context = report_run(observers, self.name, config, thread, request.input) if observers else nullcontext()
+        with report_context as reporter:
             if outer is None and thread.is_kept:
                 # Before the input is applied, and outside of the `try`: `stop` would write to another run's thread. New
                 # input is always stored before the first step, so it shares the write.
@@ -250,30 +255,32 @@ class Runner:
                 resumes = request.input is None or isinstance(request.input, Command)
                 await thread.hold(repeats=resumes, later=not resumes)
             elif checkpointer is True and outer is not None and isinstance(thread, SavedThread):
-                await self._hold_for_call(thread, goes_on=goes_on)
+                await self._hold_for_call(thread, continues_input=continues_input)
             try:
-                run = await self._begun(thread, saver, request, put, outer, goes_on=goes_on)
-                run.context.reporter, run.tell.outbox = reporter, outbox
+                run = await self._start_run(thread, saver, request, put, outer, continues_input=continues_input)
+                run.context.reporter, run.stream.outbox = reporter, outbox
                 handlers: list[Any] = []
                 if put is not None:
                     subgraphs, events = request.subgraphs, request.message_events
                     handlers = handlers_for(request.modes, put, path, subgraphs=subgraphs, events=events)
-                go = run.go if request.budget is None else partial(_within, request.budget, run)
-                work = partial(traced, go, request.input, config, self.name, handlers=handlers, metadata=_ABOUT)
+                go = run.go if request.budget is None else partial(_run_within_budget, request.budget, run)
+                run_agent = partial(
+                    trace_agent, go, request.input, config, self.name, handlers=handlers, metadata=_METADATA
+                )
                 # The renewal of the lease ends with the run and before `stop`, which gives the thread up.
                 async with self._with_states(thread), beside(thread.keep_holding if thread.is_held else None):
-                    await work()
+                    await run_agent()
             finally:
                 if thread.is_kept:
                     # Also after a cancellation: the saver's writes then go on within the grace.
                     await thread.stop()
         return run
 
-    async def _hold_for_call(self, thread: SavedThread, *, goes_on: bool) -> None:
+    async def _hold_for_call(self, thread: SavedThread, *, continues_input: bool) -> None:
         """Take the thread of an agent that continues one conversation in all tasks of the outer graph."""
         try:
             # Input for the calls of this step would take the place of the question that one of them has asked.
-            if thread.questions and not goes_on and thread.parents == thread.saver.parents:
+            if thread.questions and not continues_input and thread.parents == thread.saver.parents:
                 raise ThreadBusyError(thread.saver.thread_id, "a call that waits for a person")
             await thread.hold()
         except ThreadBusyError as error:
@@ -296,21 +303,28 @@ class Runner:
             "compile(checkpointer=...); or have its state in a store: child(..., snapshots=InMemorySnapshots())"
         )
 
-    async def _begun(
-        self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None, *, goes_on: bool
+    async def _start_run(
+        self,
+        thread: Thread,
+        saver: Any,
+        request: Request,
+        put: Put | None,
+        outer: Outer | None,
+        *,
+        continues_input: bool,
     ) -> Run:
         """Apply the input to the thread, unless it goes on with earlier input, and return the run at its position."""
         answers: Answers
-        if outer is not None and goes_on:
-            answers, resumed = outer.answers([question.id for question in thread.questions]), True
+        if outer is not None and continues_input:
+            answers, is_resumed = outer.answers([question.id for question in thread.questions]), True
         else:
-            answers, resumed = await apply_input(request.input, thread, self.plan.flow)
+            answers, is_resumed = await apply_input(request.input, thread, self.plan.flow)
         context = RunContext(
             self.plan,
             thread,
             request.config,
             self._runtime(request, put, outer),
-            Teller(
+            RunStream(
                 [] if put is None and outer is None else _readers(request, put, outer),
                 self.plan.schema,
                 request.output_keys,
@@ -318,8 +332,8 @@ class Runner:
                 lambda: thread.step + 1,
             ),
             answers=answers,
-            stops=request.stops,
-            resumed=resumed,
+            breakpoints=request.breakpoints,
+            is_resumed=is_resumed,
             outer=outer,
             checkpointer=saver,
         )
@@ -327,20 +341,20 @@ class Runner:
 
     def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
         """Return LangGraph's `Runtime` for the run; values that the run lacks come from the outer graph."""
-        around = runtime_of(request.config)
+        outer_runtime = runtime_of(request.config)
         context, schema = request.context, self.context_schema
         if isinstance(context, dict) and schema is not None and not issubclass(schema, dict):
             context = schema(**context)
-        given: dict[str, Any] = {
+        own_values: dict[str, Any] = {
             "context": context,
             "store": self.store,
-            "control": request.control or around.control or RunControl(),
+            "control": request.control or outer_runtime.control or RunControl(),
         }
         if put is not None and "custom" in request.modes:
-            given["stream_writer"] = writer_of_run(put)
+            own_values["stream_writer"] = writer_of_run(put)
         elif outer is not None and outer.stream is None:
-            given["stream_writer"] = write_nothing  # the outer stream was opened without nested graphs
-        return around.merge(Runtime(**given))
+            own_values["stream_writer"] = write_nothing  # the outer stream was opened without nested graphs
+        return outer_runtime.merge(Runtime(**own_values))
 
 
 def _has_taken_input(thread: Thread) -> bool:
@@ -360,14 +374,14 @@ def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Rea
     return readers
 
 
-async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:
+async def _run_within_budget(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:
     """Run an agent and return its state for the caller; raise `RunDeadlineExceededError` after `budget` seconds."""
-    around = create_batch_context()
-    deadline = around.now + budget
+    batch_context = create_batch_context()
+    deadline = batch_context.now + budget
     # The earlier of two deadlines: tools and nested agents read their remaining time from it.
-    token = current_timed.set(Timed(around.loop, min(deadline, around.until), DEFAULT_GRACE))
+    token = current_timed.set(Timed(batch_context.loop, min(deadline, batch_context.until), DEFAULT_GRACE))
     try:
-        with (limit := TimeLimit(around.loop.scope(deadline, DEFAULT_GRACE), is_control_flow)):
+        with (limit := TimeLimit(batch_context.loop.scope(deadline, DEFAULT_GRACE), is_control_flow)):
             return await run.go(config)
     finally:
         current_timed.reset(token)
@@ -381,8 +395,8 @@ def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) ->
     """Return the checkpointer of a run: the outer graph's if a graph runs the agent, else the agent's; or `None`."""
     if checkpointer is False:
         return None
-    found = checkpointer if outer is None else outer.checkpointer
-    if found is None or found is True:
+    saver = checkpointer if outer is None else outer.checkpointer
+    if saver is None or saver is True:
         return None
     if "thread_id" not in config["configurable"]:
         raise ValueError(
@@ -396,10 +410,10 @@ def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) ->
         raise ValueError(
             f"thread_id {thread_id!r} has half of a surrogate pair, which no database stores: give whole characters"
         ) from error
-    return found
+    return saver
 
 
-async def opened(
+async def open_thread(
     plan: AgentPlan,
     saver: Any,
     config: RunnableConfig,
@@ -413,7 +427,7 @@ async def opened(
     if saver is None:
         return Thread(plan.schema, namespace=namespace)
     conf = config["configurable"]
-    kept = Saver(saver, str(conf["thread_id"]), namespace or conf.get("checkpoint_ns", ""), config)
-    thread = SavedThread(plan.schema, kept, durability)
+    thread_saver = Saver(saver, str(conf["thread_id"]), namespace or conf.get("checkpoint_ns", ""), config)
+    thread = SavedThread(plan.schema, thread_saver, durability)
     await thread.open(conf.get("checkpoint_id"), looks=looks)
     return thread

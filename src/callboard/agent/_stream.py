@@ -40,7 +40,7 @@ class Reader(NamedTuple):
 def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Callable[[Chunk], None]:
     """Return a function that prints chunks of the given modes in LangGraph's form, and passes all chunks to `put`."""
 
-    def tell(chunk: Chunk) -> None:
+    def print_and_put(chunk: Chunk) -> None:
         namespace, mode, payload = chunk
         if mode in modes:
             graph = f"\033[33;1m\033[1;3m[graph={namespace}]\033[0m " if namespace else ""
@@ -48,7 +48,7 @@ def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Cal
         if put is not None:
             put(chunk)
 
-    return tell
+    return print_and_put
 
 
 class Outbox:
@@ -148,7 +148,7 @@ def handlers_for(
     return handlers
 
 
-def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
+def as_v1(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
     """Return a chunk in LangGraph's form "v1": the payload alone, or a tuple."""
     namespace, mode, payload = chunk
     if not isinstance(modes, str):
@@ -156,7 +156,7 @@ def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
     return (namespace, payload) if subgraphs else payload
 
 
-def as_part(chunk: Chunk, shape: Callable[[Any], Any]) -> dict[str, Any]:
+def as_v2(chunk: Chunk, to_instance: Callable[[Any], Any]) -> dict[str, Any]:
     """Return a chunk in LangGraph's form "v2": a dict with `type`, `ns` and `data`."""
     namespace, mode, payload = chunk
     part = {"type": mode, "ns": namespace, "data": payload}
@@ -165,7 +165,7 @@ def as_part(chunk: Chunk, shape: Callable[[Any], Any]) -> dict[str, Any]:
     if not isinstance(payload, dict):
         return {**part, "interrupts": ()}
     values = {key: value for key, value in payload.items() if key != "__interrupt__"}
-    return {**part, "data": shape(values), "interrupts": payload.get("__interrupt__", ())}
+    return {**part, "data": to_instance(values), "interrupts": payload.get("__interrupt__", ())}
 
 
 INTERRUPT = "__interrupt__"
@@ -173,7 +173,7 @@ INTERRUPT = "__interrupt__"
 Keys = str | Sequence[str]
 
 
-class Teller:
+class RunStream:
     """Object that sends the events of a run's tasks to the readers of its streams.
 
     If `keys` is a single string, chunks of the modes `values` and `updates` contain the value of that key in place of a
@@ -194,9 +194,9 @@ class Teller:
         self._schema = schema
         self._keys: Keys = tuple(schema.specs) if keys is None else keys
         self._step = step
-        self.is_heard = bool(readers)
+        self.has_readers = bool(readers)
         """`True` if there is a reader; without a reader, no chunk is computed."""
-        self._of_user = _given_by_user(config) if readers else {}
+        self._user_metadata = _metadata_of_user(config) if readers else {}
 
     async def wait_for_reader(self) -> None:
         """Wait until the reader of the run's own stream has taken all chunks and asks for more."""
@@ -213,9 +213,9 @@ class Teller:
             if mode in modes:
                 put((namespace, mode, value))
             if as_debug:
-                put((namespace, "debug", self._debug(mode, value)))
+                put((namespace, "debug", self._debug_payload(mode, value)))
 
-    def _debug(self, mode: str, value: Any) -> dict[str, Any]:
+    def _debug_payload(self, mode: str, value: Any) -> dict[str, Any]:
         kind = "checkpoint" if mode == "checkpoints" else "task_result" if "result" in value else "task"
         return {
             "step": value["metadata"]["step"] if kind == "checkpoint" else self._step(),
@@ -224,56 +224,58 @@ class Teller:
             "payload": value,
         }
 
-    def values(self, state: State, written: Sequence[Write] | None = None) -> None:
+    def send_values(self, state: State, written: Sequence[Write] | None = None) -> None:
         """Send the state as a `values` chunk, if one of the writes `written` changes an output key of the stream."""
-        if not self.is_heard:
+        if not self.has_readers:
             return
-        wanted = [self._keys] if isinstance(self._keys, str) else self._keys
+        output_keys = [self._keys] if isinstance(self._keys, str) else self._keys
         # Without `written`, an output key counts if it has a value.
-        names = state.read(wanted) if written is None else {name for name, _ in written}
-        if any(name in wanted for name in names):
+        names = state.read(output_keys) if written is None else {name for name, _ in written}
+        if any(name in output_keys for name in names):
             self._emit("values", lambda: self._read(state))
 
-    def started(self, place: NodePlace, given: object) -> None:
-        if not self.is_heard:
+    def send_start(self, node_place: NodePlace, node_input: object) -> None:
+        if not self.has_readers:
             return
         self._emit(
             "tasks",
             lambda: {
-                "id": place.task_id,
-                "name": place.node,
-                "input": given,
-                "triggers": place.triggers,
-                **({"metadata": self._of_user} if self._of_user else {}),
+                "id": node_place.task_id,
+                "name": node_place.node,
+                "input": node_input,
+                "triggers": node_place.triggers,
+                **({"metadata": self._user_metadata} if self._user_metadata else {}),
             },
         )
 
-    def ended(self, place: NodePlace, outputs: Sequence[object]) -> None:
-        if not self.is_heard:
+    def send_end(self, node_place: NodePlace, outputs: Sequence[object]) -> None:
+        if not self.has_readers:
             return
         writes = self._writes(outputs)
-        self._emit("updates", lambda: {place.node: _update(writes, self._keys)})
-        self._emit("tasks", lambda: _result(place, result=_gathered(writes)))
+        self._emit("updates", lambda: {node_place.node: _update_payload(writes, self._keys)})
+        self._emit("tasks", lambda: _task_payload(node_place, result=_result_payload(writes)))
 
-    def cached(self, place: NodePlace, outputs: Sequence[object]) -> None:
+    def send_cached(self, node_place: NodePlace, outputs: Sequence[object]) -> None:
         """Send an `updates` chunk, marked as cached, for a task that an earlier run of this step has finished."""
         writes = self._writes(outputs)
-        self._emit("updates", lambda: {place.node: _update(writes, self._keys), "__metadata__": {"cached": True}})
+        self._emit(
+            "updates", lambda: {node_place.node: _update_payload(writes, self._keys), "__metadata__": {"cached": True}}
+        )
 
-    def failed(self, place: NodePlace, error: BaseException) -> None:
-        self._emit("tasks", lambda: _result(place, error=error))
+    def send_error(self, node_place: NodePlace, error: BaseException) -> None:
+        self._emit("tasks", lambda: _task_payload(node_place, error=error))
 
-    def asked(self, place: NodePlace, questions: Sequence[Interrupt], state: State) -> None:
+    def send_questions(self, node_place: NodePlace, questions: Sequence[Interrupt], state: State) -> None:
         mark = {INTERRUPT: tuple(questions)}
         self._emit("updates", lambda: mark)
         self._emit("values", lambda: mark if isinstance(self._keys, str) else {**self._read(state), **mark})
-        self._emit("tasks", lambda: _result(place, interrupts=[asdict(question) for question in questions]))
+        self._emit("tasks", lambda: _task_payload(node_place, interrupts=[asdict(question) for question in questions]))
 
-    def stopped(self) -> None:
+    def send_stop(self) -> None:
         self._emit("updates", lambda: {INTERRUPT: ()})
 
-    def checkpoint(self, snapshot: Callable[[], StateSnapshot], state: State, config: RunnableConfig) -> None:
-        self._emit("checkpoints", lambda: _checkpoint(snapshot(), state.read(self._schema.specs), config))
+    def send_checkpoint(self, snapshot: Callable[[], StateSnapshot], state: State, config: RunnableConfig) -> None:
+        self._emit("checkpoints", lambda: _checkpoint_payload(snapshot(), state.read(self._schema.specs), config))
 
     def _read(self, state: State) -> Any:
         return state.get(self._keys) if isinstance(self._keys, str) else state.read(self._keys)
@@ -282,68 +284,74 @@ class Teller:
         return [write for output in outputs for write in self._schema.writes_of(output)]
 
 
-def _update(writes: Sequence[Write], keys: Keys) -> Any:
+def _update_payload(writes: Sequence[Write], keys: Keys) -> Any:
     """Return the writes of a task to the given keys as the payload of an `updates` chunk; `None` without writes."""
     if isinstance(keys, str):
-        shown: list[Any] = [value for name, value in writes if name == keys]
+        payloads: list[Any] = [value for name, value in writes if name == keys]
     else:
         counts = Counter(name for name, _ in writes)
-        kept = [(name, value) for name, value in writes if name in keys]
-        repeated = any(counts[name] > 1 for name, _ in kept)
-        shown = [{name: value} for name, value in kept] if repeated else [dict(kept)] if kept else []
-    return None if not shown else shown[0] if len(shown) == 1 else shown
+        selected_writes = [(name, value) for name, value in writes if name in keys]
+        repeated = any(counts[name] > 1 for name, _ in selected_writes)
+        payloads = (
+            [{name: value} for name, value in selected_writes]
+            if repeated
+            else [dict(selected_writes)]
+            if selected_writes
+            else []
+        )
+    return None if not payloads else payloads[0] if len(payloads) == 1 else payloads
 
 
-def _gathered(writes: Sequence[Write]) -> dict[str, Any]:
+def _result_payload(writes: Sequence[Write]) -> dict[str, Any]:
     """Return the writes of a task by key, in the form in which a `tasks` chunk shows the result of the task."""
-    found: dict[str, list[Any]] = {}
+    values_by_key: dict[str, list[Any]] = {}
     for name, value in writes:
-        found.setdefault(name, []).append(value)
-    return {name: values[0] if len(values) == 1 else {"$writes": values} for name, values in found.items()}
+        values_by_key.setdefault(name, []).append(value)
+    return {name: values[0] if len(values) == 1 else {"$writes": values} for name, values in values_by_key.items()}
 
 
-def _result(
-    place: NodePlace,
+def _task_payload(
+    node_place: NodePlace,
     *,
     error: BaseException | None = None,
     result: Mapping[str, Any] | None = None,
     interrupts: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     return {
-        "id": place.task_id,
-        "name": place.node,
+        "id": node_place.task_id,
+        "name": node_place.node,
         "error": error,
         "result": dict(result or {}),
         "interrupts": list(interrupts),
     }
 
 
-def _checkpoint(snapshot: StateSnapshot, values: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+def _checkpoint_payload(snapshot: StateSnapshot, values: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
     return {
-        "config": _located(snapshot.config, config),
-        "parent_config": None if snapshot.parent_config is None else _located(snapshot.parent_config, config),
+        "config": _with_user_keys(snapshot.config, config),
+        "parent_config": None if snapshot.parent_config is None else _with_user_keys(snapshot.parent_config, config),
         "values": dict(values),
         "metadata": snapshot.metadata,
         "next": [task.name for task in snapshot.tasks],
-        "tasks": [_pending(task) for task in snapshot.tasks],
+        "tasks": [_pending_task(task) for task in snapshot.tasks],
     }
 
 
-def _located(place: RunnableConfig, config: RunnableConfig) -> RunnableConfig:
-    own = {key: value for key, value in config.get("configurable", {}).items() if not key.startswith("__pregel_")}
-    return {"configurable": {**own, **place["configurable"]}}
+def _with_user_keys(snapshot_config: RunnableConfig, config: RunnableConfig) -> RunnableConfig:
+    user_keys = {key: value for key, value in config.get("configurable", {}).items() if not key.startswith("__pregel_")}
+    return {"configurable": {**user_keys, **snapshot_config["configurable"]}}
 
 
-def _pending(task: PregelTask) -> dict[str, Any]:
-    known: dict[str, Any] = {"id": task.id, "name": task.name}
+def _pending_task(task: PregelTask) -> dict[str, Any]:
+    payload: dict[str, Any] = {"id": task.id, "name": task.name}
     if task.error:
-        return {**known, "error": task.error, "state": task.state}
+        return {**payload, "error": task.error, "state": task.state}
     if task.result:
-        known["result"] = task.result
-    return {**known, "interrupts": tuple(asdict(question) for question in task.interrupts), "state": task.state}
+        payload["result"] = task.result
+    return {**payload, "interrupts": tuple(asdict(question) for question in task.interrupts), "state": task.state}
 
 
-def _given_by_user(config: RunnableConfig) -> dict[str, Any]:
+def _metadata_of_user(config: RunnableConfig) -> dict[str, Any]:
     metadata = {k: v for k, v in (config.get("metadata") or {}).items() if k not in EXCLUDED_METADATA_KEYS}
     tags = [tag for tag in config.get("tags") or () if not tag.startswith("seq:step")]
     return {**metadata, "tags": tags} if tags else metadata

@@ -49,22 +49,22 @@ from callboard.tools._unanswered import id_of, ids_with_answer
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
     """Run the last reply's unanswered calls that have no stored result; return the keys of all unanswered calls."""
-    state = run.given(TOOLS)
+    state = run.input_of(TOOLS)
     step = await _step_of_reply(run, state, ends_step=ends_step)
-    place = run.place(TOOLS)
+    node_place = run.node_place(TOOLS)
     if run.by_call and run.is_watched:
-        await step.tell_beginning()
+        await step.send_starts()
     if run.thread.records:
         # Before the batch: calls that began in a killed process must not start again before their policy has decided.
         await step.settle_unknown()
-    await (step.run(run.config_at(place)) if run.by_call else step.run_as_one(place, state))
+    await (step.run(run.config_at(node_place)) if run.by_call else step.run_as_one(node_place, state))
     return list(step.tasks)
 
 
 async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
     """Answer each unfinished call of the last reply with an error message, unless the call waits for a person."""
-    step = await _step_of_reply(run, run.given(TOOLS))
-    await step.answer_open(reason)
+    step = await _step_of_reply(run, run.input_of(TOOLS))
+    await step.answer_open_calls(reason)
     return list(step.tasks)
 
 
@@ -72,14 +72,14 @@ async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False
     messages_key = run.tools.messages_key
 
     def read() -> tuple[NodeRequest, list[str]]:
-        requested = parse_input(state, messages_key)
-        requested = requested._replace(calls=run.plan.flow.open_calls(messages_in(state, messages_key)))
-        return requested, keys_of(requested.calls)
+        request = parse_input(state, messages_key)
+        request = request._replace(calls=run.plan.flow.open_calls(messages_in(state, messages_key)))
+        return request, keys_of(request.calls)
 
     has_many_calls = count_calls(state, messages_key) > MANY_CALLS
-    requested, keys = await run_in_worker(read) if has_many_calls else read()
+    request, keys = await run_in_worker(read) if has_many_calls else read()
     tasks = dict(zip(keys, keys, strict=True))
-    return CallStep(run, requested, tasks, _NodePlacesOfReply(run, keys), {}, by_call=run.by_call, ends_step=ends_step)
+    return CallStep(run, request, tasks, _NodePlacesOfReply(run, keys), {}, by_call=run.by_call, ends_step=ends_step)
 
 
 class _NodePlacesOfReply(dict[str, NodePlace]):
@@ -97,28 +97,31 @@ class _NodePlacesOfReply(dict[str, NodePlace]):
         if key not in self._numbers:
             raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {self._keys}")
         number = len(self._run.thread.sends) + self._numbers[key]
-        place = self[key] = self._run.place(TOOLS, number)
-        return place
+        node_place = self[key] = self._run.node_place(TOOLS, number)
+        return node_place
 
 
 async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
     """Run the unfinished tool calls in the input of a LangGraph `Send`; return the task names of all its calls."""
     thread = run.thread
-    requested = send.requested(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
-    if requested.state is None:
-        requested = requested._replace(state=run.given(TOOLS))
-    keys = keys_of(requested.calls)
+    request = send.request(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
+    if request.state is None:
+        request = request._replace(state=run.input_of(TOOLS))
+    keys = keys_of(request.calls)
     tasks = {key: send.task_of(key) for key in keys}
-    place = run.place(send.node, send.number)
+    node_place = run.node_place(send.node, send.number)
     if tasks and all(thread.record_of(task).is_finished for task in tasks.values()):
-        run.tell.cached(place, [dict(thread.written(tasks.values()))])
+        run.stream.send_cached(node_place, [dict(thread.written(tasks.values()))])
     else:
         # A single call has the position of its send; several calls have numbered positions below it.
-        below = [()] if len(keys) == 1 else [(index,) for index in range(len(keys))]
-        places = {key: run.place(send.node, send.number, *rest) for key, rest in zip(keys, below, strict=True)}
-        step = CallStep(run, requested, tasks, places, {}, by_call=False)
+        positions = [()] if len(keys) == 1 else [(index,) for index in range(len(keys))]
+        node_places = {
+            key: run.node_place(send.node, send.number, *position)
+            for key, position in zip(keys, positions, strict=True)
+        }
+        step = CallStep(run, request, tasks, node_places, {}, by_call=False)
         await step.settle_unknown()
-        await step.run_as_one(place, send.payload)
+        await step.run_as_one(node_place, send.payload)
     return [*tasks.values()]
 
 
@@ -128,43 +131,43 @@ class CallStep:
     def __init__(
         self,
         run: RunContext,
-        requested: NodeRequest,
+        request: NodeRequest,
         tasks: Mapping[str, str],
-        places: Mapping[str, NodePlace],
+        node_places: Mapping[str, NodePlace],
         answers: dict[str, Any],
         *,
         by_call: bool,
         ends_step: bool = False,
     ) -> None:
         self._run = run
-        self._requested = requested
+        self._request = request
         self.tasks = tasks
         """Mapping from the key of each call to the name of its task in the thread, in call order.
 
         Name and key are equal for the calls of a reply.
         """
         self._keys = list(tasks)
-        self._places = places
+        self._node_places = node_places
         self._answers = answers
         self._by_call = by_call
         self._ends_step = ends_step  # the end of the step follows the last call at once
         # Streams or handlers see each call as a task of its own.
-        self._tells_each = by_call and run.is_watched
+        self._streams_each_call = by_call and run.is_watched
         # Without such readers, the results are recorded together when the batch has ended. Observers of calls read the
         # ids of results, which they get when they are recorded.
-        self._records_each = run.thread.is_kept or self._tells_each or bool(current_observers().calls)
+        self._records_each_result = run.thread.is_kept or self._streams_each_call or bool(current_observers().calls)
         self._writes: dict[str, list[Write]] = {}
 
-    async def tell_beginning(self) -> None:
+    async def send_starts(self) -> None:
         """Send to the stream's readers the start of each call, and the results of calls that are already finished."""
-        tell = self._run.tell
-        for key, call in zip(self.tasks, self._requested.calls, strict=True):
-            tell.started(self._places[key], self._shown_input(call))
+        stream = self._run.stream
+        for key, call in zip(self.tasks, self._request.calls, strict=True):
+            stream.send_start(self._node_places[key], self._task_input(call))
         for key, task in self.tasks.items():
             if self._run.thread.record_of(task).is_finished:
-                tell.cached(self._places[key], [self._written_by(key)])
-        if tell.is_heard:
-            await tell.wait_for_reader()
+                stream.send_cached(self._node_places[key], [self._update_of(key)])
+        if stream.has_readers:
+            await stream.wait_for_reader()
 
     async def settle_unknown(self) -> None:
         """Apply the policy of each call whose process died before the call ended: fail, run again, or ask a person."""
@@ -172,7 +175,7 @@ class CallStep:
         # Answers that are not taken out below are for the other calls, and the batch gets them.
         self._answers = answers = run.answers_for(self.tasks.values())
         claimed = {task for task, record in thread.records.items() if record.claimed and not record.is_finished}
-        for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
+        for (key, task), call in zip(self.tasks.items(), self._request.calls, strict=True):
             if task not in claimed:
                 continue
             record = thread.record_of(task)
@@ -180,54 +183,56 @@ class CallStep:
             pending = record.pending
             # A call that may run again, without an answered question, matches no branch: the batch starts it anew.
             if policy.on_unknown in ("fail", None) and not runs_again(policy):
-                await self._settled(key, error_message(UNKNOWN, call))
+                await self._record_message(key, error_message(UNKNOWN, call))
             elif pending and pending[0].id in answers:
                 message = unknown_text(key, call, answers.pop(pending[0].id))
                 if message is None:
                     await thread.record_questions({task: record.with_answers_only()})
                 else:
-                    await self._settled(key, message)
+                    await self._record_message(key, message)
             elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
                 tool = run.tools.tool(call["name"])
                 args = call["args"] if tool is None else model_args(call, injected_args(tool))
                 question = question_about(call["name"], args, "the process ended")
                 await thread.record_questions({task: record._replace(pending=(question,))})
 
-    async def answer_open(self, reason: str) -> None:
-        for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
+    async def answer_open_calls(self, reason: str) -> None:
+        for (key, task), call in zip(self.tasks.items(), self._request.calls, strict=True):
             record = self._run.thread.record_of(task)
             if not record.is_finished and not record.pending:
                 message = error_message(f"Error: {reason}", call)
                 message.additional_kwargs = {"callboard": {"ended": "deadline"}}
-                await self._settled(key, message)
+                await self._record_message(key, message)
 
-    async def _settled(self, key: str, message: ToolMessage) -> None:
+    async def _record_message(self, key: str, message: ToolMessage) -> None:
         """Store a message as the result of a call whose tool has returned no result."""
         await self._run.thread.record_result(self.tasks[key], message)
         if self._by_call:
-            self._run.tell.ended(self._places[key], [self._written_by(key)])
+            self._run.stream.send_end(self._node_places[key], [self._update_of(key)])
 
-    def _written_by(self, key: str) -> Any:
+    def _update_of(self, key: str) -> Any:
         return as_update(self._run.thread.records[self.tasks[key]].output, self._run.tools.messages_key)
 
-    async def run_as_one(self, place: NodePlace, given: Any) -> None:
-        """Run the batch as one task; streams and callback handlers show its ids `place` and its input `given`."""
+    async def run_as_one(self, node_place: NodePlace, node_input: Any) -> None:
+        """Run the batch as one task; streams and callback handlers show its ids and its input."""
         run = self._run
-        run.tell.started(place, given)
-        if run.tell.is_heard:
-            await run.tell.wait_for_reader()
-        body = self.run if (entries := run.tools.entries) is None else partial(self._run_within, entries, given)
+        run.stream.send_start(node_place, node_input)
+        if run.stream.has_readers:
+            await run.stream.wait_for_reader()
+        body = (
+            self.run if (entries := run.tools.entries) is None else partial(self._run_in_override, entries, node_input)
+        )
         try:
-            combined = await run.traced(run.config_at(place), body, given, place.node)
-        except CallsInterrupted as waiting:
-            run.tell.asked(place, waiting.interrupts, run.thread.state)
+            output = await run.trace(run.config_at(node_place), body, node_input, node_place.node)
+        except CallsInterrupted as interruption:
+            run.stream.send_questions(node_place, interruption.interrupts, run.thread.state)
             raise
         except Exception as error:
             if not is_control_flow(error):
-                run.tell.failed(place, error)
+                run.stream.send_error(node_place, error)
             raise
-        combined = with_writes(combined, [write for writes in self._writes.values() for write in writes])
-        run.tell.ended(place, combined if isinstance(combined, list) else [combined])
+        output = with_writes(output, [write for writes in self._writes.values() for write in writes])
+        run.stream.send_end(node_place, output if isinstance(output, list) else [output])
 
     async def run(self, config: RunnableConfig) -> Any:
         """Run the batch and return its results in the form of a node's output: messages, commands, or a dict."""
@@ -237,127 +242,131 @@ class CallStep:
             # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
             claims = await batch.claims() if thread.claims_ahead else []
             await thread.claim([self.tasks[key] for key in claims])
-        for key in self.tasks if self._tells_each else ():
+        for key in self.tasks if self._streams_each_call else ():
             if batch.ledger.is_waiting(key):  # an unanswered question of an earlier run
-                self._run.tell.asked(self._places[key], batch.ledger.records[key].pending, thread.state)
+                self._run.stream.send_questions(self._node_places[key], batch.ledger.records[key].pending, thread.state)
         try:
-            combined = await batch.run()
-            if not self._records_each:
+            output = await batch.run()
+            if not self._records_each_result:
                 await self._record_results(*batch.results)
         except BaseException:
             # Shielded, within the grace: a cancelled step still records the calls that are known to have ended.
             with cleanup():
-                if not self._records_each:
+                if not self._records_each_result:
                     await self._record_results(*batch.results)
-                await self._note_ended(batch)
+                await self._record_ends(batch)
             raise
-        self._leave_with(combined if isinstance(combined, list) else [combined])
-        return combined
+        self._raise_parent_command(output if isinstance(output, list) else [output])
+        return output
 
-    async def _note_ended(self, batch: ToolBatch) -> None:
+    async def _record_ends(self, batch: ToolBatch) -> None:
         """Store, for a cancelled or failed batch, which calls have certainly ended without a result."""
         # Without this record, only their claims would be stored, and their outcome would count as unknown.
         thread = self._run.thread
         for key in (*batch.signalled_keys, *batch.failures):
-            record, known = thread.record_of(self.tasks[key]), batch.ledger.record_of(key)
-            if record.claimed and (known.pending or key not in batch.failures):
+            record, batch_record = thread.record_of(self.tasks[key]), batch.ledger.record_of(key)
+            if record.claimed and (batch_record.pending or key not in batch.failures):
                 # The claim replaced the call's open question. If the answer was refused, the question is open again.
-                await self._asked(key, known if known.pending else record.with_answers_only())
+                await self._record_questions(key, batch_record if batch_record.pending else record.with_answers_only())
         for key, error in batch.failures.items():
             await thread.record_error(self.tasks[key], error)
 
     async def _batch(self, config: RunnableConfig) -> ToolBatch:
-        run, thread, known = self._run, self._run.thread, self._run.thread.records
+        run, thread, records = self._run, self._run.thread, self._run.thread.records
         entries = run.tools.entries if self._by_call else None
         # A stored thread needs LangGraph's namespaces for its calls, because LangGraph may resume it.
         is_named = thread.is_kept or run.is_watched
         return await run.tools.batch(
-            self._requested,
+            self._request,
             config,
-            records={key: known[task] for key, task in self.tasks.items() if task in known} if known else {},
+            records={key: records[task] for key, task in self.tasks.items() if task in records} if records else {},
             answers=self._answers,
             keys=self._keys,
-            namespaces={key: self._places[key].namespace for key in self.tasks} if is_named else None,
+            namespaces={key: self._node_places[key].namespace for key in self.tasks} if is_named else None,
             reports=Reports(
-                on_finish=self._finished if self._records_each else None,
-                on_claim=self._claimed if thread.is_kept else None,
+                on_finish=self._record_finish if self._records_each_result else None,
+                on_claim=self._record_claim if thread.is_kept else None,
                 claims_only_explicit=thread.is_kept and not thread.claims_ahead,
-                on_ask=self._asked,
-                wrap_call=self._call if self._tells_each else None,
+                on_ask=self._record_questions,
+                wrap_call=self._run_call_task if self._streams_each_call else None,
                 entries=None if entries is None else around_call(entries, run.tools.messages_key),
             ),
         )
 
-    async def _run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
+    async def _run_in_override(self, entries: Entries, node_input: Any, config: RunnableConfig) -> Any:
         """Run the batch inside the user's override of a `ToolNode` method; return the combined output."""
         run, messages_key = self._run, self._run.tools.messages_key
 
-        async def step(requested: NodeRequest, config: RunnableConfig) -> Any:
-            name_calls = partial(keys_of, requested.calls)
-            keys = await run_in_worker(name_calls) if len(requested.calls) > MANY_CALLS else name_calls()
+        async def step(request: NodeRequest, config: RunnableConfig) -> Any:
+            name_calls = partial(keys_of, request.calls)
+            keys = await run_in_worker(name_calls) if len(request.calls) > MANY_CALLS else name_calls()
             tasks = {key: self.tasks.get(key, key) for key in keys}
-            part = CallStep(run, requested, tasks, self._places, self._answers, by_call=self._by_call)
+            part = CallStep(run, request, tasks, self._node_places, self._answers, by_call=self._by_call)
             combined = await part.run(config)
             self._writes |= part._writes
             return combined
 
-        outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), messages_key)
-        self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
+        outputs = await around_all(entries, step, self._request.calls, Entry(node_input, config, {}), messages_key)
+        self._raise_parent_command(
+            [item for output in outputs for item in (output if isinstance(output, list) else [output])]
+        )
         for key, output in zip(self.tasks, outputs, strict=True):
             # Recorded a second time, because the method may have changed results; the last entry of a task counts.
             await self._record_result(key, with_writes(output, self._writes.get(key, ())))
         return ResultRules("dict", messages_key).combine(outputs)
 
-    def _leave_with(self, outputs: Sequence[Any]) -> None:
+    def _raise_parent_command(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
             if isinstance(output, Command) and output.graph is not None:
                 raise to_parent(output, self._run.outer)
 
-    async def _call(self, ledger: Ledger, index: int, body: CallBody) -> Any:
-        run, key, call = self._run, self._keys[index], self._requested.calls[index]
-        place = self._places[key]
+    async def _run_call_task(self, ledger: Ledger, index: int, body: CallBody) -> Any:
+        run, key, call = self._run, self._keys[index], self._request.calls[index]
+        node_place = self._node_places[key]
         try:
-            given = self._shown_input(call)
-            output = await run.traced(run.config_at(place), body, given, place.node, self._shown)
+            call_input = self._task_input(call)
+            output = await run.trace(run.config_at(node_place), body, call_input, node_place.node, self._display_output)
         except GraphInterrupt:
-            run.tell.asked(place, ledger.records[key].pending, run.thread.state)
+            run.stream.send_questions(node_place, ledger.records[key].pending, run.thread.state)
             raise
         except Exception as error:
             if not is_control_flow(error):
-                run.tell.failed(place, error)
+                run.stream.send_error(node_place, error)
             raise
         if not (isinstance(output, Command) and output.graph is not None):
-            run.tell.ended(place, [self._written_by(key)])
+            run.stream.send_end(node_place, [self._update_of(key)])
         return output
 
-    def _shown_input(self, call: ToolCall) -> Any:
+    def _task_input(self, call: ToolCall) -> Any:
         """Return the input of a call's task as streams and callback handlers see it."""
-        return sent(call, self._requested.state) if self._run.plan.flow.sends_state else [call]
+        return task_input_of(call, self._request.state) if self._run.plan.flow.sends_state else [call]
 
-    def _shown(self, output: Any) -> Any:
+    def _display_output(self, output: Any) -> Any:
         """Return the output of a call as callback handlers see it: as the output of a node with only this call."""
         update = as_update(output, self._run.tools.messages_key)
         return [update] if isinstance(update, Command) else update
 
-    async def _claimed(self, key: str, known: CallRecord) -> None:
-        await self._run.thread.record_claim(self.tasks[key], known)
+    async def _record_claim(self, key: str, record: CallRecord) -> None:
+        await self._run.thread.record_claim(self.tasks[key], record)
 
-    async def _asked(self, key: str, record: CallRecord) -> None:
+    async def _record_questions(self, key: str, record: CallRecord) -> None:
         await self._run.thread.record_questions({self.tasks[key]: record})
 
-    async def _finished(self, key: str, output: Any, is_last: bool) -> None:
-        whole = with_writes(output, self._writes[key]) if key in self._writes else output
-        await self._record_result(key, whole, later=is_last and self._ends_step)
+    async def _record_finish(self, key: str, output: Any, is_last: bool) -> None:
+        output_with_writes = with_writes(output, self._writes[key]) if key in self._writes else output
+        await self._record_result(key, output_with_writes, later=is_last and self._ends_step)
 
     async def _record_result(self, key: str, output: Any, *, later: bool = False) -> None:
         """Store the result of a call; an error message takes the place of one that the database cannot store."""
         if (reason := self._run.thread.unstorable(output)) is not None:
-            output = error_message(unstorable_text(reason), self._requested.calls[self._keys.index(key)])
+            output = error_message(unstorable_text(reason), self._request.calls[self._keys.index(key)])
         await self._run.thread.record_result(self.tasks[key], output, later=later)
 
     async def _record_results(self, keys: Sequence[str], outputs: Sequence[Any]) -> None:
         if self._writes:
-            outputs = [with_writes(one, self._writes.get(key, ())) for key, one in zip(keys, outputs, strict=True)]
+            outputs = [
+                with_writes(output, self._writes.get(key, ())) for key, output in zip(keys, outputs, strict=True)
+            ]
         record = partial(self._run.thread.record_results, [*map(self.tasks.__getitem__, keys)], outputs)
         # Many results take longer than other tasks of the event loop should wait.
         if len(keys) > MANY_CALLS:
@@ -373,7 +382,7 @@ Step = Callable[[NodeRequest, RunnableConfig], Awaitable[Any]]
 """Async function that runs calls, and returns their results in the form of a node's output: the base method."""
 
 
-def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
+def task_input_of(call: ToolCall, state: Any) -> ToolCallWithContext:
     """Return the input of a LangGraph task for a single call: the call together with the state."""
     return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
@@ -383,13 +392,15 @@ def around_call(entries: Entries, messages_key: str) -> Link:
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:
         async def inner(entry: Entry) -> Any:
-            given = parse_input(entry.input, messages_key)
+            node_request = parse_input(entry.input, messages_key)
             config = _config(entry, request.runtime.config)
-            runtime = replace(request.runtime, state=given.state, config=config)
-            requests = (ToolCallRequest(call, request.tool, given.state, runtime) for call in given.calls)
-            return ResultRules(given.kind, messages_key).combine([await call_next(one) for one in requests])
+            runtime = replace(request.runtime, state=node_request.state, config=config)
+            requests = (ToolCallRequest(call, request.tool, node_request.state, runtime) for call in node_request.calls)
+            return ResultRules(node_request.kind, messages_key).combine(
+                [await call_next(inner_request) for inner_request in requests]
+            )
 
-        entry = Entry(sent(request.tool_call, request.state), request.runtime.config, {})
+        entry = Entry(task_input_of(request.tool_call, request.state), request.runtime.config, {})
         result = await entries(entry, inner)
         return outputs_of(result, [request.tool_call], messages_key, entries.name)[0]
 
@@ -401,12 +412,12 @@ async def around_all(
 ) -> list[Output]:
     """Run all calls of a reply inside the user's override of a `ToolNode` method; return their outputs."""
 
-    async def around(within: Entry, call_next: Next) -> Any:
-        return await entries(within, call_next)
+    async def around(inner_entry: Entry, call_next: Next) -> Any:
+        return await entries(inner_entry, call_next)
 
-    async def inner(within: Entry) -> Any:
+    async def inner(inner_entry: Entry) -> Any:
         return await step(
-            parse_input(within.input, messages_key), _config(within, cast("RunnableConfig", entry.config))
+            parse_input(inner_entry.input, messages_key), _config(inner_entry, cast("RunnableConfig", entry.config))
         )
 
     result = await Chain([Link(around)])(entry, inner)
@@ -419,27 +430,29 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
     """Return the output of each call, taken from the result of the user's override of a `ToolNode` method."""
-    found: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
-    rest: list[ToolMessage | Command[Any]] = []
-    due: dict[str, deque[int]] = {}
-    for place, call in enumerate(calls):
-        due.setdefault(id_of(call), deque()).append(place)
+    pieces_by_call: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
+    unassigned_pieces: list[ToolMessage | Command[Any]] = []
+    open_indexes: dict[str, deque[int]] = {}
+    for index, call in enumerate(calls):
+        open_indexes.setdefault(id_of(call), deque()).append(index)
     for piece in _pieces(result, messages_key, name):
-        open_places = [due[call_id] for call_id in _answered_by(piece, messages_key) if due.get(call_id)]
+        candidates = [
+            open_indexes[call_id] for call_id in _call_ids_of(piece, messages_key) if open_indexes.get(call_id)
+        ]
         # Several calls may have the same id: their messages are assigned in call order.
-        first = min(open_places, key=itemgetter(0), default=None)
-        (rest if first is None else found[first.popleft()]).append(piece)
-    left = any(isinstance(piece, Command) and piece.graph is not None for piece in rest)
-    for call, pieces in zip(calls, found, strict=True):
-        if not pieces and not left:
+        indexes = min(candidates, key=itemgetter(0), default=None)
+        (unassigned_pieces if indexes is None else pieces_by_call[indexes.popleft()]).append(piece)
+    leaves_graph = any(isinstance(piece, Command) and piece.graph is not None for piece in unassigned_pieces)
+    for call, pieces in zip(calls, pieces_by_call, strict=True):
+        if not pieces and not leaves_graph:
             raise ValueError(
                 f"{name} returned no message for call {call['id']!r}; a call that is not run needs one too: "
                 f"ToolMessage(..., tool_call_id={call['id']!r})"
             )
-    if found:
+    if pieces_by_call:
         # Messages and commands that belong to no call.
-        found[-1].extend(rest)
-    return [pieces[0] if len(pieces) == 1 else pieces for pieces in found]
+        pieces_by_call[-1].extend(unassigned_pieces)
+    return [pieces[0] if len(pieces) == 1 else pieces for pieces in pieces_by_call]
 
 
 def _pieces(result: Any, messages_key: str, name: str) -> list[ToolMessage | Command[Any]]:
@@ -464,12 +477,12 @@ def _pieces_of_update(update: dict[str, Any], messages_key: str) -> list[ToolMes
         message if isinstance(message, ToolMessage) else Command(update={messages_key: [message]})
         for message in messages
     ]
-    if others := {key: value for key, value in update.items() if key != messages_key}:
-        pieces.append(Command(update=others))
+    if other_values := {key: value for key, value in update.items() if key != messages_key}:
+        pieces.append(Command(update=other_values))
     return pieces
 
 
-def _answered_by(piece: ToolMessage | Command[Any], messages_key: str) -> set[str]:
+def _call_ids_of(piece: ToolMessage | Command[Any], messages_key: str) -> set[str]:
     if isinstance(piece, ToolMessage):
         return ids_with_answer([piece])
     update: Any = piece.update

@@ -69,7 +69,7 @@ class Flow(Protocol):
         """`True` if the task of a call gets the state together with the call, as LangGraph's agent sends it."""
         ...
 
-    def following(self, node: str, state: "State") -> str:
+    def next_node(self, node: str, state: "State") -> str:
         """Return the name of the node that runs after `node`, for the given state; `__end__` if the run is over."""
         ...
 
@@ -77,7 +77,9 @@ class Flow(Protocol):
         """Return the calls of the last reply that have no result yet and have to run."""
         ...
 
-    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall], state: "State") -> str | None:
+    def approval_between(
+        self, source: str | None, target: str, calls: Iterable[ToolCall], state: "State"
+    ) -> str | None:
         """Return the node between `source` and `target` that asks a person about one of `calls`, or `None`.
 
         It is also a node that must forget a person's edit of an earlier call with the same id.
@@ -139,7 +141,7 @@ class Schema:
                 channel.update([value])
         return channel.get()
 
-    def given_to(self, node: str, state: "State", clock: Clock) -> Any:
+    def input_for(self, node: str, state: "State", clock: Clock) -> Any:
         """Return the state as the input of a node: a dict, or an instance of the node's schema."""
         given = self._inputs.get(node, self._input)
         values = state.read(given.keys)
@@ -147,7 +149,7 @@ class Schema:
             values[key] = managed.get(clock)
         return values if given.made is None else given.made(**values)
 
-    def shaped(self, values: dict[str, Any]) -> Any:
+    def to_instance(self, values: dict[str, Any]) -> Any:
         """Convert a dict of state values to an instance of the schema; for a TypedDict, return the dict unchanged."""
         made = self._input.made
         return values if made is None else made(**{key: values[key] for key in self.values if key in values})

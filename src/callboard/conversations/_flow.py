@@ -119,11 +119,11 @@ class ReactFlow:
         """Return LangChain's name `model` for the node that begins a turn, and no name for any other node."""
         return (MODEL,) if node == self.entry else ()
 
-    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
+    def approval_between(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
         """Return `None` (no node was skipped): it is unknown which hooks of `create_react_agent` ask a person."""
         return None
 
-    def following(self, node: str, state: State) -> str:
+    def next_node(self, node: str, state: State) -> str:
         """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
         messages = state.get(MESSAGES) or []
         if node == BEFORE:
@@ -224,27 +224,27 @@ class Sent:
     def task_of(self, key: str) -> str:
         return f"{self.task}|{key}"
 
-    def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> NodeRequest:
+    def request(self, messages: Sequence[BaseMessage], messages_key: str) -> NodeRequest:
         """Return the calls in the input of this `Send` that the conversation has not answered."""
-        requested = parse_input(self.payload, messages_key)
-        if requested.kind == "list":
+        request = parse_input(self.payload, messages_key)
+        if request.kind == "list":
             raise InvalidUpdateError(
                 f"Expected dict, got a list of messages; send {TOOLS!r} a state, {{{messages_key!r}: [...]}}, or a "
                 f"list of calls, in place of {self.payload!r}"
             )
-        if requested.state is not None:
-            return requested
-        return requested._replace(calls=each_without_answer(requested.calls, messages))
+        if request.state is not None:
+            return request
+        return request._replace(calls=each_without_answer(request.calls, messages))
 
     def tasks(self, messages: Sequence[BaseMessage], messages_key: str) -> list[str]:
         """Return the names of the tasks of this `Send`: one for each of its calls, or one name if it has no calls."""
         if self.node != TOOLS:
             return [self.task]
         try:
-            requested = self.requested(messages, messages_key)
+            request = self.request(messages, messages_key)
         except (InvalidUpdateError, ValueError):  # stored by another agent; running it raises the error
             return [self.task]
-        return [self.task_of(key) for key in keys_of(requested.calls)]
+        return [self.task_of(key) for key in keys_of(request.calls)]
 
 
 def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
@@ -275,7 +275,7 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
                 "the run a budget"
             )
         if send.node == TOOLS:
-            Sent(0, send).requested((), messages_key)
+            Sent(0, send).request((), messages_key)
 
 
 def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
@@ -285,11 +285,11 @@ def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: S
 
 def _admitted(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall], state: State) -> Target:
     if isinstance(target, str):
-        return flow.left_out(source, target, calls, state) or target
-    sent_calls = Sent(0, target).requested((), MESSAGES).calls if target.node == TOOLS else calls
+        return flow.approval_between(source, target, calls, state) or target
+    sent_calls = Sent(0, target).request((), MESSAGES).calls if target.node == TOOLS else calls
     # The approval is for the open calls of the reply: a call that is not one of them was not shown to anybody.
     is_open = all(call in calls for call in sent_calls)
-    if approval := flow.left_out(source if is_open else None, target.node, sent_calls, state):
+    if approval := flow.approval_between(source if is_open else None, target.node, sent_calls, state):
         raise InvalidUpdateError(
             f"A send to {target.node!r} leaves out {approval!r}, which asks a person about all calls of a reply; go to "
             f'{TOOLS!r} by name, or ask about each call: HumanInTheLoopMiddleware(..., interrupt_mode="per_call")'
@@ -331,7 +331,7 @@ def _drawn_only(state: Any) -> Any:
 
 
 def _route(_: Any) -> str:
-    """Return `END`; placeholder for `ReactFlow.following` as the function of a conditional edge in a drawn graph."""
+    """Return `END`; placeholder for `ReactFlow.next_node` as the function of a conditional edge in a drawn graph."""
     return END
 
 

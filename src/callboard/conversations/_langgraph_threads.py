@@ -150,7 +150,7 @@ def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], send: Sent) ->
     messages = thread.state.get(MESSAGES) or []
     if send.task in send.tasks(messages, MESSAGES):
         return  # the input has no calls
-    calls = send.requested(messages, MESSAGES).calls
+    calls = send.request(messages, MESSAGES).calls
     thread.records |= _records_of(
         thread, writes, [(send.task_of(key), call) for key, call in zip(keys_of(calls), calls, strict=True)]
     )

@@ -208,7 +208,7 @@ def _after(state: State, flow: Flow, node: str, writes: Sequence[Write]) -> list
         # After the end nothing runs, except the model if it has not seen the last message.
         unseen = messages and not isinstance(messages[-1], AIMessage)
         return [flow.entry] if unseen and any(name == MESSAGES for name, _ in writes) else []
-    following = flow.following(node, state)
+    following = flow.next_node(node, state)
     # From outside: an update is no approval, also if it is attributed to the node that asks for one.
     return [] if following == END else admitted(flow, None, [following], state)
 
