@@ -1,17 +1,12 @@
-"""`callboard trace`: recordings on the terminal, for Perfetto, and found by thread name."""
+"""`callboard trace`: recordings on the terminal, as a page, and found by thread name."""
 
-import json
 import re
-from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard._cli._perfetto import lanes
 from callboard._cli._storage import recording_name
 from callboard._cli._trace_command import ASCII, Scale, bar
 from callboard.telemetry._recording._timeline import RecordedAttempt, RecordedCall, Wait
@@ -215,19 +210,6 @@ def test_the_name_of_a_recording_is_safe_and_readable(thread: str, name: str) ->
     assert recording_name(thread) == name
 
 
-@given(SPANS)
-def test_no_lane_holds_two_at_once(spans: list[tuple[float, float]]) -> None:
-    by_lane: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
-    for lane, span in lanes(spans, lambda one: one):
-        by_lane[lane].append(span)
-    crowded = max((sum(start <= at < end or start == at == end for start, end in spans) for at, _ in spans), default=0)
-
-    assert sorted(span for some in by_lane.values() for span in some) == sorted(spans)
-    for some in by_lane.values():
-        assert all(first[1] <= second[0] for first, second in pairwise(some))
-    assert len(by_lane) <= max(crowded, 1)
-
-
 @given(SPANS, st.integers(1, 60), st.floats(0, 200))
 def test_a_bar_is_as_wide_as_its_scale(spans: list[tuple[float, float]], width: int, length: float) -> None:
     """The bar has the exact width for any times, even from a clock that jumped."""
@@ -238,56 +220,13 @@ def test_a_bar_is_as_wide_as_its_scale(spans: list[tuple[float, float]], width: 
     assert len(bar(one, 7, Scale(0, length, width), ASCII)) == width
 
 
-def perfetto(project: Project, path: Path) -> list[dict[str, Any]]:
-    target = project.directory / "out.json"
-    trace(project, str(path), "--perfetto", str(target))
-    return list(json.loads(target.read_text())["traceEvents"])
-
-
-def test_perfetto_gets_every_call_as_a_slice_and_slices_never_cross(project: Project) -> None:
-    """Perfetto draws slices only if they are nested or disjoint."""
-    events = perfetto(project, write(project.directory / "busy.jsonl", busy(300)))
-    slices = [event for event in events if event["ph"] == "X"]
-
-    assert {event["ph"] for event in events} == {"M", "X", "i"}
-    assert sum(event["cat"] == "call" for event in slices) == 300
-    assert all(isinstance(event[key], int) for event in slices for key in ("ts", "dur", "pid", "tid"))
-    assert min(event["dur"] for event in slices) >= 0
-    assert all(event["s"] == "t" for event in events if event["ph"] == "i")
-    assert {event["name"] for event in events if event["ph"] == "M"} >= {"process_name", "thread_name"}
-
-    threads: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for event in slices:
-        threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    for spans in threads.values():
-        within: list[int] = []
-        for start, end in sorted(spans, key=lambda one: (one[0], -one[1])):
-            while within and within[-1] <= start:
-                within.pop()
-            assert not within or end <= within[-1]
-            within.append(end)
-
-
-def test_perfetto_knows_runs_queues_attempts_and_notes(project: Project, recording: Path) -> None:
-    events = perfetto(project, recording)
-    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
-    (wait,) = [event for event in events if event.get("cat") == "queue"]
-    (note,) = [event for event in events if event["ph"] == "i"]
-
-    assert names == {"run 1  trip", "calls without an agent"}
-    assert (wait["ts"], wait["dur"]) == (500_000, 1_000_000)
-    assert note["name"] == "cache_miss"
-    assert {event["name"] for event in events if event.get("cat") == "attempt"} == {"attempt 1"}
-    assert [event["args"]["input_tokens"] for event in events if event.get("cat") == "model"] == ["1200"]
-
-
 def test_a_view_does_not_write_over_its_recording(project: Project, recording: Path) -> None:
     """An output path that equals the recording, or that cannot be written, is an error."""
     assert "is the recording itself" in refused(project, str(recording), "--html", str(recording))
     assert "No such file" in refused(project, str(recording), "--html", "nowhere/out.html")
 
 
-@pytest.mark.parametrize("view", ["--perfetto", "--html", None])
+@pytest.mark.parametrize("view", ["--html", None])
 def test_arguments_are_shown_only_if_the_recording_captures_them(project: Project, view: str | None) -> None:
     secret = call(1, 0, args={"city": "Xanadu"}, result="Xanadu is sunny")
     shown: dict[bool, str] = {}

@@ -202,9 +202,6 @@ class TraceOptions:
         Path | None,
         typer.Option(metavar="PAGE", help="Write a self-contained HTML page. It loads nothing from the network."),
     ] = None
-    perfetto: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Write trace events for ui.perfetto.dev or chrome://tracing.")
-    ] = None
     tool: Annotated[str | None, typer.Option(metavar="NAME", help="Show only the calls of one tool.")] = None
     failed: Annotated[bool, typer.Option("--failed", help="Show only the calls that failed.")] = False
     everything: Annotated[

@@ -1,7 +1,7 @@
-"""Command `callboard trace`: shows a recording, or converts it to an HTML page or to a trace for Perfetto."""
+"""Command `callboard trace`: shows a recording, or converts it to an HTML page."""
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
@@ -28,7 +28,6 @@ from callboard._cli._groups import (
     statement,
 )
 from callboard._cli._page import page
-from callboard._cli._perfetto import perfetto
 from callboard._cli._shown_text import CommandError, count, duration, escape_name, one_line
 from callboard._cli._storage import find_recording
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS, open_console, rows_table, text_width
@@ -255,14 +254,12 @@ LIMIT = 40
 
 
 def show_recording(options: TraceOptions) -> int:
-    """Print a recording, or write it as an HTML page or as a trace for Perfetto; return the exit code."""
+    """Print a recording, or write it as an HTML page; return the exit code."""
     path = find_recording(options.recording, db=options.db, records=options.records)
     recording = _filter_recording(_read(path), options)
     if options.html:
-        _write(options.html, page, recording)
-    if options.perfetto:
-        _write(options.perfetto, perfetto, recording)
-    if not options.html and not options.perfetto:
+        _write(options.html, recording)
+    else:
         _print(recording, options)
     return 0
 
@@ -292,12 +289,12 @@ def _filter_part(part: Part, options: TraceOptions) -> Part:
     return replace(part, calls=calls, runs=tuple(run for run in part.runs if run.number in run_numbers))
 
 
-def _write(target: Path, view: Callable[[Recording], str], recording: Recording) -> None:
+def _write(target: Path, recording: Recording) -> None:
     if target.exists() and target.samefile(recording.path):
         raise CommandError(f"'{printable(str(target))}' is the recording itself")
     try:
-        with open(target, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as page:
-            page.write(view(recording))
+        with open(target, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as file:
+            file.write(page(recording))
     except OSError as error:
         raise CommandError(printable(str(error))) from error
     print(f"{printable(str(target))}: {count(sum(1 for _ in recording.calls()), 'call')}")
