@@ -9,7 +9,7 @@ import pytest
 
 from callboard import CallContext, Limit, Rate
 from callboard._calls import _limits
-from callboard._calls._limits import Gate, Limiter, Loan, LoanTurn, NoPlaceError, SharedPermit
+from callboard._calls._limits import Gate, Limiter, Loan, NoPlaceError, SharedPermit
 from callboard.extend import PermitRequest
 
 
@@ -53,10 +53,10 @@ class Loop:
 
 
 class Call:
-    """Call that enters a gate; `step` runs it until it waits, and `result` is what `enter` returned or raised."""
+    """Call that enters a gate; `step` runs it until it waits, and `result` is true or the refusal."""
 
-    def __init__(self, gate: Gate | SharedPermit, loop: Any, turn: LoanTurn | None = None) -> None:
-        self._steps = gate.enter(loop, turn)
+    def __init__(self, gate: Gate | SharedPermit, loop: Any) -> None:
+        self._steps = gate.enter(loop)
         self.result: bool | NoPlaceError | None = None
         self.step()
 
@@ -64,8 +64,8 @@ class Call:
         if self.result is None:
             try:
                 self._steps.send(None)
-            except StopIteration as end:
-                self.result = end.value
+            except StopIteration:
+                self.result = True
             except NoPlaceError as refused:
                 self.result = refused
         return self.result
@@ -185,7 +185,7 @@ def shared(store: Any, *, name: str = "tool:fetch", key: str = "", tenant: str =
 def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) -> None:
     store: Any = Store()
     permit = SharedPermit(store, store)
-    assert result_of(permit.enter(loop)) is True
+    result_of(permit.enter(loop))
     assert permit.token == 1
     assert result_of(_limits.count_start([permit], loop)) is True
     permit.leave()
@@ -193,62 +193,39 @@ def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) ->
     assert (store.log, permit.token) == (["begun", "left"], None)
 
 
-@pytest.mark.parametrize("held", [lambda permit: permit, lambda permit: Loan(permit, bool)], ids=["held", "borrowed"])
+@pytest.mark.parametrize(
+    "held", [lambda permit: permit, lambda permit: Loan(permit, "", permit.leave)], ids=["held", "borrowed"]
+)
 def test_no_body_starts_with_a_permit_that_was_lost(loop: Any, held: Callable[[SharedPermit], Any]) -> None:
     """Another process may have it now."""
     store: Any = Store()
     other, permit = shared(Store()), shared(store)
-    assert result_of(permit.enter(loop)) is True
+    result_of(permit.enter(loop))
     store.is_lost = True
     assert result_of(_limits.count_start([other, held(permit)], loop)) is False
     assert store.log == []
 
 
-def test_a_permit_that_a_store_refuses_or_that_a_loan_replaces_is_released(loop: Any) -> None:
+def test_a_request_at_a_store_that_is_refused_or_cancelled_is_withdrawn(loop: Any) -> None:
     store: Any = Store()
-    borrower: Any = object()
-    turn = LoanTurn(borrower)
-    turn.is_granted = True
-    assert result_of(SharedPermit(store, store).enter(loop, turn)) is False
     store.failure = "the queue is full"
-    with pytest.raises(NoPlaceError, match="the queue is full"):
-        SharedPermit(store, store).enter(loop).send(None)
-    assert store.log == ["left", "left"]
-
-
-def test_a_wait_for_a_permit_of_a_store_ends_by_a_loan_or_a_cancellation(loop: Any) -> None:
-    store: Any = Store()
+    assert str(Call(shared(store), loop).result) == "the queue is full"
     store.answers = False
-    turn = LoanTurn(store)
-    borrower, cancelled = Call(shared(store), loop, turn), Call(shared(store), loop)
-    assert (borrower.result, cancelled.result) == (None, None)
-    turn.is_granted = True
-    assert turn.wake is not None
-    turn.wake()
-    assert borrower.step() is False
-    cancelled.cancel()
+    Call(shared(store), loop).cancel()
     assert store.log == ["left", "left"]
 
 
-class Holder:
-    """Attempt, as a loan sees it."""
-
-    waits_for = stalled = None
-    title = "an attempt"
-
-
-def test_an_attempt_that_gives_up_returns_the_loan_that_it_was_granted() -> None:
-    loan, woken = Loan(Gate(Limit(concurrency=1), "the gate"), bool), list[LoanTurn]()
-    loan.try_borrow(Holder())
-    turns = [LoanTurn(Holder()) for _ in range(3)]
-    for turn in turns:
-        loan.wait_for(turn)
-        turn.when_granted(lambda turn=turn: woken.append(turn))  # type: ignore[misc]
-    loan.withdraw(turns[0])
-    loan.leave()
-    loan.withdraw(turns[1])  # granted, and given up at the same moment
-    assert woken == turns[1:]
-    assert loan.borrower is turns[2].borrower
+def test_a_lent_permit_is_released_by_the_last_who_needs_it() -> None:
+    """A nested call may wait for it while its lender leaves, and a call that gives up needs it no more."""
+    released: list[bool] = []
+    loan = Loan(Gate(Limit(concurrency=1), "the gate"), "the gate", lambda: released.append(True))
+    loan.join()
+    loan.join()
+    loan.withdraw()  # the lender
+    loan.withdraw()
+    assert released == []
+    loan.withdraw()
+    assert released == [True]
 
 
 def call_of(host: str) -> Any:
@@ -326,7 +303,7 @@ def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
     limiter = _limits.limiter_of(limit, "tool:fetch", "the queue")
     seeing = limiter.seeing(lambda: CallContext(config={"user": "ann"}))
     assert (limiter.takes_context, seeing is limiter) == (takes_context, not takes_context)
-    assert result_of(seeing.gate(call_of("a"), loop).enter(loop)) is True
+    result_of(seeing.gate(call_of("a"), loop).enter(loop))
     key, tenant, title = expected
     assert store.wanted == [PermitRequest(limit=limit, name="tool:fetch", key=key, tenant=tenant, title=title)]
     assert store.log == ["checked 2"]

@@ -21,10 +21,8 @@ from callboard._calls._limits import (
     AnyLimiter,
     Holder,
     Loan,
-    LoanTurn,
     NoPlaceError,
     SharedPermit,
-    Wait,
     count_start,
 )
 from callboard._calls._nested_permits import waiting as waiting_for_permit
@@ -95,7 +93,7 @@ class Attempt:
         """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
         self._loans: dict[Hashable, Loan] | None = None
         """Loans of the attempt's permits to nested calls, by identity of the permit; `None` before the first loan."""
-        self.waits_for: Wait | None = None
+        self.waits_for: AnyGate | None = None
         self.stalled: dict[Holder, None] | None = None
         self._handed_over = False  # True once an abandoned thread is responsible for releasing the permits
 
@@ -203,28 +201,22 @@ class Attempt:
     ) -> AnyGate | Loan:
         """Acquire a permit at a limit, or borrow one from an outer attempt; raise `DeadlockError` in a deadlock."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
-        loans = (outer.lend(gate.identity) for outer in outer_attempts) if outer_attempts and gate.is_lendable else ()
+        loans = (outer.lend(gate) for outer in outer_attempts) if gate.is_lendable else ()
         loan = next((loan for loan in loans if loan is not None), None)
-        if loan is not None and loan.try_borrow(self):
-            return loan
-        if loan is None and gate.try_enter(loop):
-            return self._register_holder(gate)
-        turn = None if loan is None else LoanTurn(self)
-        # The attempt waits in two queues, of the gate and of the loan, and takes the permit that comes first.
-        with waiting_for_permit(self, Wait(gate, loan), outer_attempts, self.tool, self.owner.id):
-            if loan is None or turn is None:
-                await gate.enter(loop)
+        queue = gate if loan is None else loan.turns
+        if not queue.try_enter(loop):
+            if loan is not None and gate.try_enter(loop):  # another nested attempt has the loan, but a permit is free
+                loan.withdraw()
                 return self._register_holder(gate)
-            loan.wait_for(turn)
             try:
-                has_own = await gate.enter(loop, turn)
+                with waiting_for_permit(self, queue, outer_attempts, self.tool, self.owner.id):
+                    await queue.enter(loop)
             except BaseException:
-                loan.withdraw(turn)
+                if loan is not None:
+                    loan.withdraw()
                 raise
-            if not has_own:
-                return loan
-            loan.withdraw(turn)  # returns the loan if it was granted at the same moment
-            return self._register_holder(gate)
+        self._register_holder(queue)
+        return gate if loan is None else loan
 
     def _register_holder(self, gate: AnyGate) -> AnyGate:
         """Register the attempt as a holder of a permit of the limit `gate`, for deadlock detection; return `gate`."""
@@ -234,27 +226,31 @@ class Attempt:
             gate.holders.add(self)
         return gate
 
-    def _give_back(self, gate: AnyGate) -> None:
+    def _give_back(self, permit: AnyGate | Loan) -> None:
         # Unregistered before the permit is free: `holders` must never list more attempts than there are permits.
-        if isinstance(gate, SharedPermit):
-            gate.note_holder(self, has=False)
-        elif gate.concurrency is not None:
-            gate.holders.discard(self)
+        if isinstance(permit, SharedPermit):
+            permit.note_holder(self, has=False)
+            permit.leave()
+            return
+        gate = permit.turns if isinstance(permit, Loan) else permit
+        gate.holders.discard(self)
         gate.leave()
+        if isinstance(permit, Loan):
+            permit.withdraw()
 
-    def lend(self, identity: Hashable) -> Loan | None:
-        """Return a `Loan` of the permit with this identity; `None` if the attempt does not hold such a permit now."""
+    def lend(self, gate: AnyGate) -> Loan | None:
+        """Return a `Loan` of a permit of this limit, joined for the caller; `None` if the attempt holds none now."""
         with _lending:  # a permit that is being released must not be lent any more
-            loan = None if self._loans is None else self._loans.get(identity)
-            if loan is not None:
-                return None if loan.is_lost else loan
-            permit = next((permit for permit in self.permits if permit.identity == identity), None)
-            # The store may have given a lost permit to another process: the borrower has to acquire its own.
-            if permit is None or (isinstance(permit, (SharedPermit, Loan)) and permit.is_lost):
+            loan = None if self._loans is None else self._loans.get(gate.identity)
+            if loan is None:
+                permit = next((permit for permit in self.permits if permit.identity == gate.identity), None)
+                if permit is None:
+                    return None
+                loan = Loan(permit, gate.title, partial(self._give_back, permit))
+                self._loans = {**(self._loans or {}), gate.identity: loan}
+            if loan.is_lost:  # the store may have given it to another process: the borrower has to acquire its own
                 return None
-            give_back = permit.leave if isinstance(permit, Loan) else partial(self._give_back, permit)
-            loan = Loan(permit, give_back)
-            self._loans = {**(self._loans or {}), identity: loan}
+            loan.join()
             return loan
 
     @property
@@ -279,9 +275,7 @@ class Attempt:
             loans, self._loans = self._loans or {}, None
         for permit in reversed(permits):
             if (loan := loans.get(permit.identity)) is not None:
-                loan.lender_leaves()  # the last borrower releases it, if one has it now
-            elif isinstance(permit, Loan):
-                permit.leave()
+                loan.withdraw()  # the last nested attempt releases it, if some have it or wait for it
             else:
                 self._give_back(permit)
 

@@ -14,7 +14,7 @@ nested calls, one at a time. The limit still holds: the innermost bodies that ru
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from weakref import ref
@@ -59,8 +59,8 @@ def without_key(error: Exception, title: str, call: ToolCallLike, option: str = 
 class Holder(Protocol):
     """Protocol of an attempt that holds permits and may wait for a further permit; used by deadlock detection."""
 
-    waits_for: "Wait | None"
-    """Current wait for a permit; `None` while the attempt does not wait."""
+    waits_for: "Gate | SharedPermit | None"
+    """Queue in which the attempt waits for a permit; `None` while it does not wait."""
     stalled: "dict[Holder, None] | None"
     """Nested attempts that wait for a permit."""
 
@@ -70,40 +70,20 @@ class Holder(Protocol):
         ...
 
 
-@dataclass(eq=False, slots=True)
-class LoanTurn:
-    """Request for a loan: a nested attempt asks for a permit of an enclosing one. Records whether it was granted."""
-
-    borrower: Holder
-    is_granted: bool = False
-    wake: Callable[[], object] | None = None
-    """Callback that wakes the waiting attempt when the loan is granted; set by `when_granted`."""
-
-    def when_granted(self, wake: Callable[[], object]) -> None:
-        """Call `wake` when the loan is granted, or at once if it is granted already."""
-        # No lock is needed: this thread writes `wake` and then reads `is_granted`; `_grant` writes `is_granted` and
-        # then reads `wake`. So at least one of the two calls `wake`; a second call has no effect.
-        self.wake = wake
-        if self.is_granted:
-            wake()
-
-
 class Loan:
     """Permit that an attempt lends to its nested attempts, one at a time.
 
-    `give_back` releases the permit when the lender has ended and no nested attempt holds the permit.
+    It is released when neither the lender nor a nested attempt needs it any more.
     """
 
-    __slots__ = ("_give_back", "_lender_has_left", "_lock", "_permit", "_waiting", "borrower")
+    __slots__ = ("_give_back", "_lock", "_permit", "_users", "turns")
 
-    def __init__(self, permit: "Gate | SharedPermit | Loan", give_back: Callable[[], None]) -> None:
-        # Invariant: `_give_back` is called exactly once, when the lender has left and there is no borrower. `borrower`,
-        # `_waiting` and `_lender_has_left` change only under `_lock`; callbacks run outside of it.
-        self.borrower: Holder | None = None
+    def __init__(self, permit: "Gate | SharedPermit | Loan", title: str, give_back: Callable[[], None]) -> None:
+        self.turns = Gate(Limit(concurrency=1), title)
+        """Queue of the nested attempts; its holder has the permit."""
         self._permit = permit
         self._give_back = give_back
-        self._waiting: dict[LoanTurn, None] = {}
-        self._lender_has_left = False
+        self._users = 1  # the lender, and each nested attempt that has the permit or waits for it
         self._lock = threading.Lock()
 
     @property
@@ -126,75 +106,18 @@ class Loan:
         """True if the store of a shared limit may have given the permit to another process."""
         return not isinstance(self._permit, Gate) and self._permit.is_lost
 
-    @property
-    def is_closed(self) -> bool:
-        """True if the lender has released its permits, so that this permit is not lent any more."""
-        return self._lender_has_left
-
-    def try_borrow(self, borrower: Holder) -> bool:
-        """Borrow the permit if it is available now; return whether it was borrowed."""
+    def join(self) -> None:
+        """Keep the permit for one more nested attempt, until this attempt withdraws. The lender must not have left."""
         with self._lock:
-            if self.borrower is not None or self._lender_has_left:
-                return False
-            self.borrower = borrower
-            return True
+            self._users += 1
 
-    def wait_for(self, turn: LoanTurn) -> None:
-        """Queue a request to borrow the lender's permit, or grant it at once if nobody else borrows the permit."""
+    def withdraw(self) -> None:
+        """End the use of the permit by the lender or by one nested attempt; the last one releases the permit."""
         with self._lock:
-            if self._lender_has_left:  # the attempt waits in the queue of the gate, too
-                return
-            if self.borrower is not None:
-                self._waiting[turn] = None
-                return
-            self.borrower = turn.borrower
-        self._grant(turn)
-
-    def withdraw(self, turn: LoanTurn) -> None:
-        """Remove a request from the queue of borrowers; if the request was granted, give the permit back."""
-        with self._lock:
-            self._waiting.pop(turn, None)
-            is_mine = self.borrower is turn.borrower
-        if is_mine:
-            self.leave()
-
-    def leave(self) -> None:
-        """Pass the borrowed permit to the next waiting borrower, or return it to the lender or to the limit."""
-        with self._lock:
-            turn = next(iter(self._waiting), None)
-            if turn is not None:
-                del self._waiting[turn]
-            self.borrower = None if turn is None else turn.borrower
-            is_over = turn is None and self._lender_has_left
-        if turn is not None:
-            self._grant(turn)
-        elif is_over:
-            self._give_back()
-
-    def lender_leaves(self) -> None:
-        """Stop lending; release the permit now, or when its last borrower returns it."""
-        with self._lock:
-            self._lender_has_left = True
-            self._waiting.clear()  # these attempts wait in the queue of the gate, too
-            is_over = self.borrower is None
+            self._users -= 1
+            is_over = not self._users
         if is_over:
             self._give_back()
-
-    def _grant(self, turn: LoanTurn) -> None:
-        turn.is_granted = True
-        if turn.wake is not None:
-            turn.wake()
-
-
-class Wait(NamedTuple):
-    """State of an attempt that waits for a permit of a limit, or for a loan of such a permit."""
-
-    crowd: "Gate | SharedPermit"
-    loan: Loan | None
-
-    def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
-        """Return the attempts that can end this wait: holders of the limit's permits, and the loan's borrower."""
-        return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
 
 
 # Limits of this process
@@ -282,30 +205,24 @@ class Gate:
         with self._lock:
             return not self._queue and self._take(loop)
 
-    async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Wait in FIFO order for a permit; return `False` if `turn` (a request to borrow one) is granted first."""
+    async def enter(self, loop: EventLoop) -> None:
+        """Wait in FIFO order for a permit."""
         waiter = self._join_queue(loop)
         if waiter is None:
-            return True
-        if turn is not None:
-            turn.when_granted(lambda: self._wake(waiter))
+            return
         try:
             while True:
-                # `awake` concerns the head of the queue only; a loan may be granted to any waiter.
-                if not waiter.awake and not (turn is not None and turn.is_granted):
+                if not waiter.awake:
                     await waiter.wakeup.wait()
                 if waiter.refused is not None:
                     raise NoPlaceError(waiter.refused)
-                if turn is not None and turn.is_granted:
-                    self._leave_queue(waiter)
-                    return False
                 if self._window is not None and (wait := self._window.opens_at() - _common_time(loop)) > 0:
                     await sleep_until(loop.now() + wait)  # only the head sleeps here, the others wait for their wakeup
                 with self._lock:
                     if self._take(loop):
                         del self._queue[waiter]
                         self._wake_head()
-                        return True
+                        return
                     # A wakeup serves once. Replaced under the lock, so that the next `leave` sets the new one.
                     if self._free < 1:
                         waiter.awake, waiter.wakeup = False, loop.wakeup()
@@ -346,10 +263,6 @@ class Gate:
             if waiter in self._queue:
                 del self._queue[waiter]
                 self._wake_head()
-
-    def _wake(self, waiter: _Waiter) -> None:
-        with self._lock:  # the waiter replaces its wakeup under this lock: the old one would wake no task
-            waiter.wakeup.set()
 
     def refuse_waiting(self, reason: str) -> None:
         """Reject every queued call; may be called from any thread."""
@@ -558,26 +471,20 @@ class SharedPermit:
         """Always return `False`, so that the caller uses `enter()`: only the store knows whether a permit is free."""
         return False
 
-    async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Request a permit and wait for it; return `True`, or `False` if a loan (`turn`) is granted first."""
+    async def enter(self, loop: EventLoop) -> None:
+        """Request a permit and wait for it."""
         # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
         wakeup = loop.wakeup()
         stay = self._stay = self._shared.ask(self._request, wakeup.set)
-        if turn is not None:
-            turn.when_granted(wakeup.set)
         try:
             await wakeup.wait()
         except BaseException:  # cancelled, perhaps after the store has granted the permit: release it
             self.leave()
             raise
-        if turn is not None and turn.is_granted:
-            self.leave()
-            return False
         failure = stay.failure
         if failure is not None:
             self.leave()
             raise NoPlaceError(failure) if isinstance(failure, str) else failure
-        return True
 
     @property
     def is_lost(self) -> bool:

@@ -9,16 +9,16 @@ call that holds a permit, searches for a cycle once, right before it waits. No o
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 
-from callboard._calls._limits import Holder, Wait
+from callboard._calls._limits import AnyGate, Holder
 from callboard.exceptions import DeadlockError
 
 
 @contextmanager
 def waiting(
-    attempt: Holder, wait: Wait, outer_attempts: Collection[Holder], tool: str, call_id: str | None
+    attempt: Holder, queue: AnyGate, outer_attempts: Collection[Holder], tool: str, call_id: str | None
 ) -> Generator[None]:
     """Register the wait of an attempt during a `with` block; raise `DeadlockError` if the wait completes a cycle."""
-    attempt.waits_for = wait
+    attempt.waits_for = queue
     # The enclosing attempts all wait for this one.
     for outer in outer_attempts:
         if outer.stalled is None:
@@ -28,10 +28,10 @@ def waiting(
         # Registered before the search: if two threads complete a cycle at the same time, at least one of them finds it.
         # First a test that is cheap, and false for almost every wait: in a deadlock, every attempt that could free a
         # permit for this one is waiting too.
-        all_wait = _is_stuck(wait, lambda holder: bool(holder.stalled) or holder.waits_for is not None)
+        all_wait = _is_stuck(queue, lambda holder: bool(holder.stalled) or holder.waits_for is not None)
         if all_wait and attempt in (stuck := _stuck(attempt)):
             chain = _chain(attempt, frozenset(outer_attempts), stuck)
-            limit = wait.crowd.title.removeprefix("the queue of ")
+            limit = queue.title.removeprefix("the queue of ")
             remedy = (
                 f"Every place at the limit of {limit} is held by a call that waits for this one; raise its "
                 "concurrency, or give the calls that run within others a limit of their own."
@@ -45,16 +45,13 @@ def waiting(
                 outer.stalled.pop(attempt, None)
 
 
-def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
+def _is_stuck(queue: AnyGate, is_stuck: Callable[[Holder], bool]) -> bool:
     """Return whether a wait for a permit can never end; `is_stuck` tells whether an attempt can never end."""
-    holders, borrower = wait.may_end_by()
-    concurrency, loan = wait.crowd.concurrency, wait.loan
+    holders, concurrency = list(queue.holders), queue.concurrency
     # A holder that is not listed counts as one that will end. So a deadlock across processes is not found, and a permit
     # of unknown work never causes a `DeadlockError`.
     if concurrency is None or len(holders) < concurrency:
         return False  # a permit is free, or is held by another process or by work that is no attempt
-    if loan is not None and not loan.is_closed and (borrower is None or not is_stuck(borrower)):
-        return False
     return all(is_stuck(holder) for holder in holders)
 
 
@@ -73,11 +70,10 @@ def _stuck(attempt: Holder) -> set[Holder]:
     todo = [attempt]
     while todo:
         waiter = todo.pop()
-        if waiter in stuck or (wait := waiter.waits_for) is None:
+        if waiter in stuck or (queue := waiter.waits_for) is None:
             continue
         stuck.add(waiter)
-        holders, borrower = wait.may_end_by()
-        for holder in (*holders, *([] if borrower is None else [borrower])):
+        for holder in list(queue.holders):
             todo += _waits_of(holder)
 
     def is_stuck(holder: Holder) -> bool:
@@ -92,7 +88,7 @@ def _chain(attempt: Holder, outer_attempts: Collection[Holder], stuck: Collectio
     """Return, for an error text, a list of attempts, each of which waits for the next; it ends with `attempt` again."""
     chain, waiter = [attempt], attempt
     while waiter.waits_for is not None:
-        holders, _ = waiter.waits_for.may_end_by()
+        holders = list(waiter.waits_for.holders)
         holder = next((holder for holder in holders if holder in outer_attempts), None) or next(iter(holders))
         if holder is not waiter:
             chain.append(holder)
