@@ -1,7 +1,7 @@
 """A log that is too long for a model: it is read once, shown in part, and searched page by page.
 
 Two users request the same log at the same moment, on trio, and again a little later; the tool runs once. The model
-gets the beginning and the end of the log, and reads the page in the middle with the first error.
+gets the beginning of the log, and reads the page with the first error.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ def conclude(messages: list[Any]) -> str:
 
 async def main() -> None:
     store = InMemoryStore()
-    node = ToolNode([read_log], middleware=[OutputBudget(2_000, keep="both"), Cache({"read_log"}, ttl=60.0)])
+    node = ToolNode([read_log], middleware=[OutputBudget(2_000), Cache({"read_log"}, ttl=60.0)])
     decided: list[str] = []
     answers: list[str] = []
 

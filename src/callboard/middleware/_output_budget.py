@@ -4,16 +4,14 @@ A result is shortened in the text blocks of its content, at good places such as 
 """
 
 import asyncio
-import inspect
 import json
 import re
 import secrets
 import threading
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, cast
 
 import sniffio
 from anyio import fail_after
@@ -183,33 +181,20 @@ def with_texts(content: object, texts: list[str]) -> Any:
     return new
 
 
-def replace_middle(texts: list[str], head: int, tail: int, notice: str) -> list[str]:
-    """Return texts in which `notice` replaces the characters from `head` to `tail` (positions in the joined texts)."""
+def cut_texts(texts: list[str], end: int, notice: str) -> list[str]:
+    """Return texts in which `notice` replaces all after the first `end` characters (of the joined texts)."""
     parts: list[str] = []
     start, has_notice = 0, False
     for text in texts:
-        part = text[: max(0, head - start)]
-        if not has_notice and head <= start + len(text):
+        part = text[: max(0, end - start)]
+        if not has_notice and end <= start + len(text):
             part, has_notice = f"{part}{notice}" if not part or part.endswith("\n") else f"{part}\n{notice}", True
-        if ending := text[max(0, tail - start) :]:
-            part = f"{part}\n{ending}" if part.endswith(notice) else part + ending
         parts.append(part)
         start += len(text) + 1  # the positions count the line break that joins two texts
     return parts
 
 
-# Budgets and places to cut
-
-CountTokens = Callable[[str], int]
-
-CHARACTERS_PER_TOKEN = 4
-"""Average characters per token for English text, as in `langchain_core.messages.utils.count_tokens_approximately`."""
-
-_MAX_CHARACTERS_PER_TOKEN = 8
-"""Maximum characters per token of the budget. A longer text is over the budget, and its tokens are not counted."""
-
-_MAX_TOKENS_PER_CHARACTER = 4
-"""Maximum tokens per character: a token of a byte-level tokenizer has at least one byte, a character at most four."""
+# Places to cut
 
 _NEAR = 5
 """Divisor (1 / 5): if the fifth of the shown text nearest to the cut has a line break, the text is cut there."""
@@ -218,83 +203,21 @@ _LONGEST_CHARACTER = 32
 """Maximum code points that are kept together as one visible character; a longer sequence may be cut."""
 
 
-class Measure:
-    """Size limit of a shown text, in characters, or in tokens that a function counts."""
-
-    def __init__(self, characters: int | None, tokens: int | None, count: CountTokens | None) -> None:
-        self._tokens = tokens or 0
-        self._count = count
-        per_token = CHARACTERS_PER_TOKEN if count is None else _MAX_CHARACTERS_PER_TOKEN
-        self._characters = self._tokens * per_token if characters is None else characters
-        self._threads = WorkerThreads("a counter of tokens", 4)
-
-    @property
-    def page(self) -> int:
-        """Number of characters that usually fit into the size limit."""
-        return self._characters if self._count is None else max(1, self._tokens * CHARACTERS_PER_TOKEN)
-
-    async def fits(self, text: str) -> bool:
-        """Return whether a text is within the size limit."""
-        size = len(text)
-        if size > self._characters:
-            return False
-        if self._count is None or size * _MAX_TOKENS_PER_CHARACTER <= self._tokens:
-            # Even the most expensive text of this size fits, so the counter need not run.
-            return True
-        return await self.largest_fit(size, lambda length: text[:length]) == size
-
-    async def largest_fit(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
-        """Return the largest n, up to `size`, for which the text `part(n)` is within the limit divided by `share`."""
-        # `part(n)` has n characters, such as the first n of a text.
-        size, count, tokens = min(size, self._characters // share), self._count, self._tokens // share
-        if count is None:
-            return size
-
-        def search() -> int:
-            if count(part(size)) <= tokens:
-                return size
-            # The whole does not fit. Assumes that a longer part never has fewer tokens than a shorter one.
-            return bisect_right(range(1, size), tokens, key=lambda length: count(part(length)))
-
-        try:
-            return await self._threads.run(search)
-        except Exception as error:
-            note("count_failed", error=type(error).__name__)
-            return min(size, tokens * CHARACTERS_PER_TOKEN)
-
-
 def end_before(text: str, limit: int) -> int:
     """Return an index, at most `limit`, where a text can end: after a nearby line break, else between characters."""
     line_break = text.rfind("\n", limit - limit // _NEAR, limit)
-    return line_break + 1 if line_break >= 0 else _between_characters(text, limit, -1)
-
-
-def begin_after(text: str, limit: int) -> int:
-    """Return an index, at least `limit`, where a text can begin: after a nearby line break, else between characters."""
-    line_break = text.find("\n", limit, limit + (len(text) - limit) // _NEAR)
-    return line_break + 1 if line_break >= 0 else _between_characters(text, limit, +1)
-
-
-def _between_characters(text: str, start: int, step: int) -> int:
-    """Return the position nearest to `start` that does not split a letter and its accents, or a surrogate pair."""
-    # The search goes from `start` in steps of `step`; after too many steps, `start` is returned.
-    position = start
-    for _ in range(_LONGEST_CHARACTER):
-        if not 0 < position < len(text):
-            return position
-        before, after = text[position - 1], text[position]
+    if line_break >= 0:
+        return line_break + 1
+    # No letter is cut from its accents, and no surrogate pair in two; after too many steps, `limit` is the end.
+    for end in range(limit, max(0, limit - _LONGEST_CHARACTER), -1):
+        before, after = text[end - 1], text[end]
         is_pair = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
         if not is_pair and not unicodedata.category(after).startswith("M"):
-            return position
-        position += step
-    return start
+            return end
+    return limit if limit >= _LONGEST_CHARACTER else 0
 
 
 # Middleware
-
-Keep = Literal["head", "both"]
-
-_DEFAULT = 20_000
 
 
 @suggests_options()
@@ -306,10 +229,7 @@ class OutputBudget(Middleware):
     texts: images, other blocks and the artifact stay as they are.
 
     Args:
-        characters: maximum characters shown of a result, at least 1; 20,000 if `tokens` is not given either.
-        tokens: maximum tokens shown instead, at least 1.
-        count_tokens: a function that counts the tokens of a text; it runs in a thread. Default: 4 characters per token.
-        keep: "head" to show the beginning of a text, "both" to show beginning and end with half of the budget each.
+        characters: maximum characters shown of a result, at least 1; in English, a token has about 4.
         tools: names of the tools with this budget; `None` for all.
         exclude: names of the tools without it.
         store: LangGraph store for the texts; must outlive the runs in which they are read.
@@ -317,7 +237,7 @@ class OutputBudget(Middleware):
         reader: name of the reading tool.
 
     Raises:
-        ValueError: if a number is out of range, or both budgets are given.
+        ValueError: if a number is out of range.
         TypeError: if an option has the wrong type.
         ImportError: if the extra `middleware` is not installed.
     """
@@ -329,41 +249,19 @@ class OutputBudget(Middleware):
 
     def __init__(
         self,
-        characters: int | None = None,
+        characters: int = 20_000,
         *,
-        tokens: int | None = None,
-        count_tokens: CountTokens | None = None,
-        keep: Keep = "head",
         tools: Collection[str] | None = None,
         exclude: Collection[str] = (),
         store: BaseStore | None = None,
         memory: int = 10_000_000,
         reader: str = "read_output",
     ) -> None:
-        if characters is None and tokens is None:
-            characters = _DEFAULT
-        if characters is not None and tokens is not None:
-            raise ValueError(f"OutputBudget takes characters or tokens, got {characters!r} and {tokens!r}")
-        if characters is not None:
-            check_count("OutputBudget(characters)", characters, least=1)
-        if tokens is not None:
-            check_count("OutputBudget(tokens=...)", tokens, least=1)
-        if count_tokens is not None:
-            if tokens is None:
-                raise ValueError(
-                    "OutputBudget(count_tokens=...) is for a budget in tokens: OutputBudget(tokens=5000, ...)"
-                )
-            if not callable(cast("object", count_tokens)) or inspect.iscoroutinefunction(count_tokens):
-                raise TypeError(
-                    f"OutputBudget(count_tokens=...) takes a plain function of a text, got {count_tokens!r}"
-                )
-        if keep not in get_args(Keep):
-            raise ValueError(f"OutputBudget(keep=...) is 'head' or 'both', got {keep!r}")
+        check_count("OutputBudget(characters)", characters, least=1)
         if not (store is None or isinstance(cast("object", store), BaseStore)):
             raise TypeError(f"OutputBudget(store=...) takes a LangGraph store, such as InMemoryStore(); got {store!r}")
         check_count("OutputBudget(memory=...)", memory, least=0)
-        self._measure = Measure(characters, tokens, count_tokens)
-        self._keep = keep
+        self._characters = characters
         self._only = None if tools is None else tool_names("OutputBudget(tools=...)", tools)
         self._exclude = tool_names("OutputBudget(exclude=...)", exclude)
         require("OutputBudget(...)", "cachetools", extra="middleware")
@@ -399,37 +297,26 @@ class OutputBudget(Middleware):
     async def _shorten(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
         texts = texts_of(message.content)
         text = "\n".join(texts)
-        if await self._measure.fits(text):
+        size = len(text)
+        if size <= self._characters:
             return message
-        head, tail = await self._positions_to_cut(text)
-        if head >= tail:  # a counter may count more tokens in the whole than in both parts: nothing to remove
-            return message
+        end = end_before(text, self._characters)
         # Stored before the line is written: the line must not offer an id that cannot be read.
         output_id = await self._outputs.keep(text, runtime)
-        note("output_cut", characters=len(text), left_out=tail - head, kept=output_id is not None)
-        notice = f"[... {tail - head:,} of {len(text):,} characters left out. "
+        note("output_cut", characters=size, left_out=size - end, kept=output_id is not None)
+        notice = f"[... {size - end:,} of {size:,} characters left out. "
         if output_id is None:
             notice += "They could not be kept; ask for less at once.]"
         else:
-            notice += f"Read them with {self._call(output_id, head, tail)}]"
-        parts = replace_middle(texts, head, tail, notice)
+            notice += f"Read them with {self._call(output_id, end, size)}]"
+        parts = cut_texts(texts, end, notice)
         update: dict[str, object] = {"content": with_texts(message.content, parts)}
         if output_id is not None:
             update["additional_kwargs"] = with_facts(message, output_id=output_id)
         return message.model_copy(update=update)
 
-    async def _positions_to_cut(self, text: str) -> tuple[int, int]:
-        """Return two positions in a long text: the end of the shown head, and the beginning of the shown tail."""
-        size = len(text)
-        share = 2 if self._keep == "both" else 1
-        head = end_before(text, await self._measure.largest_fit(size, lambda length: text[:length], share))
-        if share == 1:
-            return head, size
-        tail = size - await self._measure.largest_fit(size, lambda length: text[size - length :], share)
-        return head, begin_after(text, tail)
-
     def _call(self, output_id: str, start: int, end: int) -> str:
-        length = min(self._measure.page, end - start)
+        length = min(self._characters, end - start)
         return f'{self._reader}(output_id="{output_id}", start={start}, length={length})'
 
     async def _read(self, output_id: str, start: int, length: int | None, runtime: Runtime) -> str:
@@ -448,9 +335,7 @@ class OutputBudget(Middleware):
             raise ToolException(f"There is no character {start} in this output. Take a start from 0 to {size - 1}.")
         if length is not None and length < 1:
             raise ToolException(f"A length of {length} reads nothing. Take 1 or more.")
-        max_length = min(size - start, self._measure.page if length is None else length)
-        # At least one character, so that a model that follows the line always makes progress.
-        end = start + max(1, await self._measure.largest_fit(max_length, lambda length: text[start : start + length]))
+        end = min(size, start + min(self._characters, self._characters if length is None else length))
         if end == size:
             return f"{text[start:]}\n[The end: {end - start:,} characters from {start} on, of {size:,}.]"
         return (
