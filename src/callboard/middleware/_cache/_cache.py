@@ -93,11 +93,15 @@ _UNSHARED_ENDS = {"rejected", "deadline", "cancelled"}
 """Values of `ended` after which an identical call may still succeed: it may have more time, or a free permit."""
 
 
+_MODEL = ""
+"""Name of a tool that stands for model requests."""
+
+
 class _Key(NamedTuple):
     """Key of a result in the cache. Calls with equal keys share one result."""
 
     tool: str
-    """Name of the tool; empty for a model request."""
+    """Name of the tool, or `_MODEL`."""
     body: Hashable
     """Code that the tool runs: two tools may have the same name, such as tools made for two users."""
     value: Hashable
@@ -215,7 +219,7 @@ class Cache(Middleware):
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
         """Forget results of a tool. Results of running calls are not kept, and later calls do not wait for these calls.
 
-        May be called from any thread. With a `store`, later calls of all processes see the change; those of other
+        May be called from any thread. With a `store`, all results of the tool are forgotten, in all processes: in other
         processes a round trip later, or when the store can be used again.
 
         Args:
@@ -233,13 +237,14 @@ class Cache(Middleware):
                 raise ValueError("invalidate(args=...) is for a Cache without key=...; here, use invalidate(key=...)")
             key = _canonical(args)
         if self._stored is not None:
-            self._stored.forget(tool, key)
+            self._stored.forget(tool)
         self._local.forget(lambda entry: entry.tool == tool and (key is None or entry.value == key))
 
     def clear(self) -> None:
         """Forget all results of all tools, under the same rules as `invalidate`."""
         if self._stored is not None:
-            self._stored.forget(None)
+            for tool in self._tools or [_MODEL]:
+                self._stored.forget(tool)
         self._local.forget(lambda _: True)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
@@ -470,7 +475,7 @@ class Cache(Middleware):
         # Models with equal options are equal; a model without a text form equals only itself.
         text = dumps(request.model)
         model = ByIdentity(request.model) if '"not_implemented"' in text else text
-        return _Key("", None, (model, schema, value))
+        return _Key(_MODEL, None, (model, schema, value))
 
     async def _canonical(self, args: Mapping[str, object]) -> str | None:
         if is_long(args):

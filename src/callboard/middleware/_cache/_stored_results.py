@@ -2,8 +2,8 @@
 
 Each process runs its calls by itself: a call reads the store before its body, and stores its result after it.
 A cache cannot delete single values of other processes in time: a call that runs there would store its older result
-afterwards. So each result names the *marks* that were valid when its call began: random texts for the whole cache, for
-the tool and for the key. An invalidation replaces a mark, and thereby makes all earlier results useless.
+afterwards. So each result names the *mark* of its tool, a random text that was valid when its call began. An
+invalidation replaces the mark, and thereby makes all earlier results of the tool useless.
 """
 
 import math
@@ -88,32 +88,30 @@ class _Header(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    marks: list[str]
-    """Marks that were valid when the call began; if they differ now, the result must not be used."""
+    mark: str
+    """Mark of the tool when the call began; if it differs now, the result must not be used."""
     at: Annotated[float, Field(allow_inf_nan=False)]
     """Time at which the result was written, by the clock of the process that wrote it, in seconds since 1970."""
 
 
 _LONGEST_HEADER = 200
-_LONGEST_CALL = 3600
-"""Seconds for which the mark of one invalidated result outlives all results; running calls should end in this time."""
 _FOREVER = 1e9
 """Time to live in seconds above which results do not expire in a store."""
 _MARK = re.compile("[0-9a-f]{32}")
 
 
 class Address(NamedTuple):
-    """Keys of a result in the store, and of the marks of its cache, its tool and its own key."""
+    """Keys of a result in the store, and of the mark of its tool."""
 
     result: FullKey
-    marks: tuple[FullKey, FullKey, FullKey]
+    mark: FullKey
 
 
 class PendingResult(NamedTuple):
-    """Call that runs because the store had no result: its address, and the marks that were valid when it began."""
+    """Call that runs because the store had no result: its address, and the mark of its tool when it began."""
 
     address: Address
-    marks: list[str]
+    mark: str
 
 
 class StoredResults:
@@ -129,27 +127,24 @@ class StoredResults:
 
     async def find(self, address: Address) -> Hit[ToolMessage] | PendingResult | None:
         """Return a call's stored result, or a `PendingResult` for `keep()`; `None` if the store cannot be used."""
-        texts = await self._store.read([address.result, *address.marks])
+        texts = await self._store.read(address)
         if texts is None:
             note("cache_skipped", reason="the store is away")
             return None
-        # "" if the store has no mark, or something else in its place.
-        marks = [mark if _MARK.fullmatch(mark := texts.get(key, "")) else "" for key in address.marks]
-        # Before the body: a mark that is written later could replace that of an invalidation in between. The mark of
-        # a key exists only after an invalidation of this key.
-        new_marks = {key: uuid4().hex for key, mark in zip(address.marks[:2], marks[:2], strict=True) if not mark}
-        if new_marks:
-            if not await self._store.write({key: (mark, None) for key, mark in new_marks.items()}):
+        mark = texts.get(address.mark, "")
+        if not _MARK.fullmatch(mark):  # the store has no mark, or something else in its place
+            mark = uuid4().hex
+            # Before the body: a mark that is written later could replace that of an invalidation in between.
+            if not await self._store.write({address.mark: (mark, None)}):
                 note("cache_skipped", reason="the store is away")
                 return None
-            marks = [new_marks.get(key, mark) for key, mark in zip(address.marks, marks, strict=True)]
         text = texts.get(address.result)
         hit = None
         if text is not None:
-            hit = await run_if_long(self._threads, text, partial(self._read_hit, text, marks))
-        return hit or PendingResult(address, marks)
+            hit = await run_if_long(self._threads, text, partial(self._read_hit, text, mark))
+        return hit or PendingResult(address, mark)
 
-    def _read_hit(self, text: str, marks: list[str]) -> Hit[ToolMessage] | None:
+    def _read_hit(self, text: str, mark: str) -> Hit[ToolMessage] | None:
         """Return the result in a stored text; `None` if the text is damaged, outdated or was invalidated."""
         # Other programs may write to the store, so reading validates everything.
         header_text, _, message_text = text.partition("\n")
@@ -160,7 +155,7 @@ class StoredResults:
         except ValidationError:
             return None
         age = max(0.0, time.time() - header.at)
-        message = message_of(message_text) if header.marks == marks and age < self._ttl else None
+        message = message_of(message_text) if header.mark == mark and age < self._ttl else None
         return None if message is None else Hit(message, age)
 
     def text_of(self, message: ToolMessage) -> str | None:
@@ -173,7 +168,7 @@ class StoredResults:
 
     async def keep(self, pending_result: PendingResult, text: str) -> None:
         """Store the result of a call as `text`; it is useless if it was invalidated while the call ran."""
-        header = _Header(marks=pending_result.marks, at=time.time())
+        header = _Header(mark=pending_result.mark, at=time.time())
         if not await self._store.write(
             {pending_result.address.result: (f"{header.model_dump_json()}\n{text}", self._lifetime)}
         ):
@@ -185,24 +180,11 @@ class StoredResults:
             name = digest([tool, value])
         except ValueError:
             return None
-        marks = (self._key("all"), self._key(f"tool-{digest(tool)}"), self._key(f"mark-{name}"))
-        return Address(self._key(f"result-{name}"), marks)
+        return Address((self._namespace, f"result-{name}"), self._mark_of(tool))
 
-    def forget(self, tool: str | None, value: Hashable = None) -> None:
-        """Make results invalid for all processes, also the results of calls that run now; never wait."""
-        if tool is None:
-            self._store.write_later(self._key("all"), uuid4().hex, None)
-            return
-        address = None if value is None else self.address_of(tool, value)
-        if value is not None and address is None:
-            return
-        if address is not None and self._store.has_room:
-            lifetime = self._lifetime
-            self._store.write_later(
-                address.marks[2], uuid4().hex, None if lifetime is None else lifetime + _LONGEST_CALL
-            )
-        else:  # of too many invalidations during an outage of the store, one for the whole tool is kept
-            self._store.write_later(self._key(f"tool-{digest(tool)}"), uuid4().hex, None)
+    def forget(self, tool: str) -> None:
+        """Make the results of a tool invalid for all processes, also those of calls that run now; never wait."""
+        self._store.write_later(self._mark_of(tool), uuid4().hex)
 
-    def _key(self, name: str) -> FullKey:
-        return self._namespace, name
+    def _mark_of(self, tool: str) -> FullKey:
+        return self._namespace, f"tool-{digest(tool)}"

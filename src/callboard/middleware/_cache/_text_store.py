@@ -29,8 +29,6 @@ _PATIENCE = 1.0
 """Maximum seconds for one read or write of a call."""
 _PAUSE = 5.0
 """Seconds after a failure during which calls do not use the store: only the first one of an outage waits for it."""
-_MAX_UNWRITTEN = 400
-"""Maximum number of texts that wait for the store; SQLite before 3.32 takes 999 parameters, two for each key."""
 
 Texts = dict[FullKey, str]
 
@@ -112,18 +110,13 @@ class TextStore:
         """Store texts, each with its time to live in seconds; return whether the store took them."""
         return await self._use(partial(self._write, texts)) is not None
 
-    @property
-    def has_room(self) -> bool:
-        """`True` if `write_later` may be called with further keys."""
-        return len(self._unwritten) < _MAX_UNWRITTEN
-
-    def write_later(self, key: FullKey, text: str, ttl: int | None) -> None:
-        """Store a text without waiting, from any thread; `read` returns it already.
+    def write_later(self, key: FullKey, text: str) -> None:
+        """Store a text for ever without waiting, from any thread; `read` returns it already.
 
         If the store cannot be used, a later `read` of any key tries again.
         """
         with self._lock:
-            self._unwritten[key] = text, ttl
+            self._unwritten[key] = text, None
         self._write_soon()
 
     async def _use(self, operation: Callable[[], T]) -> T | None:
