@@ -18,7 +18,6 @@ from . import (
     _many,
     _mcp,
     _memory,
-    _middleware,
     _shared,
     _telemetry,
     _throughput,
@@ -48,31 +47,13 @@ BENCHMARKS = {
         quick={"sizes": (1, 10, 100, 1_000), "repetitions": 5},
         tiny={"sizes": (2,), "repetitions": 0},
     ),
-    "wrappers": Benchmark(
-        _cost.wrappers,
-        full={"sizes": (100, 1_000), "repetitions": 15},
-        quick={"sizes": (100,), "repetitions": 5},
-        tiny={"sizes": (2,), "repetitions": 0},
-    ),
     "building": Benchmark(
         _cost.building,
         full={"count": 200, "repetitions": 9},
         quick={"count": 50, "repetitions": 3},
         tiny={"count": 1, "repetitions": 0},
     ),
-    "middleware": Benchmark(
-        _middleware.middleware,
-        full={"sizes": (100, 1_000), "repetitions": 15},
-        quick={"sizes": (1_000,), "repetitions": 5},
-        tiny={"sizes": (2,), "repetitions": 0},
-    ),
     "memory": Benchmark(_memory.waiting_calls, full={"count": 10_000}, quick={"count": 1_000}, tiny={"count": 3}),
-    "threads": Benchmark(
-        _throughput.threads,
-        full={"count": 1_000, "few": 200, "limit": 100, "repetitions": 5},
-        quick={"count": 1_000, "few": 60, "limit": 100, "repetitions": 1},
-        tiny={"count": 3, "few": 1, "limit": 2, "repetitions": 0},
-    ),
     "http": Benchmark(
         _throughput.http,
         full={"count": 1_000, "limit": 100, "repetitions": 5},
@@ -138,18 +119,6 @@ BENCHMARKS = {
         full={"shapes": ((10, 1), (10, 10), (1, 300), (50, 1)), "repetitions": 5},
         quick={"shapes": ((10, 1), (10, 10), (1, 300), (50, 1)), "repetitions": 2},
         tiny={"shapes": ((2, 2),), "repetitions": 0},
-    ),
-    "growth": Benchmark(
-        _journal.growth,
-        full={"messages": (10, 25, 50), "turns": 3, "calls": 5, "steps": 30, "repetitions": 3},
-        quick={"messages": (10, 25, 50), "turns": 3, "calls": 5, "steps": 30, "repetitions": 1},
-        tiny={"messages": (1, 2), "turns": 1, "calls": 2, "steps": 3, "repetitions": 0},
-    ),
-    "resume": Benchmark(
-        _journal.resumed,
-        full={"lengths": (5, 500), "size": 1_000, "repetitions": 15},
-        quick={"lengths": (5, 500), "size": 1_000, "repetitions": 5},
-        tiny={"lengths": (2, 4), "size": 100, "repetitions": 0},
     ),
     "turns": Benchmark(
         _journal.later_turns,

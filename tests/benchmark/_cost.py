@@ -1,7 +1,6 @@
-"""Cost of a call by itself, and with a wrapper around it."""
+"""Cost of a call by itself."""
 
 from collections.abc import Callable
-from typing import Any
 
 import langgraph.prebuilt
 
@@ -63,23 +62,6 @@ def _costs(size: int, repetitions: int) -> Samples:
     return interleaved(contestants, repetitions)
 
 
-def wrappers(*, sizes: tuple[int, ...], repetitions: int) -> Table:
-    """Measure the additional cost of an `awrap_tool_call` that only passes the call on."""
-    table = Table("Cost of a wrapper", ["calls in the batch", *map(str, sizes)])
-    costs = [_wrapped_costs(size, repetitions) for size in sizes]
-    for name in ("callboard, asyncio", "callboard, trio", "LangGraph, asyncio"):
-        table.add(f"{name}, without, us", *(cost[name] / size * 1e6 for size, cost in zip(sizes, costs, strict=True)))
-        # From the ratios within the turns: the speed of the machine changes by more than a wrapper costs.
-        table.add(
-            f"{name}, added, us",
-            *(
-                (cost.ratio(f"{name}, wrapped", name) - 1) * cost[name] / size * 1e6
-                for size, cost in zip(sizes, costs, strict=True)
-            ),
-        )
-    return table
-
-
 def building(*, count: int, repetitions: int) -> Table:
     """Measure how long it takes to build a `ToolNode` and an agent with one tool."""
     model = Parrot(turns=1, calls=1)
@@ -110,22 +92,3 @@ def _built(build: Callable[[], object], count: int) -> Contestant:
         return (CPU() - began) / count
 
     return measured
-
-
-async def pass_on(request: Any, execute: Any) -> Any:
-    """A wrapper that does nothing."""
-    return await execute(request)
-
-
-def _wrapped_costs(size: int, repetitions: int) -> Samples:
-    message = queries(size)
-    contestants: dict[str, Contestant] = {}
-    for suffix, options in (("", {}), (", wrapped", {"awrap_tool_call": pass_on})):
-        ours = direct(callboard.ToolNode([LOOK_UP], **options), message)
-        theirs = direct(langgraph.prebuilt.ToolNode([LOOK_UP], **options), message)
-        contestants |= {
-            f"callboard, asyncio{suffix}": batches("asyncio", ours, size),
-            f"callboard, trio{suffix}": batches("trio", ours, size),
-            f"LangGraph, asyncio{suffix}": batches("asyncio", theirs, size),
-        }
-    return interleaved(contestants, repetitions)

@@ -109,20 +109,6 @@ class Contest:
         await close()
         return seconds
 
-    def resumed(self, path: Path) -> float:
-        """Return the seconds from the call of an agent to its first model request, on the thread in a database."""
-        return anyio.run(self._resumed, path, backend=self._backend)
-
-    async def _resumed(self, path: Path) -> float:
-        saver, close = await self._open(path)
-        model = Timing()
-        agent = self._build(model, saver)
-        gc.collect()
-        began = perf_counter()
-        await agent.ainvoke({"messages": [HumanMessage("more")]}, {"configurable": {"thread_id": "1"}})
-        await close()
-        return model.asked - began
-
 
 class Restarting(Parrot):
     """Model that counts its turns from the last user message."""
@@ -135,18 +121,6 @@ class Restarting(Parrot):
         for call in reply.tool_calls:
             call["id"] = f"{call['id']}_{last}"
         return result
-
-
-class Timing(Parrot):
-    """Model that records the time of a request and returns an empty reply."""
-
-    turns: int = 0
-    calls: int = 0
-    asked: float = 0.0
-
-    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        self.asked = perf_counter()
-        return super()._generate(messages, *args, **kwargs)
 
 
 CONTESTS = {
@@ -198,44 +172,6 @@ def kept(*, shapes: Sequence[tuple[int, int]], repetitions: int) -> Table:
     return table
 
 
-def growth(*, messages: tuple[int, ...], turns: int, calls: int, steps: int, repetitions: int) -> Table:
-    """Measure conversations with more and more user messages, and one answer that takes many turns."""
-    titles = [*(f"{count} messages" for count in messages), f"1 message, {steps} turns"]
-    table = Table(f"Conversations, {turns} x {calls} calls for each message", ["", *titles, "last : first, a message"])
-    names = (OURS, OURS_SYNC, V1)
-    found = [_kept(names, repetitions, count, turns, calls) for count in messages]
-    found.append(_kept(names, repetitions, 1, steps, calls))
-    for name in names:
-        cpu = [one.cpu[name] * 1e3 for one in found]
-        size = [one.size[name] / MB for one in found]
-        for what, numbers in (("CPU ms", cpu), ("MB", size)):
-            grown = numbers[-2] / numbers[0] / (messages[-1] / messages[0])
-            table.add(f"{name}, {what}", *numbers, grown)
-            if name != V1:
-                aim = " (an aim)" if what == "CPU ms" else ""  # each answer reads and sends the whole conversation
-                table.budgets.append(Budget(f"{name}, {what} a message, where linear is 1{aim}", 1.25, grown))
-    return table
-
-
-def resumed(*, lengths: tuple[int, int], size: int, repetitions: int) -> Table:
-    """Measure the time until the first model request, on threads with many turns and with few."""
-    table = Table("To go on with a thread", ["ms to the model", *(f"{length} turns" for length in lengths)])
-    names = (OURS, OURS_SYNC, V1)
-    with tempfile.TemporaryDirectory() as directory:
-        columns = [_thread_of(Path(directory), length, size * max(lengths) // length) for length in lengths]
-        reading = [interleaved({"": partial(_read, path)}, repetitions)[""] for path in columns]
-        costs = [_resumptions(path, names, repetitions) for path in columns]
-    for name in names:
-        table.add(name, *(cost[name] * 1e3 for cost in costs))
-    table.add(READING, *(seconds * 1e3 for seconds in reading))
-    for name in names:
-        table.add(f"{name} : reading", *(cost[name] / seconds for cost, seconds in zip(costs, reading, strict=True)))
-        if name != V1:
-            more = (costs[-1][name] - costs[0][name]) / (reading[-1] - reading[0])
-            table.budgets.append(Budget(f"{name}, what length adds, to reading once", 2.0, more))
-    return table
-
-
 def later_turns(*, lengths: tuple[int, ...], repetitions: int) -> Table:
     """Measure one more turn with one call, on threads with many turns and with few."""
     table = Table("A turn of a long conversation", ["CPU ms", *(f"after {length} turns" for length in lengths)])
@@ -277,20 +213,13 @@ def _written(path: Path) -> float:
     return seconds
 
 
-def _resumptions(path: Path, names: Sequence[str], repetitions: int) -> Samples:
-    def resume(name: str) -> float:
-        return CONTESTS[name].resumed(_copy(path))
-
-    return interleaved({name: partial(resume, name) for name in names}, repetitions)
-
-
 def _thread_of(directory: Path, length: int, size: int) -> Path:
     """Return a database with a thread of this many turns, written by callboard, with messages of this many bytes."""
     path = directory / f"{length} turns"
 
     async def make() -> None:
         saver, close = await open_async(path)
-        agent = _ours(Timing(), saver)
+        agent = _ours(Parrot(turns=0, calls=0), saver)
         config = {"configurable": {"thread_id": "1"}}
         for number in range(length):
             call = {"name": "look_up", "args": {"query": "tea"}, "id": f"call_{number}", "type": "tool_call"}

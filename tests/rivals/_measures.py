@@ -16,7 +16,7 @@ import callboard
 from tests.benchmark._actors import _asks, _whole
 from tests.benchmark._agent import Parrot
 from tests.benchmark._contestants import LOOK_UP
-from tests.benchmark._cost import building, calls, wrappers
+from tests.benchmark._cost import building, calls
 from tests.benchmark._journal import kept
 from tests.benchmark._measure import BACKENDS, Contestant, Samples, Table, interleaved, timed
 from tests.benchmark._workers import _round_trips
@@ -91,10 +91,9 @@ def measured(size: Size) -> Found:
 
 
 def _add_nodes(found: Found, size: Size) -> None:
-    """Add batches of a node, wrappers, and the time to build a node and an agent."""
+    """Add batches of a node, and the time to build a node and an agent."""
     found.tables += [
         calls(sizes=size.batches, repetitions=size.calls),
-        wrappers(sizes=size.batches, repetitions=size.calls),
         building(count=size.asks // 5 + 1, repetitions=size.calls),
     ]
 
