@@ -139,10 +139,10 @@ class DeadlyLazySaver(Tells, LazySaver):
         if event == "after write" and self.joined is not None:
             self.joined.append(value)
             fate.point(event)
-        elif event != "before write":  # `together` is such a point
+        elif event != "before write":  # `write_in_transaction` is such a point
             hear(event, value)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def write_in_transaction(self, work: Callable[[], None]) -> None:
         stored: list[Any] = []
 
         def joined() -> None:
@@ -152,7 +152,7 @@ class DeadlyLazySaver(Tells, LazySaver):
             self.joined = None
 
         fate.point("before write")
-        super().together(joined)
+        super().write_in_transaction(joined)
         for writes in stored:
             note_stored(writes)
         fate.point("after commit")

@@ -13,7 +13,7 @@ from callboard import AgentState, create_react_agent
 from callboard.conversations._channels import Schema
 from callboard.conversations._flow import ReactFlow, drawing
 from callboard.conversations._storage import Amended, Finished
-from callboard.conversations._stored_types import tracked_entry
+from callboard.conversations._stored_types import drop_untracked
 from callboard.testing import ScriptedModel, calls
 
 from ._savers import QUESTION, SAVERS, saver_of
@@ -101,8 +101,8 @@ def test_commands_and_sends_carry_no_untracked_value_into_the_journal() -> None:
     ]
 
     for output in outputs:
-        assert "canary" not in repr(tracked_entry(Finished("a", output), schema))
+        assert "canary" not in repr(drop_untracked(Finished("a", output), schema))
     amended = Amended(writes=list(secret.items()), source="update", next=[], sends=[Send("a", secret)], id="1", ts="")
-    tracked: Any = tracked_entry(amended, schema)
+    tracked: Any = drop_untracked(amended, schema)
     assert tracked.writes == [("messages", [])]
     assert "canary" not in repr(tracked)

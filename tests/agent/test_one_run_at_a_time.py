@@ -406,11 +406,11 @@ async def test_the_state_may_be_looked_at_and_not_changed_while_a_run_goes_on(ki
 
 async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
     """A process runs many threads, so records of ended runs would be a leak."""
-    before = set(_lease._here)
+    before = set(_lease._own_tokens)
     agent = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
     for _ in range(3):
         await agent.ainvoke(QUESTION, AT)
-    assert set(_lease._here) == before
+    assert set(_lease._own_tokens) == before
 
 
 class Raced(InMemorySaver):

@@ -33,7 +33,7 @@ class FakeDatabase:
     def is_lost(self, error: Exception) -> bool:
         return isinstance(error, ConnectionError)
 
-    explained = staticmethod(nullcontext)
+    explain_errors = staticmethod(nullcontext)
 
 
 def run_program(name: str, *arguments: str) -> list[str]:

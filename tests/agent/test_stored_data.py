@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from callboard import AgentState, StorageError, create_react_agent
 from callboard._langgraph._serializers import OutlineSerializer, StrictSerializer
 from callboard.agent import _react
-from callboard.conversations._stored_types import named_types
+from callboard.conversations._stored_types import collect_types
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._messages import MESSAGES, outcome_of, parts
@@ -212,7 +212,7 @@ class Report(BaseModel):
 def test_types_are_collected_only_for_a_database_by_url(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading all annotations of a schema takes longer than everything else in the making of an agent."""
     asked: list[object] = []
-    monkeypatch.setattr(_react, "named_types", lambda *schemas: asked.append(schemas) or {Report})
+    monkeypatch.setattr(_react, "collect_types", lambda *schemas: asked.append(schemas) or {Report})
     agent = scripted([], [], checkpointer=InMemorySaver())
     assert not asked
     assert agent.stored_types == {Report}
@@ -232,7 +232,7 @@ def test_no_type_is_missed_in_a_schema_of_many() -> None:
     sys.modules["shop_of_many"] = module
     try:
         exec("\n".join(lines), vars(module))
-        assert len(named_types(module.Shelf0)) == 151
+        assert len(collect_types(module.Shelf0)) == 151
     finally:
         del sys.modules["shop_of_many"]
 

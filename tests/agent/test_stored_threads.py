@@ -16,7 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Interrupt, interrupt
 
 from callboard import ToolNode
-from callboard.conversations._storage import CHANNEL, entry_of, stored_form
+from callboard.conversations._storage import CHANNEL, encode_entry, entry_of
 from callboard.testing import Recorder, calls, tool_call
 from callboard.tools._call_record import NOT_YET, CallRecord
 
@@ -107,7 +107,7 @@ def test_each_entry_that_was_written_is_written_again_as_it_was(tmp_path: Path) 
     entries: list[Any] = [entry for _, channel, value in writes if channel == CHANNEL for entry in value]
     assert {entry["kind"] for entry in entries} == KINDS
     for entry in entries:
-        assert serde.loads_typed(serde.dumps_typed(stored_form(entry_of(entry)))) == entry
+        assert serde.loads_typed(serde.dumps_typed(encode_entry(entry_of(entry)))) == entry
 
 
 QUESTIONS = st.builds(Interrupt, value=st.text(max_size=3), id=st.text("0123456789abcdef", min_size=32, max_size=32))

@@ -472,7 +472,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             StorageError: if the database cannot be used, or its data are damaged.
         """
         past = "checkpoint_id" in config.get("configurable", {})
-        return snapshot_of(await self._open_thread(config, looks=past), by_call=self._by_call, past=past)
+        return snapshot_of(await self._open_thread(config, for_reading=past), by_call=self._by_call, past=past)
 
     async def aget_state_history(
         self,
@@ -570,14 +570,17 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
     def _by_call(self) -> bool:
         return self._runner.plan.version == "v2"
 
-    async def _open_thread(self, config: RunnableConfig, *, looks: bool = False) -> SavedThread:
+    async def _open_thread(self, config: RunnableConfig, *, for_reading: bool = False) -> SavedThread:
         config = run_config(self.config, config)
         if self.checkpointer is True:
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
         with entered_from(self._door):
-            return cast("SavedThread", await open_thread(self._runner.plan, saver, config, None, "async", looks=looks))
+            return cast(
+                "SavedThread",
+                await open_thread(self._runner.plan, saver, config, None, "async", for_reading=for_reading),
+            )
 
 
 def _check_asyncio(method: str) -> None:

@@ -37,8 +37,8 @@ from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, Run
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of
 from callboard.conversations._flow import END, MODEL, TOOLS
-from callboard.conversations._history import complete_calls, keepable, repair
-from callboard.conversations._stored_types import checked_types
+from callboard.conversations._history import complete_calls, repair, storable_messages
+from callboard.conversations._stored_types import parse_stored_types
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpack_toolkits
 from callboard.tools._callbacks import may_be_traced
@@ -179,7 +179,7 @@ class BuiltBodies(NodeBodies):
             messages[:] = [
                 stored_message
                 for message in messages
-                for stored_message in keepable(message, answered_ids, is_stored=is_stored)
+                for stored_message in storable_messages(message, answered_ids, is_stored=is_stored)
             ]
         return output
 
@@ -316,7 +316,7 @@ def create_agent(
     """
     check_seconds("create_agent(budget=...)", budget, zero=False)
     warn_about_milliseconds("create_agent(budget=...)", budget)
-    extra_types = checked_types(stored_types, checkpointer)
+    extra_types = parse_stored_types(stored_types, checkpointer)
     factory = _langchains_factory()
     chat_model = _chat_model_of(model)
     if isinstance(tools, ToolNode | LangGraphToolNode):

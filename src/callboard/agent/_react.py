@@ -36,7 +36,7 @@ from callboard.conversations._flow import (
     ReactFlow,
     drawing,
 )
-from callboard.conversations._stored_types import checked_types, named_types
+from callboard.conversations._stored_types import collect_types, parse_stored_types
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._errors import only_invalid_arguments
@@ -117,7 +117,7 @@ def create_react_agent(
         raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
     warn_about_milliseconds("create_react_agent(budget=...)", budget)
-    extra_types = checked_types(stored_types, checkpointer)
+    extra_types = parse_stored_types(stored_types, checkpointer)
     schema = _choose_state_schema(state_schema, with_response=response_format is not None)
     node, provider_tools = _tool_node(tools, middleware, max_calls, on_unknown)
     hooks = _parse_hooks(pre_model_hook, post_model_hook)
@@ -174,7 +174,7 @@ def runner_of(
 
 
 def collect_stored_types(extra_types: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
-    return frozenset({*extra_types, *named_types(*schemas)})
+    return frozenset({*extra_types, *collect_types(*schemas)})
 
 
 def _choose_context_schema(context_schema: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:

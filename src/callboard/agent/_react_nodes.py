@@ -12,7 +12,7 @@ from callboard.agent._model import ChosenModel, FixedModel
 from callboard.agent._run_context import NodeBodies, RunContext
 from callboard.conversations._channels import MESSAGES
 from callboard.conversations._flow import AGENT, RESPONSE, ReactFlow, for_model, value_in
-from callboard.conversations._history import complete_calls, keepable, repair
+from callboard.conversations._history import complete_calls, repair, storable_messages
 from callboard.tools._unanswered import all_calls_in
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
@@ -71,7 +71,7 @@ class ReactNodes(NodeBodies):
             and self._needs_more_steps(reply, remaining)
         ):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
-        return {"messages": keepable(reply, is_stored=self.context.thread.is_kept)}
+        return {"messages": storable_messages(reply, is_stored=self.context.thread.is_kept)}
 
     def _ask_model(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
         model, before, tools = self._parts.model, self._parts.flow.before, self.context.plan.tools

@@ -22,11 +22,11 @@ from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_c
 from callboard.conversations._channels import MESSAGES, State, goto_of
 from callboard.conversations._flow import (
     TOOLS,
-    Sent,
+    NumberedSend,
     Target,
-    admitted,
+    admit_targets,
     check_sends,
-    parted,
+    split_targets,
 )
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._snapshots import snapshot_of, writes_of_finished_tasks
@@ -57,7 +57,7 @@ def transitions(thread: Thread, node_runs: Sequence[NodeRun], before: State | No
     # the writes of that node alone.
     flow, targets = thread.schema.flow, list[Target]()
     for node_run in node_runs:
-        state = thread.state if before is None else before.with_writes(thread.written(node_run.tasks))
+        state = thread.state if before is None else before.with_writes(thread.writes_of_tasks(node_run.tasks))
         edge = flow.next_node(node_run.node, state)
         if before is not None and edge == TOOLS and by_call and _reply_id(state) != _reply_id(thread.state):
             # These calls are of a reply that is not the last one.
@@ -69,7 +69,7 @@ def transitions(thread: Thread, node_runs: Sequence[NodeRun], before: State | No
 
 def distinct(targets: Sequence[Target], node_names: Sequence[str]) -> tuple[Target, ...]:
     """Filter the targets of edges: keep each node in `node_names` once, drop other nodes, and keep every `Send`."""
-    nodes, sends = parted(targets)
+    nodes, sends = split_targets(targets)
     return (*dict.fromkeys(filter(node_names.__contains__, nodes)), *sends)
 
 
@@ -106,7 +106,7 @@ class Run:
             self._send_checkpoint(thread.arrival())
             self.stream.send_values(thread.state)
             self._send_checkpoint(thread)
-        while nodes := thread.coming:
+        while nodes := thread.next_nodes:
             if has_readers:
                 await self.stream.wait_for_reader()
             if not self._can_begin_step(nodes):
@@ -116,7 +116,7 @@ class Run:
                 await thread.prepare()
             try:
                 is_alone = len(thread.next) == 1 and not thread.sends
-                tasks: list[str | Sent] = [*thread.sends, *thread.next]
+                tasks: list[str | NumberedSend] = [*thread.sends, *thread.next]
                 await self._end_step(
                     await (self._run_task(tasks[0], ends_step=True) if is_alone else self._run_tasks(tasks))
                 )
@@ -173,7 +173,7 @@ class Run:
             raise GraphRecursionError(create_error_message(message=message, error_code=code))
 
     def _record_stop(self) -> None:
-        self._has_stopped = bool(self.thread.coming)
+        self._has_stopped = bool(self.thread.next_nodes)
         self.stream.send_stop()
 
     def _send_checkpoint(self, thread: Thread | None) -> None:
@@ -182,7 +182,7 @@ class Run:
                 partial(snapshot_of, thread, by_call=self.context.by_call), thread.state, self.context.config
             )
 
-    async def _run_tasks(self, tasks: Sequence[str | Sent]) -> list[NodeRun]:
+    async def _run_tasks(self, tasks: Sequence[str | NumberedSend]) -> list[NodeRun]:
         """Run the tasks of a step one after the other; only the calls within a tools node run concurrently."""
         node_runs: list[NodeRun] = []
         interruptions: list[CallsInterrupted] = []
@@ -214,7 +214,7 @@ class Run:
         targets: list[Target] = []
         if gotos:
             # A wrong target raises; the thread must not have moved by then.
-            targets = self._checked(gotos, thread.state.with_writes(thread.written(task_names)))
+            targets = self._checked(gotos, thread.state.with_writes(thread.writes_of_tasks(task_names)))
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(task_names)
         if len(node_runs) == 1 and before is None and not targets:  # nearly all steps
@@ -224,19 +224,19 @@ class Run:
             edges = transitions(thread, node_runs, before, by_call=self.context.by_call)
             next_targets = distinct([*edges, *targets], self._plan.flow.nodes)
         # The claims of the calls follow at once, or the last checkpoint. A reader of the stream may ask for the place.
-        later = next_targets == (TOOLS,) or not (next_targets or self.stream.has_readers)
-        await thread.record_step(task_names, next_targets, later=later)
+        may_wait = next_targets == (TOOLS,) or not (next_targets or self.stream.has_readers)
+        await thread.record_step(task_names, next_targets, may_wait=may_wait)
         if self.stream.has_readers:
             self.stream.send_values(thread.state, written)
 
     def _checked(self, gotos: Sequence[tuple[str, Target]], state: State) -> list[Target]:
         flow = self._plan.flow
         check_sends([target for _, target in gotos], flow.nodes, MESSAGES)
-        return [found for node, target in gotos for found in admitted(flow, node, [target], state)]
+        return [found for node, target in gotos for found in admit_targets(flow, node, [target], state)]
 
-    async def _run_task(self, task: str | Sent, *, ends_step: bool) -> Sequence[NodeRun]:
+    async def _run_task(self, task: str | NumberedSend, *, ends_step: bool) -> Sequence[NodeRun]:
         """Run a node or a `Send`, unless its result is stored; `ends_step` is `True` if the step has no other task."""
-        if isinstance(task, Sent):
+        if isinstance(task, NumberedSend):
             if task.node == TOOLS:
                 return [NodeRun(TOOLS, await run_sent_calls(self.context, task), is_sent=True)]
             return await self._run_node(task.node, task, ends_step=ends_step)
@@ -244,7 +244,7 @@ class Run:
             return [NodeRun(TOOLS, await run_calls(self.context, ends_step=ends_step), is_sent=False)]
         return await self._run_node(task, None, ends_step=ends_step)
 
-    async def _run_node(self, node: str, send: Sent | None, *, ends_step: bool) -> Sequence[NodeRun]:
+    async def _run_node(self, node: str, send: NumberedSend | None, *, ends_step: bool) -> Sequence[NodeRun]:
         """Run a node with the state, or with the input of a `Send`; store its output in the thread."""
         name, numbers, is_sent = (node, (), False) if send is None else (send.task, (send.number,), True)
         node_runs = [NodeRun(node, [name], is_sent)]
@@ -281,7 +281,7 @@ class Run:
                 await self.thread.record_error(name, repr(error))
             raise
         # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
-        await self.thread.record_result(name, output, later=ends_step)
+        await self.thread.record_result(name, output, may_wait=ends_step)
         if self.stream.has_readers:
             self.stream.send_end(node_place, [output])
         return node_runs

@@ -30,7 +30,7 @@ from callboard.agent._run_events import report_run, trace_agent
 from callboard.agent._stream import Chunk, Keys, Outbox, Reader, RunStream, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
-from callboard.conversations._flow import END, TOOLS, Target, admitted, check_sends, parted
+from callboard.conversations._flow import END, TOOLS, Target, admit_targets, check_sends, split_targets
 from callboard.conversations._journal import Durability, SavedThread
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._saver import Saver
@@ -49,7 +49,7 @@ async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     check_input(input, thread)
     if START in thread.next and (input is None or isinstance(input, Command)):
         # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
-        await thread.amend(thread.written([START]), lambda: [flow.entry], "loop")
+        await thread.amend(thread.writes_of_tasks([START]), lambda: [flow.entry], "loop")
     elif input is None or isinstance(input, Command):
         await _ask_again_in_fork(thread, flow)
     if isinstance(input, Command):
@@ -91,7 +91,7 @@ async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
     next_targets: list[Target] = [*thread.next, *(send.send for send in thread.sends)]
     if (
         thread.source == "fork"
-        and (admitted_targets := admitted(flow, None, next_targets, thread.state)) != next_targets
+        and (admitted_targets := admit_targets(flow, None, next_targets, thread.state)) != next_targets
     ):
         await thread.amend([], lambda: admitted_targets, "command")
 
@@ -106,7 +106,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
     goto_targets: Any = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
     goto = [target for target in goto_targets if target]
     check_sends(goto, flow.nodes, MESSAGES)
-    if unknown := [node for node in map(str, parted(goto)[0]) if node not in (*flow.nodes, END)]:
+    if unknown := [node for node in map(str, split_targets(goto)[0]) if node not in (*flow.nodes, END)]:
         suggestion = did_you_mean(unknown[0], flow.nodes)
         raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}{suggestion}")
     if command.resume is None and not writes and not goto:
@@ -116,12 +116,12 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         # A command on a new thread is its first input.
         has_next_targets = bool(goto) or not thread.has_begun
         next_targets: list[Target] = [target for target in goto if target != END] if goto else [flow.entry]
-        if parted(goto)[1] and not thread.has_begun:
+        if split_targets(goto)[1] and not thread.has_begun:
             next_targets = [*next_targets, flow.entry]
         state = thread.state.with_writes(writes)
         if not has_next_targets and (has_next_targets := _must_ask_again(thread, flow, writes, state)):
             next_targets = [*thread.next, *(send.send for send in thread.sends)]
-        next_targets = admitted(flow, None, next_targets, state)
+        next_targets = admit_targets(flow, None, next_targets, state)
         finished = writes_of_finished_tasks(thread) if has_next_targets else []
         source: Source = "command" if thread.has_begun else "update"
         await thread.amend([*finished, *writes], (lambda: next_targets) if has_next_targets else None, source)
@@ -140,7 +140,7 @@ def _must_ask_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: 
 
 
 def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
-    is_stopped = bool(thread.coming) and not thread.questions and not thread.has_unattributed_questions
+    is_stopped = bool(thread.next_nodes) and not thread.questions and not thread.has_unattributed_questions
     if command.resume is None or (is_stopped and not is_by_id(command.resume)):
         return {}  # no question is open: any value resumes the run
     return answers_by_id(command.resume, thread.questions)
@@ -253,7 +253,7 @@ class Runner:
                 # input is always stored before the first step, so it shares the write.
                 check_input(request.input, thread)
                 resumes = request.input is None or isinstance(request.input, Command)
-                await thread.hold(repeats=resumes, later=not resumes)
+                await thread.hold(repeats=resumes, may_wait=not resumes)
             elif checkpointer is True and outer is not None and isinstance(thread, SavedThread):
                 await self._hold_for_call(thread, continues_input=continues_input)
             try:
@@ -296,7 +296,7 @@ class Runner:
         if not actors.in_journal:
             return nullcontext()
         if isinstance(thread, SavedThread):
-            return actors.store_in(ActorJournal(thread.saver, thread.actor_states, thread.kept_by_actors))
+            return actors.store_in(ActorJournal(thread.saver, thread.actor_states, thread.pending_actor_states))
         raise ValueError(
             f"the actor {actors.in_journal[0]} has snapshots='journal', and this run of the agent {self.name!r} has no "
             "checkpointer: create_react_agent(..., checkpointer='sqlite:///agent.db'), within a graph "
@@ -420,7 +420,7 @@ async def open_thread(
     outer: Outer | None,
     durability: Durability,
     *,
-    looks: bool = False,
+    for_reading: bool = False,
 ) -> Thread:
     """Return the thread that a config names, loaded from the checkpointer `saver`; without one, a thread in memory."""
     namespace = "" if outer is None else outer.namespace
@@ -429,5 +429,5 @@ async def open_thread(
     conf = config["configurable"]
     thread_saver = Saver(saver, str(conf["thread_id"]), namespace or conf.get("checkpoint_ns", ""), config)
     thread = SavedThread(plan.schema, thread_saver, durability)
-    await thread.open(conf.get("checkpoint_id"), looks=looks)
+    await thread.open(conf.get("checkpoint_id"), for_reading=for_reading)
     return thread

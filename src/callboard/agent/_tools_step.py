@@ -25,7 +25,7 @@ from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
 from callboard.agent._run_context import RunContext
-from callboard.conversations._flow import TOOLS, Sent
+from callboard.conversations._flow import TOOLS, NumberedSend
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of
 from callboard.tools._chain import Chain, Link, Next, link_of
@@ -101,7 +101,7 @@ class _NodePlacesOfReply(dict[str, NodePlace]):
         return node_place
 
 
-async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
+async def run_sent_calls(run: RunContext, send: NumberedSend) -> list[str]:
     """Run the unfinished tool calls in the input of a LangGraph `Send`; return the task names of all its calls."""
     thread = run.thread
     request = send.request(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
@@ -111,7 +111,7 @@ async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
     tasks = {key: send.task_of(key) for key in keys}
     node_place = run.node_place(send.node, send.number)
     if tasks and all(thread.record_of(task).is_finished for task in tasks.values()):
-        run.stream.send_cached(node_place, [dict(thread.written(tasks.values()))])
+        run.stream.send_cached(node_place, [dict(thread.writes_of_tasks(tasks.values()))])
     else:
         # A single call has the position of its send; several calls have numbered positions below it.
         positions = [()] if len(keys) == 1 else [(index,) for index in range(len(keys))]
@@ -354,13 +354,13 @@ class CallStep:
 
     async def _record_finish(self, key: str, output: Any, is_last: bool) -> None:
         output_with_writes = with_writes(output, self._writes[key]) if key in self._writes else output
-        await self._record_result(key, output_with_writes, later=is_last and self._ends_step)
+        await self._record_result(key, output_with_writes, may_wait=is_last and self._ends_step)
 
-    async def _record_result(self, key: str, output: Any, *, later: bool = False) -> None:
+    async def _record_result(self, key: str, output: Any, *, may_wait: bool = False) -> None:
         """Store the result of a call; an error message takes the place of one that the database cannot store."""
         if (reason := self._run.thread.unstorable(output)) is not None:
             output = error_message(unstorable_text(reason), self._request.calls[self._keys.index(key)])
-        await self._run.thread.record_result(self.tasks[key], output, later=later)
+        await self._run.thread.record_result(self.tasks[key], output, may_wait=may_wait)
 
     async def _record_results(self, keys: Sequence[str], outputs: Sequence[Any]) -> None:
         if self._writes:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from langchain_core.messages import ToolCall
 
 from callboard._langgraph._serializers import MEND
-from callboard.conversations._flow import id_key_in
+from callboard.conversations._flow import call_id_in
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import (
     ActorState,
@@ -20,7 +20,7 @@ from callboard.conversations._storage import (
     Finished,
     Held,
     Left,
-    NotedStates,
+    StoredStates,
     entries_of,
 )
 from callboard.exceptions import StorageError
@@ -31,60 +31,63 @@ Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class StateAt:
+class StateReference:
     digest: str
-    at: str | None
+    checkpoint_id: str | None
     """Id of the checkpoint with the journal entry that contains the state; `None` for the current checkpoint."""
     entry: ActorState | None = None
     """Journal entry with the serialized state; `None` if it was not read yet."""
 
 
-ByName = Mapping[Name, StateAt]
+ByName = Mapping[Name, StateReference]
 
 
 @dataclass(frozen=True, slots=True)
 class ActorStates:
     """States of a thread's actors, by name and key: before the step in progress, and after its finished calls."""
 
-    here: ByName = field(default_factory=dict)
+    at_start: ByName = field(default_factory=dict)
     """States before any call of the step in progress; every branch from this position starts with them."""
-    now: ByName = field(default_factory=dict)
+    latest: ByName = field(default_factory=dict)
     """States after all calls of the step in progress that have finished so far."""
 
     @classmethod
-    def read(cls, notes: NotedStates) -> Self:
-        states = {(actor, key): StateAt(digest, at) for actor, key, digest, at in notes}
+    def read(cls, notes: StoredStates) -> Self:
+        states = {(actor, key): StateReference(digest, checkpoint_id) for actor, key, digest, checkpoint_id in notes}
         return cls(states, states)
 
-    def noted(self) -> NotedStates:
-        return [[*name, state.digest, state.at] for name, state in sorted(self.here.items())]
+    def as_notes(self) -> StoredStates:
+        return [[*name, state.digest, state.checkpoint_id] for name, state in sorted(self.at_start.items())]
 
-    def kept(self) -> list[ActorState]:
+    def changes_of_step(self) -> list[ActorState]:
         """Return the changed actor states of a step, as references that a new checkpoint's journal entries keep."""
-        changed = [(name, state) for name, state in self.now.items() if self.here.get(name) != state]
-        return [ActorState(*name, state.digest, at=state.at) for name, state in changed]
+        changed_states = [(name, state) for name, state in self.latest.items() if self.at_start.get(name) != state]
+        return [ActorState(*name, state.digest, at=state.checkpoint_id) for name, state in changed_states]
 
-    def changed(self, entry: ActorState) -> "ActorStates":
-        written = StateAt(entry.digest, entry.at, entry if entry.at is None else None)
-        return ActorStates(self.here, {**self.now, entry.name: written})
+    def with_state(self, entry: ActorState) -> "ActorStates":
+        new_reference = StateReference(entry.digest, entry.at, entry if entry.at is None else None)
+        return ActorStates(self.at_start, {**self.latest, entry.name: new_reference})
 
-    def at_next(self) -> "ActorStates":
-        return self if self.here is self.now else ActorStates(self.now, self.now)
+    def at_next_step(self) -> "ActorStates":
+        return self if self.at_start is self.latest else ActorStates(self.latest, self.latest)
 
     def before_calls(self) -> "ActorStates":
         """Return the states before the step in progress, without the changes by its finished calls."""
-        return ActorStates(self.here, self.here)
+        return ActorStates(self.at_start, self.at_start)
 
-    def written_at(self, checkpoint_id: str | None) -> "ActorStates":
+    def with_location(self, checkpoint_id: str | None) -> "ActorStates":
         """Return a copy in which states without a location (a checkpoint id) get the location `checkpoint_id`."""
-        return ActorStates(_with_location(self.here, checkpoint_id), _with_location(self.now, checkpoint_id))
+        return ActorStates(_with_location(self.at_start, checkpoint_id), _with_location(self.latest, checkpoint_id))
 
 
 def _with_location(states: ByName, checkpoint_id: str | None) -> ByName:
-    return {name: state if state.at is not None else replace(state, at=checkpoint_id) for name, state in states.items()}
+    return {
+        name: state if state.checkpoint_id is not None else replace(state, checkpoint_id=checkpoint_id)
+        for name, state in states.items()
+    }
 
 
-class KeptStates:
+class PendingStates:
     """New states of actors, to be stored together with the results of the calls that made them; thread-safe.
 
     A state is stored in one write with the result of its call. A process that is killed before the write leaves
@@ -110,18 +113,18 @@ class KeptStates:
         with self._lock:
             if isinstance(entry, Left):
                 self._waiting.clear()  # their calls have no result and will start from the earlier state
-            last = _last(self._waiting, entry.task if isinstance(entry, Finished) else None)
+            last = _last_indexes(self._waiting, entry.task if isinstance(entry, Finished) else None)
             due = [number <= last.get(item.name, -1) for number, (_, item) in enumerate(self._waiting)]
             states = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
             self._waiting = [item for item, is_due in zip(self._waiting, due, strict=True) if not is_due]
         return states
 
 
-def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
+def _last_indexes(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
     """Return, for each actor that `task` (`None`: any task) has changed, the index of its last state in `waiting`."""
     # Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
     # them. States of calls without an id count as the task's own.
-    own_tasks = None if task is None else (id_key_in(task), "")
+    own_tasks = None if task is None else (call_id_in(task), "")
     return {
         state.name: number
         for number, (state_task, state) in enumerate(waiting)
@@ -132,14 +135,14 @@ def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name,
 class ActorJournal:
     """Access of actors to their states in a stored thread of conversation; used from any event loop.
 
-    New states go to `kept`, and the thread stores them with the results of their calls.
+    New states go to `new_states`, and the thread stores them with the results of their calls.
     """
 
-    def __init__(self, saver: Saver, states: ActorStates, new_states: KeptStates) -> None:
+    def __init__(self, saver: Saver, states: ActorStates, new_states: PendingStates) -> None:
         self._saver = saver
         self._new_states = new_states
         # Read once, when the run starts; afterwards only `keep` changes it.
-        self._states = dict(states.now)
+        self._states = dict(states.latest)
 
     @property
     def identity(self) -> Hashable:
@@ -159,24 +162,26 @@ class ActorJournal:
         if state is None:
             return None
         entry = state.entry or await self._read((actor, key), state)
-        return self._saver.unpacked(entry.type, entry.data)
+        return self._saver.deserialize(entry.type, entry.data)
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
         """Pass a new state of an actor to the thread of conversation, which stores it; return the state's digest."""
-        kind, data = self._saver.packed(snapshot)
+        kind, data = self._saver.serialize(snapshot)
         digest = blake2b(data, digest_size=16, key=kind.encode()).hexdigest()
         entry = ActorState(actor, key, digest, kind, data)
         if self.version(actor, key) != entry.digest:
             # At once, for later calls of this run. The entry itself is stored together with the result of the call.
-            self._states[actor, key] = StateAt(entry.digest, None, entry)
+            self._states[actor, key] = StateReference(entry.digest, None, entry)
             self._new_states.add(call_id, entry)
         return entry.digest
 
-    async def _read(self, name: Name, state: StateAt) -> ActorState:
-        assert state.at is not None
-        checkpoint_tuple = await self._saver.get(state.at)
+    async def _read(self, name: Name, state: StateReference) -> ActorState:
+        assert state.checkpoint_id is not None
+        checkpoint_tuple = await self._saver.get(state.checkpoint_id)
         entries: list[Any] = [] if checkpoint_tuple is None else entries_of(checkpoint_tuple)
         for entry in entries:
             if isinstance(entry, ActorState) and (entry.name, entry.digest, entry.at) == (name, state.digest, None):
                 return entry
-        raise StorageError(self._saver.described_at(state.at), f"has lost the state of the actor {name[0]!r}. {MEND}")
+        raise StorageError(
+            self._saver.describe_position(state.checkpoint_id), f"has lost the state of the actor {name[0]!r}. {MEND}"
+        )

@@ -111,15 +111,15 @@ class Schema:
         """Keys of the state that are never stored: their channel is LangGraph's `UntrackedValue`."""
         self.fading = [name for name, spec in self.specs.items() if type(spec) not in _LASTING]
         """Keys that may lose their value in a step without a write, as with LangGraph's `EphemeralValue`."""
-        self.values = self._stored_keys(builder.state_schema)
+        self.values = self._select_keys(builder.state_schema)
         """Keys of the state that snapshots and streams show: all keys that nodes can write."""
-        self.output = self._stored_keys(builder.output_schema)
+        self.output = self._select_keys(builder.output_schema)
         """Keys of the state that the result of a run has."""
-        self._settable = frozenset(self._stored_keys(builder.input_schema))
-        self._input = _Input(builder, builder.state_schema)
-        self._inputs = {name: _Input(builder, spec.input_schema) for name, spec in builder.nodes.items()}
+        self._settable = frozenset(self._select_keys(builder.input_schema))
+        self._input = _InputForm(builder, builder.state_schema)
+        self._inputs = {name: _InputForm(builder, spec.input_schema) for name, spec in builder.nodes.items()}
 
-    def _stored_keys(self, schema: type[Any]) -> tuple[str, ...]:
+    def _select_keys(self, schema: type[Any]) -> tuple[str, ...]:
         return tuple(key for key in self._builder.schemas[schema] if key in self.specs)
 
     @property
@@ -130,7 +130,7 @@ class Schema:
         spec = self.specs.get(name)
         return isinstance(spec, BinaryOperatorAggregate) and spec.operator is add_messages
 
-    def replayed(self, name: str, history: DeltaChannelHistory) -> Any:
+    def replay(self, name: str, history: DeltaChannelHistory) -> Any:
         """Return the value of a channel, computed from the writes to the channel that LangGraph has stored."""
         channel = self.specs[name].from_checkpoint(history.get("seed", MISSING))
         if isinstance(channel, DeltaChannel):
@@ -143,48 +143,50 @@ class Schema:
 
     def input_for(self, node: str, state: "State", clock: Clock) -> Any:
         """Return the state as the input of a node: a dict, or an instance of the node's schema."""
-        given = self._inputs.get(node, self._input)
-        values = state.read(given.keys)
-        for key, managed in given.managed:
+        input_form = self._inputs.get(node, self._input)
+        values = state.read(input_form.keys)
+        for key, managed in input_form.managed:
             values[key] = managed.get(clock)
-        return values if given.made is None else given.made(**values)
+        return values if input_form.input_class is None else input_form.input_class(**values)
 
     def to_instance(self, values: dict[str, Any]) -> Any:
         """Convert a dict of state values to an instance of the schema; for a TypedDict, return the dict unchanged."""
-        made = self._input.made
-        return values if made is None else made(**{key: values[key] for key in self.values if key in values})
+        input_class = self._input.input_class
+        return (
+            values if input_class is None else input_class(**{key: values[key] for key in self.values if key in values})
+        )
 
-    def writes_of_input(self, given: dict[str, Any]) -> list[Write]:
+    def writes_of_input(self, input: dict[str, Any]) -> list[Write]:
         """Convert the input of a run to writes; keys that no input may set are left out, as in LangGraph."""
-        return [(key, value) for key, value in given.items() if key in self._settable]
+        return [(key, value) for key, value in input.items() if key in self._settable]
 
     def writes_of(self, output: object) -> list[Write]:
         """Convert a node's output (a dict, a command, a list of commands) to writes; unknown keys are left out."""
         if isinstance(output, dict):
-            known: list[Write] = []
+            writes: list[Write] = []
             for key, value in output.items():
                 if key in self.specs:
-                    known.append((key, value))
-            return known
+                    writes.append((key, value))
+            return writes
         if output is None:
             return []
         if isinstance(output, (list, tuple)) and any(isinstance(item, Command) for item in output):
             return [write for item in output for write in self.writes_of(item)]
         if isinstance(output, Command):
-            return [] if output.graph == Command.PARENT else self._known(command_writes(output))
+            return [] if output.graph == Command.PARENT else self._with_known_keys(command_writes(output))
         if isinstance(output, BaseModel) or is_dataclass(output):
-            return self._known(command_writes(Command(update=output)))
+            return self._with_known_keys(command_writes(Command(update=output)))
         raise InvalidUpdateError(
             create_error_message(
                 message=f"Expected dict, got {output}", error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE
             )
         )
 
-    def _known(self, writes: Iterable[Write]) -> list[Write]:
+    def _with_known_keys(self, writes: Iterable[Write]) -> list[Write]:
         return [(key, value) for key, value in writes if key in self.specs]
 
 
-class _Input:
+class _InputForm:
     """Form of a node's input, taken from a schema: its keys, its computed keys, and its class."""
 
     def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", schema: Any) -> None:
@@ -194,7 +196,7 @@ class _Input:
         ]
         """Keys that LangGraph computes, each with its `ManagedValue`."""
         is_made = isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema))
-        self.made: Callable[..., Any] | None = schema if is_made else None
+        self.input_class: Callable[..., Any] | None = schema if is_made else None
         """Class of the input; `None` if the input is a dict."""
 
 
@@ -235,23 +237,23 @@ class State:
         return channel.get() if channel is not None and channel.is_available() else None
 
     def read(self, names: Iterable[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in names:
             channel = self.channels.get(name)
             if channel is not None and channel.is_available():
-                found[name] = channel.get()
-        return found
+                values[name] = channel.get()
+        return values
 
     def with_writes(self, writes: Sequence[Write]) -> "State":
-        other = self.copy()
-        other.apply(writes)
-        return other
+        state = self.copy()
+        state.apply(writes)
+        return state
 
     def copy(self) -> "State":
         """Return a copy of the state; writes to the copy do not change the original."""
-        other = copy.copy(self)
-        other.channels = {name: channel.copy() for name, channel in self.channels.items()}
-        return other
+        state = copy.copy(self)
+        state.channels = {name: channel.copy() for name, channel in self.channels.items()}
+        return state
 
     def snapshot(self) -> dict[str, Any]:
         """Return the values of all channels in their stored form, from which a new `State` can be made."""
@@ -290,10 +292,10 @@ def _only_adds(before: Any, new: Any) -> bool:
     if type(before) is not list or type(new) is not list:
         return False
     if not (_KINDS.issuperset(map(type, before)) and _KINDS.issuperset(map(type, new))):
-        kinds = {*map(type, before), *(given := {*map(type, new)})}
+        kinds = {*map(type, before), *(new_kinds := {*map(type, new)})}
         if not all(issubclass(kind, BaseMessage) and not issubclass(kind, BaseMessageChunk) for kind in kinds):
             return False
-        if any(issubclass(kind, RemoveMessage) for kind in given):
+        if any(issubclass(kind, RemoveMessage) for kind in new_kinds):
             return False
     added = {*map(_id_of, new)}
     return None not in added and len(added) == len(new) and (added | {None}).isdisjoint(map(_id_of, before))

@@ -43,7 +43,7 @@ class Connections(Protocol[T]):
         """Close the connection of a saver or store that `open` returned."""
         ...
 
-    def joined(self, opened: T) -> AbstractContextManager[None]:
+    def join_writes(self, opened: T) -> AbstractContextManager[None]:
         """Commit all writes of the saver in the `with` block in one transaction, if the database can do that."""
         ...
 
@@ -51,7 +51,7 @@ class Connections(Protocol[T]):
         """Return whether an error means that the connection was lost, so that a new connection may succeed."""
         ...
 
-    def explained(self) -> AbstractContextManager[None]:
+    def explain_errors(self) -> AbstractContextManager[None]:
         """Raise `StorageError` in place of each error that the database driver raises in the `with` block."""
         ...
 
@@ -112,26 +112,26 @@ class _Lazily(Generic[T]):
         self._lock = threading.Lock()
         self._opened: _Connection[T] | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        _LAZIES.add(self)
+        _LAZY_RESOURCES.add(self)
 
     def call(self, operation: Callable[[T], R]) -> R:
-        """Call `work` with the saver or store, which is opened if necessary; return the result. Blocks the thread."""
-        with self._database.explained():
-            opened = self._borrow()
+        """Call a function with the saver or store, which is opened if necessary. Blocks the thread."""
+        with self._database.explain_errors():
+            connection = self._borrow()
             try:
-                return operation(opened.resource)
+                return operation(connection.resource)
             except Exception as error:
                 if not self._database.is_lost(error):
                     raise
-                self._retire(opened)
+                self._retire(connection)
             finally:
-                opened.give_back()
-            # A second call on a new connection, so `work` has to be idempotent.
-            opened = self._borrow()
+                connection.give_back()
+            # A second call on a new connection, so `operation` has to be idempotent.
+            connection = self._borrow()
             try:
-                return operation(opened.resource)
+                return operation(connection.resource)
             finally:
-                opened.give_back()
+                connection.give_back()
 
     def _borrow(self) -> _Connection[T]:
         with self._lock:
@@ -167,13 +167,13 @@ class _Lazily(Generic[T]):
         self._lock = threading.Lock()  # another thread of the parent may have held it
 
 
-_LAZIES: weakref.WeakSet[_Lazily[Any]] = weakref.WeakSet()
+_LAZY_RESOURCES: weakref.WeakSet[_Lazily[Any]] = weakref.WeakSet()
 _INHERITED: list[_Connection[Any]] = []
 """Connections that a forked child has in common with its parent."""
 
 
 def _forget_inherited_connections() -> None:
-    for lazy in list(_LAZIES):
+    for lazy in list(_LAZY_RESOURCES):
         lazy.forget_inherited()
 
 
@@ -207,7 +207,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         return self._lazily.call(lambda saver: operation(with_serde(saver, self.serde)))
 
     def _read(self, operation: Callable[[BaseCheckpointSaver[str]], R]) -> R:
-        """Call `work`, which reads from the saver, and return its result; report damaged data as `StorageError`."""
+        """Call a function that reads from the saver, and return its result; report damaged data as `StorageError`."""
         try:
             return self._call(operation)
         except StorageError:
@@ -220,14 +220,14 @@ class LazySaver(BaseCheckpointSaver[str]):
         """Return the time of the database server in seconds since 1970; `None` without a server. Blocks the thread."""
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
 
-    def together(self, operation: Callable[[], None]) -> None:
-        """Call `work`, which writes with this saver, in one transaction if the database can do that."""
+    def write_in_transaction(self, operation: Callable[[], None]) -> None:
+        """Call `operation`, which writes with this saver, in one transaction if the database can do that."""
 
-        def joined(saver: Any) -> None:
-            with self.database.joined(saver):
+        def join_writes(saver: Any) -> None:
+            with self.database.join_writes(saver):
                 operation()
 
-        self._lazily.call(joined)
+        self._lazily.call(join_writes)
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         return self._next_version(current, channel)

@@ -129,7 +129,7 @@ class ReactFlow:
         if node == BEFORE:
             return AGENT
         if node == AGENT:
-            return AFTER if self.after else self._after_reply(messages, calls=_goes_on(messages))
+            return AFTER if self.after else self._after_reply(messages, calls=_has_only_results_after(messages))
         if node == AFTER:
             return self._after_reply(messages)
         if node == TOOLS:
@@ -181,27 +181,27 @@ def _asks(messages: Sequence[BaseMessage], call: ToolCall) -> bool:
     return any(call in calls_in(message) for message in messages)
 
 
-def _goes_on(messages: Sequence[BaseMessage]) -> bool:
+def _has_only_results_after(messages: Sequence[BaseMessage]) -> bool:
     index = last_reply(messages)
     if index is None or index + 1 == len(messages):
         return index is not None
     return all(isinstance(message, ToolMessage) for message in messages[index + 1 :])
 
 
-_SENT = "%send:"
+_SEND_PREFIX = "%send:"
 
 Target = str | Send
 """Node to run next: a name, if the node gets the state as input, or a LangGraph `Send` with another input."""
 
 
-def id_key_in(task: str) -> str:
+def call_id_in(task: str) -> str:
     """Return the part of a task's name that is equal for all tasks whose calls have the same id."""
-    key = task.partition("|")[2] if task.startswith(_SENT) else task
+    key = task.partition("|")[2] if task.startswith(_SEND_PREFIX) else task
     return key.partition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class NumberedSend:
     """LangGraph `Send` of a step, with its index among all sends of the step."""
 
     number: int
@@ -219,7 +219,7 @@ class Sent:
     @property
     def task(self) -> str:
         """Name of the task that runs this `Send`; it differs from the names of all nodes and the keys of all calls."""
-        return f"{_SENT}{self.number}"
+        return f"{_SEND_PREFIX}{self.number}"
 
     def task_of(self, key: str) -> str:
         return f"{self.task}|{key}"
@@ -247,11 +247,11 @@ class Sent:
         return [self.task_of(key) for key in keys_of(request.calls)]
 
 
-def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
-    return tuple(map(Sent, count(), sends))
+def number_sends(sends: Iterable[Send]) -> tuple[NumberedSend, ...]:
+    return tuple(map(NumberedSend, count(), sends))
 
 
-def parted(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
+def split_targets(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
     """Split targets into two lists: the names of nodes that get the state as input, and the LangGraph sends."""
     nodes: list[str] = []
     sends: list[Send] = []
@@ -265,7 +265,7 @@ def parted(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
 
 def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
     """Check that each LangGraph `Send` among the targets can run, before any of them runs."""
-    for send in parted(targets)[1]:
+    for send in split_targets(targets)[1]:
         if send.node not in nodes:
             suggestion = did_you_mean(send.node, nodes)
             raise InvalidUpdateError(f"Node {send.node} does not exist; there are {', '.join(nodes)}{suggestion}")
@@ -275,18 +275,20 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
                 "the run a budget"
             )
         if send.node == TOOLS:
-            Sent(0, send).request((), messages_key)
+            NumberedSend(0, send).request((), messages_key)
 
 
-def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
+def admit_targets(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
     """Return the targets of a command or update; if a node would skip an approval, the approval takes its place."""
-    return [_admitted(flow, source, target, flow.open_calls(state.get(MESSAGES) or []), state) for target in targets]
+    return [
+        _admit_target(flow, source, target, flow.open_calls(state.get(MESSAGES) or []), state) for target in targets
+    ]
 
 
-def _admitted(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall], state: State) -> Target:
+def _admit_target(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall], state: State) -> Target:
     if isinstance(target, str):
         return flow.approval_between(source, target, calls, state) or target
-    sent_calls = Sent(0, target).request((), MESSAGES).calls if target.node == TOOLS else calls
+    sent_calls = NumberedSend(0, target).request((), MESSAGES).calls if target.node == TOOLS else calls
     # The approval is for the open calls of the reply: a call that is not one of them was not shown to anybody.
     is_open = all(call in calls for call in sent_calls)
     if approval := flow.approval_between(source if is_open else None, target.node, sent_calls, state):
@@ -324,7 +326,7 @@ _ANY_TOOLS: Runnable[Any, Any] = RunnablePassthrough()
 """Placeholder for the tools node in the drawing of an agent, if the tools are unknown."""
 
 
-def _drawn_only(state: Any) -> Any:
+def _return_state(state: Any) -> Any:
     """Return the state unchanged; stands for a node in the drawing, while `callboard.agent._run` runs the real node."""
     # A function, because code that reads LangGraph graphs expects one.
     return state
@@ -336,7 +338,7 @@ def _route(_: Any) -> str:
 
 
 # Made here, because LangGraph would inspect the functions again for each agent.
-_STANDINS = {name: graph_runnable(_drawn_only, name) for name in (AGENT, RESPONSE)}
+_STANDINS = {name: graph_runnable(_return_state, name) for name in (AGENT, RESPONSE)}
 _ROUTE = graph_runnable(_route, _route.__name__, traced=True)
 
 

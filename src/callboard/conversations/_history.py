@@ -42,13 +42,13 @@ class Repair(NamedTuple):
 
 def repair(
     messages: Sequence[BaseMessage],
-    whole: Sequence[BaseMessage] = (),
+    repaired_messages: Sequence[BaseMessage] = (),
     text_about: Callable[[ToolCall], str] = lambda _: UNANSWERED,
 ) -> Repair:
     """Return the repaired conversation; messages in between, such as a remark of the user, come after the answers."""
-    # `whole` is a conversation that needs no repair: if `messages` begins with it, only the rest is checked.
-    begins = all(map(is_, messages, whole)) and len(messages) >= len(whole)
-    if is_whole(messages[len(whole) :] if begins else messages):
+    # If `messages` begins with `repaired_messages`, a conversation that needs no repair, only the rest is checked.
+    begins = all(map(is_, messages, repaired_messages)) and len(messages) >= len(repaired_messages)
+    if is_whole(messages[len(repaired_messages) :] if begins else messages):
         return Repair([*messages], [*messages])
     # A result that came after its call was repaired takes the place of the error message.
     conversation: list[BaseMessage] = []
@@ -82,7 +82,14 @@ def complete_calls(reply: BaseMessage) -> None:
     calls: list[Any] = [*reply.tool_calls, *reply.invalid_tool_calls]
     for call in calls:
         # Some providers repeat the calls in content blocks, and match results by the ids of the blocks.
-        block = next((one for one in blocks if (one.get("id"), one.get("name")) == (call["id"], call["name"])), None)
+        block = next(
+            (
+                candidate
+                for candidate in blocks
+                if (candidate.get("id"), candidate.get("name")) == (call["id"], call["name"])
+            ),
+            None,
+        )
         call["id"] = whole_text(str(call["id"])) if call["id"] else f"call_{uuid4().hex}"
         call["name"] = str(call["name"])
         if block is not None:
@@ -94,20 +101,20 @@ _CALL_BLOCKS = frozenset({"tool_use", "tool_call", "invalid_tool_call"})
 """Types of content blocks that repeat a call of their message."""
 
 
-def keepable(reply: BaseMessage, answered: Collection[str] = (), *, is_stored: bool) -> list[BaseMessage]:
+def storable_messages(reply: BaseMessage, answered_ids: Collection[str] = (), *, is_stored: bool) -> list[BaseMessage]:
     """Return a list: the reply in a storable form, and an error message for each call that cannot be stored."""
     # A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does
     # not run. Calls with the ids in `answered` have a message already. With `is_stored`, a database gets the reply.
     refused = refusals_of_storage(reply.tool_calls, is_stored=is_stored) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
         return [reply]
-    ids = {id_of(reply.tool_calls[place]) for place in refused}
-    calls = [{**call, "args": {}} if place in refused else call for place, call in enumerate(reply.tool_calls)]
+    ids = {id_of(reply.tool_calls[index]) for index in refused}
+    calls = [{**call, "args": {}} if index in refused else call for index, call in enumerate(reply.tool_calls)]
     content = reply.content
     if isinstance(content, list):  # some providers repeat the arguments in content blocks
         content = [_without_arguments(block) if _id_in(block) in ids else block for block in content]
-    told = [error for place, error in refused.items() if id_of(reply.tool_calls[place]) not in answered]
-    return [reply.model_copy(update={"tool_calls": calls, "content": content}), *told]
+    error_messages = [error for index, error in refused.items() if id_of(reply.tool_calls[index]) not in answered_ids]
+    return [reply.model_copy(update={"tool_calls": calls, "content": content}), *error_messages]
 
 
 def _id_in(block: object) -> object:
@@ -119,7 +126,7 @@ def _without_arguments(block: Any) -> dict[str, Any]:
 
 
 def is_repair(message: BaseMessage) -> bool:
-    """Return whether a message is the error message that `repaired` adds in place of a missing answer."""
+    """Return whether a message is the error message that `repair` adds in place of a missing answer."""
     return message.content == UNANSWERED
 
 

@@ -25,10 +25,10 @@ from callboard.conversations._channels import MESSAGES, Schema, State, Write
 from callboard.conversations._flow import Target
 from callboard.conversations._langgraph_threads import (
     entries_of_records,
-    next_nodes,
+    next_node_channels,
     read_next_nodes,
 )
-from callboard.conversations._lease import LEASE, OwnLease, described, is_over, new_holder, prolonged, release
+from callboard.conversations._lease import LEASE, OwnLease, describe_holder, is_over, new_holder, release, renew_holder
 from callboard.conversations._saver import Change, Saver
 from callboard.conversations._storage import (
     CHANNEL,
@@ -50,6 +50,7 @@ from callboard.conversations._storage import (
     actor_notes_of,
     base_of,
     commits_in,
+    encode_entry,
     entries_of,
     holder_in,
     holders_of,
@@ -61,11 +62,10 @@ from callboard.conversations._storage import (
     notes_of,
     now,
     reading_stored_data,
-    stored_form,
     unknown_values,
     with_messages,
 )
-from callboard.conversations._stored_types import tracked_entry
+from callboard.conversations._stored_types import drop_untracked
 from callboard.conversations._thread import START, RecordedThread
 from callboard.conversations._unstorable import describe_unstorable
 from callboard.exceptions import StorageError, ThreadBusyError
@@ -95,31 +95,31 @@ class SavedThread(RecordedThread):
         # Number of writes on `_base`. The next write's task id follows from it, so two runs that write at once collide,
         # and the saver keeps the first.
         self._commits = 0
-        # Entries that `take` has applied to the thread and no write contains yet.
+        # Entries that `apply_entry` has applied to the thread and no write contains yet.
         self._entries: list[Entry] = []
         self._sending: list[Entry] = []
         """Journal entries in the write that is in progress, or in a write that failed and has to be repeated."""
-        self._is_followed = False  # true if an entry that waits for the next one is the last in `_entries`
+        self._waits_for_next_entry = False  # true if an entry that waits for the next one is the last in `_entries`
         # At most one task writes at a time, so that task ids stay in order.
         self._is_flushing = False
         self._flushed: Event | None = None  # set when the current write ends; `None` if no task waits for that
         self._own_holder: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
-        self._is_sure = True  # false until the first write with the holder entry has been read back
-        self._ahead: set[str] = set()  # claimed calls whose bodies have not started
+        self._is_hold_confirmed = True  # false until the first write with the holder entry has been read back
+        self._claimed_ahead: set[str] = set()  # claimed calls whose bodies have not started
         self._lease = OwnLease()
         self._is_lost = False  # set if another run has taken the thread: no entry may be written any more
         # Set if the end of a step, or another change of the state, was left out of the journal, because it or an entry
         # before it cannot be stored. The thread then knows more than its journal, and no later entry may be written: a
         # call that a person has rejected would run. The next run goes on from the last stored position.
         self._is_cut_off = False
-        self._refused: StorageError | None = None
+        self._storage_error: StorageError | None = None
         """Error about the first entry that cannot be stored. No call may begin after it, and the step must not end."""
-        self._lost: set[str] = set()
+        self._unstorable_results: set[str] = set()
         """Calls that have finished and whose results cannot be stored: their claims stay, so they do not run again."""
         # Set if the run goes on from an earlier place; its first change then writes a checkpoint of a new branch.
-        self._forks = False
+        self._begins_branch = False
         self._is_latest = True  # false if `_base` is older than the thread's last checkpoint
-        self.about: Mapping[str, Any] = {}  # user metadata in the last checkpoint
+        self.user_metadata: Mapping[str, Any] = {}  # user metadata in the last checkpoint
         self.parents: Mapping[str, str] = {}
         """Ids of the checkpoints at which the outer graphs stood at the last change, by namespace."""
 
@@ -146,7 +146,7 @@ class SavedThread(RecordedThread):
     def parent_config(self) -> RunnableConfig | None:
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
-    async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
+    async def open(self, checkpoint_id: str | None, *, for_reading: bool = False) -> None:
         """Load the thread at its latest position or at `checkpoint_id`; raise ValueError if the position is missing."""
         checkpoint_tuple = await self.saver.get()
         if checkpoint_tuple is None:
@@ -155,9 +155,9 @@ class SavedThread(RecordedThread):
             return
         entries = entries_of(checkpoint_tuple)
         # A run from an earlier position starts a new branch.
-        self._forks = checkpoint_id is not None and checkpoint_id != last_id(checkpoint_tuple, entries)
+        self._begins_branch = checkpoint_id is not None and checkpoint_id != last_id(checkpoint_tuple, entries)
         holder = holder_in(entries)
-        if checkpoint_id is not None and self._forks:
+        if checkpoint_id is not None and self._begins_branch:
             past = await read_position(self.saver, checkpoint_id)
             self._is_latest = past.checkpoint_tuple.checkpoint["id"] == checkpoint_tuple.checkpoint["id"]
             self.play(await read_whole(self.saver, self.schema, past.checkpoint_tuple), past.entries)
@@ -165,19 +165,19 @@ class SavedThread(RecordedThread):
                 self.receive(past.input)  # sets the records of the tasks, too
             else:
                 self._forget_tasks()
-                for entry in past.tasks if looks else ():
-                    self.take(entry)  # only to be read: a new branch starts without those results
+                for entry in past.tasks if for_reading else ():
+                    self.apply_entry(entry)  # only to be read: a new branch starts without those results
         else:
             self.play(await read_whole(self.saver, self.schema, checkpoint_tuple), entries)
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
     def play(self, checkpoint_tuple: CheckpointTuple, entries: Sequence[Entry]) -> None:
         """Load a checkpoint into the thread, and apply journal entries to the loaded state, in order."""
-        with reading_stored_data(self.saver.told(checkpoint_tuple)):
+        with reading_stored_data(self.saver.describe(checkpoint_tuple)):
             self.load(checkpoint_tuple)
             self._base, self._commits = base_of(checkpoint_tuple), commits_in(checkpoint_tuple)
             for entry in entries:
-                self.take(entry)
+                self.apply_entry(entry)
             for name in self.schema.conversations:
                 _check_messages(self.state.get(name) or [])
 
@@ -185,7 +185,7 @@ class SavedThread(RecordedThread):
         """Load the state and the next nodes from a checkpoint of callboard or LangGraph, but apply no journal entry."""
         base = base_of(checkpoint_tuple)
         self.state = State(self.schema, base.checkpoint["channel_values"])
-        self.about = base.about
+        self.user_metadata = base.user_metadata
         self.parents = base.metadata.get("parents", {})
         self.step = base.metadata.get("step", -1)
         self.source = base.metadata.get("source", "loop")
@@ -198,30 +198,30 @@ class SavedThread(RecordedThread):
 
     async def prepare(self, *, repeats: bool = False) -> None:
         self.parents = self.saver.parents or self.parents
-        if self._forks:
+        if self._begins_branch:
             # Before the write: a branch is begun at most once, also if the write fails.
-            self._forks = False
+            self._begins_branch = False
             self.step, self.source = self.step + repeats, "fork"
             self.parent_id, self.checkpoint_id, self._origin = self.checkpoint_id, new_id(self.step), None
             await self._rebase("fork")
 
     async def update(
-        self, writes: Iterable[Write], following: Sequence[Target] | None, closed_tasks: Iterable[str] = ()
+        self, writes: Iterable[Write], next_targets: Sequence[Target] | None, closed_tasks: Iterable[str] = ()
     ) -> None:
-        if not self._forks or following is None:
-            return await super().update(writes, following, closed_tasks)
+        if not self._begins_branch or next_targets is None:
+            return await super().update(writes, next_targets, closed_tasks)
         # One checkpoint holds both the branch and the change, so no run can hold the branch in between.
         await self._refuse_if_held()
-        self._forks = False
-        self.take(self._apply(writes, lambda: following, "update"), live=True)
+        self._begins_branch = False
+        self.apply_entry(self._apply(writes, lambda: next_targets, "update"), is_applied=True)
         return await self._rebase("update")
 
     async def copy(self) -> None:
         """Store a copy of the current position as a new checkpoint, with the same parent, but without task results."""
         await self._refuse_if_held()
-        self._forks = False
+        self._begins_branch = False
         self._forget_tasks()
-        self.asked_here, self._origin = {}, None
+        self.questions_of_step, self._origin = {}, None
         self.step, self.source = self.step + 1, "fork"
         self.checkpoint_id, self.ts = new_id(self.step), now()
         await self._rebase("fork")
@@ -235,35 +235,35 @@ class SavedThread(RecordedThread):
     async def _refuse_if_held(self) -> None:
         # May wait for one lease. Nothing was written yet, so a cancellation here leaves nothing behind.
         if self.holder is not None and not await is_over(self.holder, self.saver.now, self._holder_now):
-            raise ThreadBusyError(self.saver.thread_id, described(self.holder))
+            raise ThreadBusyError(self.saver.thread_id, describe_holder(self.holder))
 
-    async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        if self._refused is not None and not isinstance(entry, (Held, Left)):
+    async def record(self, entry: Entry, *, is_applied: bool = False, may_wait: bool = False) -> None:
+        if self._storage_error is not None and not isinstance(entry, (Held, Left)):
             # Raised by each of them: the task that got the error of the write may have swallowed it.
             if self._is_cut_off or isinstance(entry, (Move, Claimed)):
                 self._is_cut_off = self._is_cut_off or isinstance(entry, Move)
-                raise self._refused
-            if isinstance(entry, Asked) and not self._lost.isdisjoint(entry.records):
+                raise self._storage_error
+            if isinstance(entry, Asked) and not self._unstorable_results.isdisjoint(entry.records):
                 return
         if self._is_cut_off:
             return
         # Nothing up to the `append` below suspends this task. Otherwise a write that another task begins could contain
         # the actors' states without the entry.
-        self._take_kept(entry)
+        self._take_actor_states(entry)
         if isinstance(entry, Stepped):
-            self._ahead.clear()  # models reuse call ids: a later call must not pass for claimed
+            self._claimed_ahead.clear()  # models reuse call ids: a later call must not pass for claimed
         # The thread changes first, the journal afterwards. If the process dies in between, the next run finds the
         # thread as it was before.
-        self.take(entry, live=live)
+        self.apply_entry(entry, is_applied=is_applied)
         # A copy without untracked keys; the thread itself keeps their values.
-        self._entries.append(tracked_entry(entry, self.schema))
-        self._is_followed = later
+        self._entries.append(drop_untracked(entry, self.schema))
+        self._waits_for_next_entry = may_wait
         if isinstance(entry, Claimed):
             # Stored before the body starts. A crash afterwards then leaves "unknown", never "has not begun".
             await self._flush(wait=True)
-            if self._refused is not None and entry.task not in self.records:
-                raise self._refused  # another call's task has made the write, and got its error
-        elif self._durability != "exit" and not later:
+            if self._storage_error is not None and entry.task not in self.records:
+                raise self._storage_error  # another call's task has made the write, and got its error
+        elif self._durability != "exit" and not may_wait:
             await self._flush(wait=self._durability == "sync", ends_step=isinstance(entry, Move))
 
     def unstorable(self, output: object) -> str | None:
@@ -276,14 +276,14 @@ class SavedThread(RecordedThread):
 
     async def record_error(self, task: str, error: str) -> None:
         # A call that has finished stays finished, also if the write of its result failed.
-        if task not in self._lost and not self.record_of(task).has_ended:
+        if task not in self._unstorable_results and not self.record_of(task).has_ended:
             await super().record_error(task, error)
 
-    async def record_result(self, task: str, output: object, *, later: bool = False) -> None:
+    async def record_result(self, task: str, output: object, *, may_wait: bool = False) -> None:
         # With durability "sync", a result is stored before a reader of the stream sees it. With "async", it may share
         # the write of the end of its step. A process that is killed before that write leaves the claim of the call, as
         # it would in the moment before the result's own write: the outcome is unknown, and the call does not run again.
-        await super().record_result(task, output, later=later and self._durability == "async")
+        await super().record_result(task, output, may_wait=may_wait and self._durability == "async")
 
     @property
     def claims_ahead(self) -> bool:
@@ -295,16 +295,16 @@ class SavedThread(RecordedThread):
         # All claims of a reply share one write with the `Stepped` entry before them, instead of one write per call.
         for task in tasks:
             entry = Claimed(task, record)
-            self.take(entry)
+            self.apply_entry(entry)
             self._entries.append(entry)
         # Until a body starts, its claim may be taken back. Only a killed process leaves such a call as unknown.
-        self._ahead.update(tasks)
-        self._is_followed = False  # an entry that waited for these claims waits no longer
+        self._claimed_ahead.update(tasks)
+        self._waits_for_next_entry = False  # an entry that waited for these claims waits no longer
         if self._durability != "exit":
             await self._flush(wait=bool(tasks) or self._durability == "sync")
 
     async def record_claim(self, task: str, record: CallRecord) -> None:
-        self._ahead.discard(task)
+        self._claimed_ahead.discard(task)
         before = self.records.get(task)
         is_stored = before is not None and before.claimed and not (before.pending or before.answers or record.answers)
         if not is_stored:  # neither with the reply nor by an earlier attempt
@@ -316,18 +316,18 @@ class SavedThread(RecordedThread):
     def _take_back_claims(self) -> None:
         """Withdraw the claim (the record that a call is about to start) of each call that has not started."""
         # Stored with the last entries of the run. Otherwise the outcome of these calls would be unknown.
-        claims = {task: self.records[task] for task in self._ahead if task in self.records}
-        self._ahead = set()
+        claims = {task: self.records[task] for task in self._claimed_ahead if task in self.records}
+        self._claimed_ahead = set()
         if released := {task: record.with_answers_only() for task, record in claims.items() if record.claimed}:
-            self.take(entry := Asked(released))
+            self.apply_entry(entry := Asked(released))
             self._entries.append(entry)
 
-    def _take_kept(self, entry: Entry) -> None:
+    def _take_actor_states(self, entry: Entry) -> None:
         """Append to the journal the actor states that have to be stored in the same write as `entry`."""
         # Result and actor state share one write: a crash leaves both or neither. A repeated call must not find its own
         # effect in the actor's state.
-        for state in self.kept_by_actors.due(entry):
-            self.take(state)
+        for state in self.pending_actor_states.due(entry):
+            self.apply_entry(state)
             self._entries.append(state)
 
     async def _flush(self, *, wait: bool, ends_step: bool = False) -> None:
@@ -343,12 +343,12 @@ class SavedThread(RecordedThread):
             if not wait and not ends_step and self.saver.is_waited_for:
                 # Calls that end in the same turn of the event loop share a write: that of the step, if it ends, too.
                 await cancel_shielded_checkpoint()
-                if self._is_followed:
+                if self._waits_for_next_entry:
                     return
             # A `while`, because tasks that came during a write have returned: this task stores their entries, too.
             while self._sending or self._entries:
                 await self._commit()
-            if not self._is_sure:
+            if not self._is_hold_confirmed:
                 await self._confirm_hold()
         finally:
             # Also after an error or a cancellation: a waiting task must wake up and write by itself.
@@ -359,25 +359,27 @@ class SavedThread(RecordedThread):
     async def _commit(self) -> None:
         # Directly before the write, with no other wait between: a run that lost the thread must not write.
         await self._check_lease()
-        base, changes = self._pending()
+        base, changes = self._pending_changes()
         try:
             # If the caller is cancelled here, the write goes on within the grace and the cancellation is raised
             # afterwards. The entries stay in `_sending`; repeating a stored write changes nothing.
             await self.saver.store(*changes)
         except Exception as error:
-            self._is_lost = self._is_lost or not self._is_sure  # a run that could not begin writes nothing more
+            self._is_lost = (
+                self._is_lost or not self._is_hold_confirmed
+            )  # a run that could not begin writes nothing more
             unstorable = self._leave_out_unstorable()
             if unstorable is None:
                 raise
             # A text of the serializer names the type, and how to allow it.
-            self._refused = error if isinstance(error, StorageError) else self._refusal(unstorable)
-            if self._refused is error:
+            self._storage_error = error if isinstance(error, StorageError) else self._storage_error_of(unstorable)
+            if self._storage_error is error:
                 raise
-            raise self._refused from error
+            raise self._storage_error from error
         # Only after success: the repetition of a failed write must have the same task id.
         self._base, self._commits, self._sending = base, self._commits + 1, []
 
-    def _pending(self) -> tuple[Base, list[Change]]:
+    def _pending_changes(self) -> tuple[Base, list[Change]]:
         """Return the checkpoint for the next journal entries, and the `Change` objects that store these entries."""
         base, changes = self._base, []
         if base is None:
@@ -389,7 +391,7 @@ class SavedThread(RecordedThread):
                 FIRST_ID,
                 source="input",
                 step=-1,
-                place_before=None,
+                previous_id=None,
                 parents=self.parents,
                 next_version=version,
             )
@@ -411,7 +413,7 @@ class SavedThread(RecordedThread):
         unstorable: Entry | None = None
         storable: list[Entry] = []
         for entry in [*self._sending, *self._entries]:
-            if not self.saver.can_store(stored_form(entry)):
+            if not self.saver.can_store(encode_entry(entry)):
                 unstorable = unstorable or entry
             elif unstorable is None or not isinstance(entry, Move):
                 storable.append(entry)
@@ -428,7 +430,7 @@ class SavedThread(RecordedThread):
     def _forget_unstorable(self, entry: Entry) -> None:
         """Remove what an entry has recorded: a later checkpoint would try to store it again."""
         if isinstance(entry, Finished) and entry.task not in self.schema.flow.nodes:
-            self._lost.add(entry.task)
+            self._unstorable_results.add(entry.task)
             self.records[entry.task] = CallRecord(claimed=True)
         elif isinstance(entry, (Finished, Claimed)):
             self.records.pop(entry.task, None)
@@ -436,7 +438,7 @@ class SavedThread(RecordedThread):
             for task in entry.records:
                 self.records.pop(task, None)
 
-    def _refusal(self, entry: Entry) -> StorageError:
+    def _storage_error_of(self, entry: Entry) -> StorageError:
         """Return the error for an entry that cannot be stored."""
         if isinstance(entry, Finished):
             subject = f"the result of {entry.task!r}"
@@ -444,7 +446,7 @@ class SavedThread(RecordedThread):
             subject = "an answer or a question"
         else:
             subject = "the new values of the state"
-        part = describe_unstorable(stored_form(entry), self.saver.can_store).removeprefix("['output']")
+        part = describe_unstorable(encode_entry(entry), self.saver.can_store).removeprefix("['output']")
         return StorageError(
             self.saver.where,
             f"cannot store {subject} in thread {self.saver.thread_id!r}: {part}. It takes texts, numbers of at most "
@@ -452,13 +454,13 @@ class SavedThread(RecordedThread):
         )
 
     async def _check_lease(self) -> None:
-        if self._own_holder is None or not self._is_sure or not self._lease.may_be_over:
+        if self._own_holder is None or not self._is_hold_confirmed or not self._lease.may_be_over:
             return
         # Another token, or none: this run did not renew in time, and the thread is no longer its own.
         current = await self._holder_now()
         if current is None or current["token"] != self._own_holder["token"]:
             self._is_lost = True
-            raise ThreadBusyError(self.saver.thread_id, described(current))
+            raise ThreadBusyError(self.saver.thread_id, describe_holder(current))
 
     async def _holder_now(self) -> Mapping[str, Any] | None:
         """Read from the database which run holds the thread; return its holder entry, or `None` without such a run."""
@@ -475,7 +477,7 @@ class SavedThread(RecordedThread):
     def is_held(self) -> bool:
         return self._own_holder is not None
 
-    async def hold(self, *, repeats: bool = False, later: bool = False) -> None:
+    async def hold(self, *, repeats: bool = False, may_wait: bool = False) -> None:
         await self._refuse_if_held()
         if self._durability == "exit":
             return  # nothing is written before the end, so no other run could know
@@ -483,9 +485,9 @@ class SavedThread(RecordedThread):
         await self.prepare(repeats=repeats)
         # The clocks of this machine first: others count the lease from the moment at which the database read its own.
         self._lease = OwnLease()
-        self._own_holder, self._is_sure = new_holder(await self.saver.now()), False
+        self._own_holder, self._is_hold_confirmed = new_holder(await self.saver.now()), False
         try:
-            await self.record(Held(self._own_holder), later=later)
+            await self.record(Held(self._own_holder), may_wait=may_wait)
         except BaseException:
             self._give_up_hold()  # no `stop` follows a failed start: the thread would be busy while the process lives
             raise
@@ -500,12 +502,12 @@ class SavedThread(RecordedThread):
             else []
         )
         if self._own_holder in holders:
-            self._is_sure = True
+            self._is_hold_confirmed = True
             return
         self._is_lost = True  # no entry of this run is in the journal
         self._give_up_hold()
         self._check_whole(checkpoint_tuple)
-        raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
+        raise ThreadBusyError(self.saver.thread_id, describe_holder(holders[-1] if holders else None))
 
     def _check_whole(self, checkpoint_tuple: CheckpointTuple | None) -> None:
         """Raise `StorageError` if the latest stored checkpoint shows that the database has lost what was written."""
@@ -516,7 +518,7 @@ class SavedThread(RecordedThread):
             or checkpoint_tuple.checkpoint["id"] < base.id
             or (checkpoint_tuple.checkpoint["id"] == base.id and commits_in(checkpoint_tuple) < self._commits)
         ):
-            raise StorageError(self.saver.described_at(base.id), f"does not keep what is written there. {MEND}")
+            raise StorageError(self.saver.describe_position(base.id), f"does not keep what is written there. {MEND}")
 
     async def keep_holding(self) -> None:
         # Cancelled when the run ends. A renewal goes through `_flush`, so it keeps its place among other entries.
@@ -524,7 +526,7 @@ class SavedThread(RecordedThread):
             await sleep(LEASE / 3)
             try:
                 since = self._lease.read()  # before the clock of the database, as in `hold`
-                self._own_holder = prolonged(self._own_holder, await self.saver.now())
+                self._own_holder = renew_holder(self._own_holder, await self.saver.now())
                 await self.record(Held(self._own_holder))
                 await self._flush(wait=True)
                 await self._check_lease()  # by the old lease: if that ended during the write, it may have been dropped
@@ -532,7 +534,7 @@ class SavedThread(RecordedThread):
             except ThreadBusyError:
                 return  # `_is_lost` is set, and the run's next write raises
             except StorageError:
-                if self._refused is not None:
+                if self._storage_error is not None:
                     return  # the run's next entry raises it
                 _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
             except Exception:
@@ -553,17 +555,17 @@ class SavedThread(RecordedThread):
             self._give_up_hold()
 
     async def _store_final_state(self) -> None:
-        if self._forks or self._is_lost:
+        if self._begins_branch or self._is_lost:
             return  # nothing has changed, or another run's writes count
         if self._is_cut_off:
             # The state has more than the journal. The claims stay: nobody knows how these calls ended.
             self._entries = [Left()] if self._own_holder is not None and self._base is not None else []
             await self._flush(wait=True)
             return
-        if not self._is_sure:
+        if not self._is_hold_confirmed:
             await self._flush(wait=True)  # raises if another run holds the thread
         self._take_back_claims()
-        self._take_kept(Left())
+        self._take_actor_states(Left())
         # No `Left` entry if a checkpoint follows: holder entries stay on the old one, so the new one frees the thread.
         if self._own_holder is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record(Left())
@@ -579,31 +581,31 @@ class SavedThread(RecordedThread):
         # thread now, and they may need what the thin one loses.
         await self._check_lease()
         # Entries first: if the process dies before the new checkpoint is stored, replay leads to this position.
-        before, changes = self._pending() if self._entries else (self._base, [])
+        before, changes = self._pending_changes() if self._entries else (self._base, [])
         # States without a location are in entries on the old checkpoint; the new checkpoint's notes refer to them.
-        self.actor_states = self.actor_states.written_at(None if before is None else before.id)
+        self.actor_states = self.actor_states.with_location(None if before is None else before.id)
         base, changed = new_base(
             before,
-            {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **next_nodes(self)},
+            {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **next_node_channels(self)},
             self.checkpoint_id,
             source=source,
             step=self.step,
-            place_before=self.parent_id,
+            previous_id=self.parent_id,
             sends=len(self.sends),
-            actors=self.actor_states.noted(),
+            actors=self.actor_states.as_notes(),
             origin=self._origin,
             parents=self.parents,
             next_version=self.saver.next_version,
         )
-        if entries := [*entries_of_records(self.records), *self.actor_states.kept()]:
+        if entries := [*entries_of_records(self.records), *self.actor_states.changes_of_step()]:
             # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
             # killed in between leaves this write without a checkpoint, so the task id is unique.
             task_id = f"callboard-{1:08}-{new_id(self.step)}"
-            tracked = [tracked_entry(entry, self.schema) for entry in entries]
+            tracked = [drop_untracked(entry, self.schema) for entry in entries]
             changes.append(self.saver.writes(base.id, _writes_of(tracked), task_id, "~callboard"))
         changes.append(self.saver.checkpoint(base, changed))
         # A later checkpoint than `before` may be LangGraph's, which may need the messages of `before`.
-        if self._is_latest and before is not None and (thin := before.thinned(base)) is not None:
+        if self._is_latest and before is not None and (thin := before.make_thin(base)) is not None:
             # Last: the thin checkpoint finds its messages in the new one. A crash before only costs space.
             changes.append(self.saver.checkpoint(thin, {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}))
         try:
@@ -623,7 +625,7 @@ class SavedThread(RecordedThread):
 
 
 def _writes_of(entries: Iterable[Entry]) -> list[Write]:
-    return [(CHANNEL, [stored_form(entry) for entry in entries])]
+    return [(CHANNEL, [encode_entry(entry) for entry in entries])]
 
 
 def _check_messages(messages: object) -> None:
@@ -681,10 +683,10 @@ async def read_whole(
     while is_incomplete(checkpoint_tuple):
         thin.append(checkpoint_tuple)
         later_id = notes_of(checkpoint_tuple.checkpoint)[NEXT]
-        later = later_tuples.get(later_id) or await saver.get(later_id)
-        if later is None:
-            raise StorageError(saver.told(checkpoint_tuple), f"has lost its messages with a later one. {MEND}")
-        checkpoint_tuple = later
+        later_tuple = later_tuples.get(later_id) or await saver.get(later_id)
+        if later_tuple is None:
+            raise StorageError(saver.describe(checkpoint_tuple), f"has lost its messages with a later one. {MEND}")
+        checkpoint_tuple = later_tuple
     for thin_tuple in reversed(thin):
         checkpoint_tuple = with_messages(thin_tuple, base_of(checkpoint_tuple).messages)
     return await _with_replayed(saver, schema, checkpoint_tuple)
@@ -703,12 +705,12 @@ async def _with_replayed(saver: Saver, schema: Schema, checkpoint_tuple: Checkpo
     except NotImplementedError as error:
         # Read as empty, a conversation would be lost.
         raise StorageError(
-            saver.told(checkpoint_tuple),
+            saver.describe(checkpoint_tuple),
             f"has the key {names[0]!r} in LangGraph's DeltaChannel, and the checkpointer cannot read its history. "
             "Continue the thread with LangGraph's agent, or begin a new one",
         ) from error
-    with reading_stored_data(saver.told(checkpoint_tuple)):
-        replayed = {name: schema.replayed(name, history) for name, history in histories.items()}
+    with reading_stored_data(saver.describe(checkpoint_tuple)):
+        replayed = {name: schema.replay(name, history) for name, history in histories.items()}
     return checkpoint_tuple._replace(
         checkpoint=cast("Checkpoint", {**checkpoint, "channel_values": {**values, **replayed}})
     )

@@ -13,9 +13,9 @@ from langgraph.types import Command, Interrupt, Send
 
 from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
 from callboard.conversations._channels import MESSAGES
-from callboard.conversations._flow import AFTER, AGENT, BEFORE, MODEL, TOOLS, Sent, numbered
+from callboard.conversations._flow import AFTER, AGENT, BEFORE, MODEL, TOOLS, NumberedSend, number_sends
 from callboard.conversations._storage import BRANCH, SENDS, Asked, Entry, Finished, notes_of
-from callboard.conversations._stored_types import tracked_send
+from callboard.conversations._stored_types import drop_untracked_of_send
 from callboard.conversations._thread import START, Thread
 from callboard.tools._call_record import EMPTY_RECORD, CallRecord, keys_of
 from callboard.tools._unanswered import answers_to, id_of
@@ -27,11 +27,11 @@ def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
     return list(zip(keys_of(calls), calls, strict=True))
 
 
-def next_nodes(thread: Thread) -> dict[str, Any]:
+def next_node_channels(thread: Thread) -> dict[str, Any]:
     if START in thread.next:
         return {START: thread.records[START].output}
     channels: dict[str, Any] = {BRANCH + name: None for node in thread.next for name in _names(thread, node)}
-    sends: list[Send] = [tracked_send(send.send, thread.schema) for send in thread.sends]
+    sends: list[Send] = [drop_untracked_of_send(send.send, thread.schema) for send in thread.sends]
     if TOOLS in thread.next:
         sends += [Send(TOOLS, [call]) for _, call in open_calls(thread)]
     if TOOLS in thread.next or sends:
@@ -114,16 +114,16 @@ def _read_batch(thread: Thread, checkpoint_tuple: CheckpointTuple) -> None:
     thread.has_unattributed_questions = len(calls) != 1 and any(channel == INTERRUPT for channel, _ in writes)
 
 
-Numbered = list[tuple[int, Send]]
+IndexedSends = list[tuple[int, Send]]
 """LangGraph sends, each with its index in their channel; the index is part of LangGraph's task id."""
 
 
-def _read_sends(thread: Thread, checkpoint_tuple: CheckpointTuple) -> Numbered:
+def _read_sends(thread: Thread, checkpoint_tuple: CheckpointTuple) -> IndexedSends:
     """Return the `Send`s of a LangGraph checkpoint that are calls of a model reply; store the others in `thread`."""
     # LangGraph sends each call of a reply to the tools node. callboard runs these calls as one batch, so they are not
     # among the sends of the thread.
     sends = checkpoint_tuple.checkpoint["channel_values"].get(TASKS) or ()
-    numbered_sends: Numbered = [
+    numbered_sends: IndexedSends = [
         (number, send)
         for number, send in enumerate(sends)
         if isinstance(send, Send) and send.node in thread.schema.flow.nodes
@@ -136,13 +136,13 @@ def _read_sends(thread: Thread, checkpoint_tuple: CheckpointTuple) -> Numbered:
         if (numbered_send[0] >= send_count if send_count is not None else _is_call_of(numbered_send[1], call_ids))
     ]
     other_sends = [numbered_send for numbered_send in numbered_sends if numbered_send not in calls]
-    thread.sends = numbered(send for _, send in other_sends)
+    thread.sends = number_sends(send for _, send in other_sends)
     for (number, _), numbered_send in zip(other_sends, thread.sends, strict=True):
         _read_sent(thread, _read_push_writes(thread, checkpoint_tuple, numbered_send.node, number), numbered_send)
     return calls
 
 
-def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], send: Sent) -> None:
+def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], send: NumberedSend) -> None:
     if send.node != TOOLS:
         if output := {channel: value for channel, value in writes if channel in thread.schema.specs}:
             thread.records[send.task] = CallRecord(output=output)
@@ -185,7 +185,7 @@ def _writes(checkpoint_tuple: CheckpointTuple, task_id: str) -> list[tuple[str, 
     return [(channel, value) for task, channel, value in checkpoint_tuple.pending_writes or () if task == task_id]
 
 
-def _read_calls(thread: Thread, checkpoint_tuple: CheckpointTuple, sends: Numbered) -> None:
+def _read_calls(thread: Thread, checkpoint_tuple: CheckpointTuple, sends: IndexedSends) -> None:
     keys_by_id: dict[str, list[str]] = {}
     for key, open_call in open_calls(thread):
         keys_by_id.setdefault(id_of(open_call), []).append(key)

@@ -49,7 +49,7 @@ Now = Callable[[], Awaitable[float | None]]
 """Async function that returns the time of the database in seconds since 1970; `None` if it has no clock."""
 
 # Several event loops of the process may change it; `add` and `discard` of one token are atomic.
-_here: set[str] = set()
+_own_tokens: set[str] = set()
 """Tokens of the runs in this process that hold a thread."""
 
 
@@ -57,15 +57,15 @@ def new_holder(now: float | None = None) -> dict[str, Any]:
     """Return a new holder entry, which a run of this process stores to take a thread; register the entry's token."""
     token = uuid4().hex
     # Before the entry is stored: a run of this process that reads an unknown token takes its holder for dead.
-    _here.add(token)
+    _own_tokens.add(token)
     pid = os.getpid()
     host = {"host": socket.gethostname(), "boot": _BOOT, "pid_namespace": _PID_NAMESPACE}
     mark = current_mark()
-    marked = {} if mark is None else {"mark": mark}
-    return {"token": token, **host, "pid": pid, "born": _birth(), "until": _until(now), **marked}
+    mark_field = {} if mark is None else {"mark": mark}
+    return {"token": token, **host, "pid": pid, "born": _birth(), "until": _until(now), **mark_field}
 
 
-def prolonged(holder: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
+def renew_holder(holder: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
     return {**holder, "until": _until(now)}
 
 
@@ -88,24 +88,26 @@ class OwnLease:
     @property
     def may_be_over(self) -> bool:
         """`True` if the lease may have expired, so that another run may have taken the thread."""
-        (counted, told), (counted_before, told_before) = self.read(), self._since
-        passed, shown = counted - counted_before, told - told_before
+        (monotonic, wall_time), (monotonic_before, wall_time_before) = self.read(), self._since
+        passed, passed_on_wall = monotonic - monotonic_before, wall_time - wall_time_before
         # If the clocks disagree, one was set or the machine was paused. Then neither proves that the lease goes on.
-        return passed >= LEASE or abs(shown - passed) >= LEASE / 2
+        return passed >= LEASE or abs(passed_on_wall - passed) >= LEASE / 2
 
 
 async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awaitable[object]]) -> bool:
     """Return whether the run that holds a thread has ended or lost its lease; this may wait for up to one lease."""
     # The clock of the database decides only about other machines; processes of this machine are looked up by id.
-    there = await now() if _is_elsewhere(holder) else None
-    if there is None and _is_elsewhere(holder) and holder["boot"] == _BOOT != "":
-        there = time.time()  # a container of this machine: both have its one clock
-    if is_alive(holder, there):
+    database_time = await now() if _is_elsewhere(holder) else None
+    if database_time is None and _is_elsewhere(holder) and holder["boot"] == _BOOT != "":
+        database_time = time.time()  # a container of this machine: both have its one clock
+    if is_alive(holder, database_time):
         return False
-    if there is not None or not _is_elsewhere(holder) or holder["until"] < time.time() - _AGES:
+    if database_time is not None or not _is_elsewhere(holder) or holder["until"] < time.time() - _AGES:
         return True
     _log.warning(
-        "%s held a thread, and its lease is over if its clock is right; watching for %g s", described(holder), LEASE
+        "%s held a thread, and its lease is over if its clock is right; watching for %g s",
+        describe_holder(holder),
+        LEASE,
     )
     # Any change means that a run was at work meanwhile: a renewal, another holder, or the holder's regular end.
     for _ in range(_LOOKS):
@@ -117,15 +119,15 @@ async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awa
 
 def release(holder: Mapping[str, Any]) -> None:
     """Remove the token of a run that has ended, so that other runs of this process may take its thread."""
-    _here.discard(holder["token"])
+    _own_tokens.discard(holder["token"])
 
 
 def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
     """Return whether the process of a holder cannot be looked up on this machine."""
     # It is then on another machine, of an earlier boot of this one, or in another container, where its process id means
     # another process; on Windows, any other process.
-    place = (holder["host"], holder["boot"], holder.get("pid_namespace", ""))
-    is_here = place == (socket.gethostname(), _BOOT, _PID_NAMESPACE)
+    location = (holder["host"], holder["boot"], holder.get("pid_namespace", ""))
+    is_here = location == (socket.gethostname(), _BOOT, _PID_NAMESPACE)
     return not (is_here and (_SEES_PROCESSES or holder["pid"] == os.getpid()))
 
 
@@ -136,11 +138,11 @@ def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
         return bool(holder["until"] > (time.time() if now is None else now))
     # The own process id proves nothing about a run: the process outlives its runs.
     if holder["pid"] == os.getpid():
-        return holder["token"] in _here
+        return holder["token"] in _own_tokens
     return _exists(holder["pid"], holder.get("born", ""))
 
 
-def described(holder: Mapping[str, Any] | None) -> str:
+def describe_holder(holder: Mapping[str, Any] | None) -> str:
     """Return a text for errors that names the process of a holder; "another run" for an unknown holder."""
     if holder is None:
         return "another run"
@@ -151,7 +153,7 @@ def _until(now: float | None) -> float:
     return (time.time() if now is None else now) + LEASE
 
 
-def _exists(pid: int, born: str) -> bool:
+def _exists(pid: int, known_start_time: str) -> bool:
     """Return whether the process with this id and start time is still running."""
     try:
         os.kill(pid, 0)
@@ -160,8 +162,8 @@ def _exists(pid: int, born: str) -> bool:
     except PermissionError:  # the process of another user: it exists
         pass
     # A process with another start time is a later one, to which the system gave the same id.
-    state, began = _stat(pid)
-    return state != "Z" and began in ("", born)  # "Z", a zombie: it has ended, unread by its parent
+    state, start_time = _stat(pid)
+    return state != "Z" and start_time in ("", known_start_time)  # "Z", a zombie: it has ended, unread by its parent
 
 
 def _stat(pid: int) -> tuple[str, str]:

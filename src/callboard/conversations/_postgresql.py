@@ -42,7 +42,7 @@ _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_fac
 _LOCK = 0x63616C6C626F6172
 """Id of the advisory lock that protects the creation of tables: "callboar" in ASCII."""
 
-_AGAIN = 0.05
+_RETRY_DELAY = 0.05
 """Seconds between two attempts to get the lock `_LOCK`."""
 
 
@@ -69,8 +69,8 @@ class _Saver(PostgresSaver):
     ) -> RunnableConfig:
         stored = super().put(config, checkpoint, metadata, new_versions)
         conf = stored["configurable"]
-        if gone := keys_of_removed_values(conf["thread_id"], conf["checkpoint_ns"], checkpoint, new_versions):
-            forget(self, gone)
+        if removed_values := keys_of_removed_values(conf["thread_id"], conf["checkpoint_ns"], checkpoint, new_versions):
+            forget(self, removed_values)
         return stored
 
 
@@ -95,20 +95,20 @@ class PostgresServer(Generic[T]):
 
     def __init__(self, url: str, make: Callable[[Any], T], versions: str) -> None:
         try:
-            given = conninfo_to_dict(url)
+            options = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
             # `from None`, because the driver's text may contain the password.
             raise ValueError(
                 "That is no URL of a PostgreSQL database: write postgresql://user:password@host:port/database, "
                 "with special characters in percent-encoding"
             ) from None
-        self._conninfo = make_conninfo("", **{**_DEFAULTS, **given})
-        self._where = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
+        self._conninfo = make_conninfo("", **{**_DEFAULTS, **options})
+        self._location = f"{options.get('host', 'localhost')}:{options.get('port', 5432)}/{options.get('dbname', '')}"
         self._make = make
         self._versions = versions
 
     def __str__(self) -> str:
-        return f"The PostgreSQL database {self._where!r}"
+        return f"The PostgreSQL database {self._location!r}"
 
     def open(self) -> T:
         # First a single connection: it reports the cause of a failure, while a pool only retries until its timeout.
@@ -126,7 +126,7 @@ class PostgresServer(Generic[T]):
                 if is_ours:
                     first.setup()
             if not is_ours:
-                time.sleep(_AGAIN)
+                time.sleep(_RETRY_DELAY)
         if version > latest:
             raise StorageError(
                 str(self),
@@ -145,7 +145,7 @@ class PostgresServer(Generic[T]):
     def close(self, opened: T) -> None:
         cast("Any", opened.conn).close()
 
-    def joined(self, opened: T) -> AbstractContextManager[None]:
+    def join_writes(self, opened: T) -> AbstractContextManager[None]:
         return nullcontext()  # each operation has a connection of its own
 
     def is_lost(self, error: Exception) -> bool:
@@ -153,7 +153,7 @@ class PostgresServer(Generic[T]):
         return isinstance(error, psycopg.OperationalError) and not isinstance(error, PoolTimeout)
 
     @contextmanager
-    def explained(self) -> Generator[None]:
+    def explain_errors(self) -> Generator[None]:
         try:
             yield
         except PoolTimeout as error:

@@ -27,7 +27,7 @@ from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined
 from callboard.conversations._database import LazySaver
 from callboard.conversations._storage import Base, check_checkpoint, reading_stored_data
 
-_PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
+_LOCATION_KEYS = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """Keys of a config that name a thread and a checkpoint in it."""
 
 Change = tuple[str, tuple[Any, ...]]
@@ -38,7 +38,7 @@ def _unchanged(saver: Any) -> Any:
     return saver
 
 
-def _outlined(saver: Any) -> Any:
+def _outline_reader(saver: Any) -> Any:
     """Return a copy of a saver that reads outlines; return a saver that cannot be copied, or read in part, as it is."""
     return with_serde(saver, OutlineSerializer()) if is_known(saver) and can_be_outlined(saver.serde) else saver
 
@@ -46,19 +46,23 @@ def _outlined(saver: Any) -> Any:
 class Saver:
     """Access to one thread of conversation in a LangGraph checkpointer.
 
-    Metadata in `about`, the config of the run, are stored with each checkpoint.
+    Metadata in `run_config`, the config of the run, are stored with each checkpoint.
     """
 
     def __init__(
-        self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str, about: RunnableConfig | None = None
+        self,
+        saver: "BaseCheckpointSaver[Any]",
+        thread_id: str,
+        namespace: str,
+        run_config: RunnableConfig | None = None,
     ) -> None:
         self._saver = saver
         self._awaited = AwaitedSaver(saver)
         self.thread_id = thread_id
         self.namespace = namespace
-        self._about = {} if about is None else about
-        checkpoints: Mapping[str, str] = self._about.get("configurable", {}).get("checkpoint_map", {})
-        self.parents = {name: found for name, found in checkpoints.items() if name != namespace}
+        self._run_config = {} if run_config is None else run_config
+        checkpoints: Mapping[str, str] = self._run_config.get("configurable", {}).get("checkpoint_map", {})
+        self.parents = {name: checkpoint_id for name, checkpoint_id in checkpoints.items() if name != namespace}
         """Ids of the checkpoints at which the outer graphs stand, by namespace; empty without outer graphs."""
 
     @property
@@ -83,7 +87,7 @@ class Saver:
         # Most of the time of a read is spent on making messages, which the caller does not need. Like a change, this
         # read goes on within the grace if the caller is cancelled: a run must learn at its end whether it still holds
         # its thread.
-        return self._validate(await self._get(self._awaited.store, self.config(), _outlined), outlined=True)
+        return self._validate(await self._get(self._awaited.store, self.config(), _outline_reader), is_outline=True)
 
     async def _get(
         self, call: Callable[..., Awaitable[Any]], config: RunnableConfig, reader_of: Callable[[Any], Any] = _unchanged
@@ -109,8 +113,12 @@ class Saver:
         async def aget(saver: Any) -> list[CheckpointTuple]:
             return [checkpoint_tuple async for checkpoint_tuple in saver.alist(config, before=bound, limit=limit)]
 
-        listed = await self._awaited.call("list", get, aget)
-        return [checkpoint_tuple for checkpoint_tuple in map(self._validate, listed) if checkpoint_tuple is not None]
+        checkpoint_tuples = await self._awaited.call("list", get, aget)
+        return [
+            checkpoint_tuple
+            for checkpoint_tuple in map(self._validate, checkpoint_tuples)
+            if checkpoint_tuple is not None
+        ]
 
     async def delta_histories(self, checkpoint_id: str, names: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """Return LangGraph's writes that lead to the values of channels at a checkpoint, by name of the channel."""
@@ -121,8 +129,8 @@ class Saver:
             lambda saver: saver.aget_delta_channel_history(**arguments),
         )
 
-    def told(self, checkpoint_tuple: CheckpointTuple) -> str:
-        return self.described_at(cast("Any", checkpoint_tuple.config).get("configurable", {}).get("checkpoint_id"))
+    def describe(self, checkpoint_tuple: CheckpointTuple) -> str:
+        return self.describe_position(cast("Any", checkpoint_tuple.config).get("configurable", {}).get("checkpoint_id"))
 
     @property
     def where(self) -> str:
@@ -130,13 +138,15 @@ class Saver:
         saver = self._saver
         return saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
 
-    def described_at(self, checkpoint_id: str) -> str:
+    def describe_position(self, checkpoint_id: str) -> str:
         return f"{self.where} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
 
-    def _validate(self, checkpoint_tuple: CheckpointTuple | None, *, outlined: bool = False) -> CheckpointTuple | None:
+    def _validate(
+        self, checkpoint_tuple: CheckpointTuple | None, *, is_outline: bool = False
+    ) -> CheckpointTuple | None:
         if checkpoint_tuple is not None:
-            with reading_stored_data(self.told(checkpoint_tuple)):
-                check_checkpoint(checkpoint_tuple, outlined=outlined)
+            with reading_stored_data(self.describe(checkpoint_tuple)):
+                check_checkpoint(checkpoint_tuple, is_outline=is_outline)
                 # Fails now for a version that the saver cannot continue, and not when the run has results to store.
                 self.next_version(max(checkpoint_tuple.checkpoint["channel_versions"].values(), default=None))
         return checkpoint_tuple
@@ -145,14 +155,18 @@ class Saver:
         """Return the `Change` (a checkpointer method and its arguments) that stores a checkpoint."""
         parent_config = self.config(base.parent_id)
         # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
-        options = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
-        about = {
+        options = {
+            name: value
+            for name, value in self._run_config.get("configurable", {}).items()
+            if name not in _LOCATION_KEYS
+        }
+        put_config = {
             **parent_config,
             "configurable": {**options, **parent_config["configurable"]},
-            "metadata": self._about.get("metadata"),
+            "metadata": self._run_config.get("metadata"),
         }
         # A stored checkpoint with the same id is overwritten.
-        return "put", (about, base.checkpoint, base.metadata, dict(versions))
+        return "put", (put_config, base.checkpoint, base.metadata, dict(versions))
 
     def writes(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> Change:
         """Return the `Change` that stores a task's pending writes at a checkpoint, if the task has none there yet."""
@@ -164,27 +178,27 @@ class Saver:
         # Of a user's class, each method may have its own preferred version, sync or async.
         groups = [changes] if changes and is_known(self._saver) else [(change,) for change in changes]
         for group in groups:
-            await self._awaited.store(group[0][0], partial(self._make, group), partial(self._amake, group))
+            await self._awaited.store(group[0][0], partial(self._store_sync, group), partial(self._store_async, group))
 
-    def _make(self, changes: Sequence[Change], saver: Any) -> None:
+    def _store_sync(self, changes: Sequence[Change], saver: Any) -> None:
         create_tables(saver)
 
         def make() -> None:
             for name, args in changes:
                 getattr(saver, name)(*args)
-                if gone := self._unused_values(name, args):
-                    forget(saver, gone)
+                if removed_values := self._find_removed_values(name, args):
+                    forget(saver, removed_values)
 
-        saver.together(make) if isinstance(saver, LazySaver) else make()
+        saver.write_in_transaction(make) if isinstance(saver, LazySaver) else make()
 
-    async def _amake(self, changes: Sequence[Change], saver: Any) -> None:
+    async def _store_async(self, changes: Sequence[Change], saver: Any) -> None:
         await acreate_tables(saver)
         for name, args in changes:
             await getattr(saver, f"a{name}")(*args)
-            if gone := self._unused_values(name, args):
-                await aforget(saver, gone)
+            if removed_values := self._find_removed_values(name, args):
+                await aforget(saver, removed_values)
 
-    def _unused_values(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
+    def _find_removed_values(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
         if name != "put" or not keeps_values(self._saver):
             return ()
         # Deleted after the checkpoint: if the process dies in between, the database only keeps values without use.
@@ -202,12 +216,12 @@ class Saver:
         """Key that identifies this thread of this checkpointer, valid while the checkpointer exists."""
         return id(self._saver), self.thread_id, self.namespace
 
-    def packed(self, value: object) -> tuple[str, bytes]:
+    def serialize(self, value: object) -> tuple[str, bytes]:
         """Serialize a value; return its kind and its bytes. Raises the serializer's error if it refuses the value."""
         kind, data = self._saver.serde.dumps_typed(value)
         return kind, bytes(data)
 
-    def unpacked(self, kind: str, data: bytes) -> object:
+    def deserialize(self, kind: str, data: bytes) -> object:
         return self._saver.serde.loads_typed((kind, data))
 
     def can_store(self, value: object) -> bool:

@@ -12,7 +12,7 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
-from callboard.conversations._flow import END, TOOLS, Target, admitted
+from callboard.conversations._flow import END, TOOLS, Target, admit_targets
 from callboard.conversations._journal import SavedThread, read_whole
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._storage import FIRST_ID, Move, entries_of, input_in, reading_stored_data
@@ -32,7 +32,7 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
     questions: Questions = {task: record.pending for task, record in thread.records.items() if record.pending}
     if past:
-        questions = {**thread.asked_here, **questions}  # answered questions, too
+        questions = {**thread.questions_of_step, **questions}  # answered questions, too
     messages = thread.state.get(MESSAGES) or []
     tasks = (
         *(
@@ -47,11 +47,11 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     return StateSnapshot(
         values=state.read(thread.schema.values),
         # All tasks may have finished without the end of the step, which follows when the thread is resumed.
-        next=tuple(task.name for task in tasks if past or not task.result) or thread.coming,
+        next=tuple(task.name for task in tasks if past or not task.result) or thread.next_nodes,
         config=_with_parents(thread, thread.config),
         metadata=cast(
             "CheckpointMetadata",
-            {**thread.about, "source": thread.source, "step": thread.step, "parents": thread.parents},
+            {**thread.user_metadata, "source": thread.source, "step": thread.step, "parents": thread.parents},
         ),
         created_at=thread.ts,
         parent_config=None if thread.parent_config is None else _with_parents(thread, thread.parent_config),
@@ -94,7 +94,7 @@ def _task(thread: Thread, node: str, keys: Sequence[str], questions: Questions, 
         cast("Any", next((record.error for record in records if record.error is not None), None)),
         tuple(question for key in keys for question in questions.get(key, ())),
         None,
-        dict(thread.written(keys)) if is_finished else None,
+        dict(thread.writes_of_tasks(keys)) if is_finished else None,
     )
 
 
@@ -104,13 +104,13 @@ async def history_of(
     """Yield a snapshot of each position of a thread, the latest first; `thread` itself moves to these positions."""
     remaining = limit
     newer_id: str | None = None
-    later: dict[str, CheckpointTuple] = {}
+    newer_tuples: dict[str, CheckpointTuple] = {}
     for checkpoint_tuple in await thread.saver.before(None, None):
-        complete = await read_whole(thread.saver, thread.schema, checkpoint_tuple, later)
+        complete = await read_whole(thread.saver, thread.schema, checkpoint_tuple, newer_tuples)
         # Only the newer neighbour is kept: a thin checkpoint refers to the next one, and whole histories are large.
-        later = {checkpoint_tuple.checkpoint["id"]: complete}
-        with reading_stored_data(thread.saver.told(complete)):
-            snapshots = _snapshots_of(thread, complete, by_call=by_call)
+        newer_tuples = {checkpoint_tuple.checkpoint["id"]: complete}
+        with reading_stored_data(thread.saver.describe(complete)):
+            snapshots = _snapshots_on_checkpoint(thread, complete, by_call=by_call)
         for snapshot in reversed(snapshots):
             checkpoint_id = snapshot.config["configurable"]["checkpoint_id"]
             # A checkpoint at the end of a turn has the id of the last entry before it: one position, not two.
@@ -126,7 +126,9 @@ async def history_of(
             yield snapshot
 
 
-def _snapshots_of(thread: SavedThread, checkpoint_tuple: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
+def _snapshots_on_checkpoint(
+    thread: SavedThread, checkpoint_tuple: CheckpointTuple, *, by_call: bool
+) -> list[StateSnapshot]:
     """Return snapshots of the position of a checkpoint, and of all positions to which its journal entries lead."""
     thread.play(checkpoint_tuple, [])
     snapshots = [snapshot_of(thread, by_call=by_call, past=True)]
@@ -137,7 +139,7 @@ def _snapshots_of(thread: SavedThread, checkpoint_tuple: CheckpointTuple, *, by_
             snapshots[-1 if thread.checkpoint_id == FIRST_ID else len(snapshots) :] = [
                 snapshot_of(thread, by_call=by_call, past=True)
             ]
-        thread.take(entry)
+        thread.apply_entry(entry)
         if isinstance(entry, Move):
             snapshots.append(snapshot_of(thread, by_call=by_call, past=True))
         # Entries of tasks do not move the thread; they complete the snapshot of the current position.
@@ -158,21 +160,21 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
     writes = [*writes_of_finished_tasks(thread), *new_writes]
     state = thread.state.with_writes(writes)
     waiting_tasks = [task for task, record in thread.records.items() if record.pending]
-    closed_tasks = _closed_tasks(waiting_tasks, flow, thread.state, state)
+    closed_tasks = _find_closed_tasks(waiting_tasks, flow, thread.state, state)
     # An update that leaves a question open does not end the step that waits for its answer.
-    waits = len(closed_tasks) < len(waiting_tasks) and not thread.sends
-    if waits and as_node is None:
-        following = admitted(flow, None, thread.next, state)
+    is_waiting = len(closed_tasks) < len(waiting_tasks) and not thread.sends
+    if is_waiting and as_node is None:
+        next_targets = admit_targets(flow, None, thread.next, state)
     else:
-        following = _after(state, flow, node, new_writes)
-    if waits and (*following,) == thread.next:
+        next_targets = _targets_after(state, flow, node, new_writes)
+    if is_waiting and (*next_targets,) == thread.next:
         await thread.update(new_writes, None, closed_tasks)
     else:
-        await thread.update(writes, following)
+        await thread.update(writes, next_targets)
     return thread.config
 
 
-def _closed_tasks(waiting_tasks: Sequence[str], flow: Flow, before: State, after: State) -> list[str]:
+def _find_closed_tasks(waiting_tasks: Sequence[str], flow: Flow, before: State, after: State) -> list[str]:
     """Return the tasks whose questions are no longer open if the state changes: their calls are others, or answered."""
     calls_before, calls = _calls_by_key(flow, before), _calls_by_key(flow, after)
     # The question of a node may be about all calls of the reply.
@@ -200,7 +202,7 @@ async def _copy(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
     return thread.config
 
 
-def _after(state: State, flow: Flow, node: str, writes: Sequence[Write]) -> list[Target]:
+def _targets_after(state: State, flow: Flow, node: str, writes: Sequence[Write]) -> list[Target]:
     messages = state.get(MESSAGES) or []
     if node == START:
         return [flow.entry]
@@ -208,9 +210,9 @@ def _after(state: State, flow: Flow, node: str, writes: Sequence[Write]) -> list
         # After the end nothing runs, except the model if it has not seen the last message.
         unseen = messages and not isinstance(messages[-1], AIMessage)
         return [flow.entry] if unseen and any(name == MESSAGES for name, _ in writes) else []
-    following = flow.next_node(node, state)
+    next_node = flow.next_node(node, state)
     # From outside: an update is no approval, also if it is attributed to the node that asks for one.
-    return [] if following == END else admitted(flow, None, [following], state)
+    return [] if next_node == END else admit_targets(flow, None, [next_node], state)
 
 
 def _last_node(thread: Thread, flow: Flow) -> str:
@@ -228,11 +230,11 @@ def writes_of_finished_tasks(thread: Thread) -> list[tuple[str, Any]]:
     if not thread.records:
         return []
     # The writes of calls are in the order of the reply.
-    calls = [*thread.sent_tasks(), *(key for key, _ in open_calls(thread))]
+    calls = [*thread.tasks_of_sends(), *(key for key, _ in open_calls(thread))]
     tasks = [task for task in thread.records if task != START]
     writes: list[tuple[str, Any]] = []
     for task in sorted(tasks, key=lambda task: calls.index(task) if task in calls else -1):
-        candidate = [*writes, *thread.written([task])]
+        candidate = [*writes, *thread.writes_of_tasks([task])]
         with suppress(InvalidUpdateError):  # conflicts with another task, so it ended the step
             thread.state.with_writes(candidate)
             writes = candidate

@@ -23,10 +23,10 @@ T = TypeVar("T", bound=SqliteSaver | SqliteStore)
 PATIENCE = 10.0
 """Seconds to wait while another process writes to the file."""
 
-_AGAIN = 0.05
+_RETRY_DELAY = 0.05
 """Seconds between two attempts to create the tables."""
 
-_LOG = 100
+_LOG_PAGES = 100
 """Pages of SQLite's write-ahead log after which its content is moved to the database file, and the log begins anew."""
 
 
@@ -44,7 +44,7 @@ def open_store(path: str) -> LazyStore:
 def _saver(path: str) -> SqliteSaver:
     # Used from any worker thread: the saver has a lock of its own around the connection.
     saver = SqliteSaver(sqlite3.connect(path, check_same_thread=False, timeout=PATIENCE, factory=_Connection))
-    cast("Any", saver).lock = threading.RLock()  # reentrant: `joined` holds it around several writes
+    cast("Any", saver).lock = threading.RLock()  # reentrant: `join_writes` holds it around several writes
     return saver
 
 
@@ -56,12 +56,12 @@ def _store(path: str) -> SqliteStore:
 class _Connection(sqlite3.Connection):
     """Connection on which several writes of a saver can share a transaction."""
 
-    _is_joined = False
+    _joins_writes = False
 
     @contextmanager
-    def joined(self) -> Generator[None]:
+    def join_writes(self) -> Generator[None]:
         """Commit at the end of the `with` block only: ignore the saver's commits in it; roll back after an error."""
-        self._is_joined = True
+        self._joins_writes = True
         try:
             yield
             super().commit()
@@ -69,10 +69,10 @@ class _Connection(sqlite3.Connection):
             self.rollback()
             raise
         finally:
-            self._is_joined = False
+            self._joins_writes = False
 
     def commit(self) -> None:
-        if not self._is_joined:
+        if not self._joins_writes:
             super().commit()
 
 
@@ -100,9 +100,9 @@ class SqliteFile(Generic[T]):
 
     def _prepare(self, opened: T) -> None:
         # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
-        _patiently(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
-        opened.conn.execute(f"PRAGMA wal_autocheckpoint={_LOG}")
-        _patiently(opened.setup)
+        _repeat_while_busy(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
+        opened.conn.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+        _repeat_while_busy(opened.setup)
         if isinstance(opened, SqliteStore):
             (version,) = opened.conn.execute("SELECT max(v) FROM store_migrations").fetchone()
             if version >= len(opened.MIGRATIONS):
@@ -112,15 +112,15 @@ class SqliteFile(Generic[T]):
         opened.conn.close()
 
     @contextmanager
-    def joined(self, opened: Any) -> Generator[None]:
-        with opened.lock, opened.conn.joined():
+    def join_writes(self, opened: Any) -> Generator[None]:
+        with opened.lock, opened.conn.join_writes():
             yield
 
     def is_lost(self, error: Exception) -> bool:
         return False
 
     @contextmanager
-    def explained(self) -> Generator[None]:
+    def explain_errors(self) -> Generator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -183,7 +183,7 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _patiently(step: Callable[[], object]) -> None:
+def _repeat_while_busy(step: Callable[[], object]) -> None:
     """Call `step`; repeat it for up to `PATIENCE` seconds if it fails because another process runs the same step."""
     # SQLite's own timeout does not cover every such conflict.
     until = time.monotonic() + PATIENCE
@@ -193,7 +193,7 @@ def _patiently(step: Callable[[], object]) -> None:
         except sqlite3.Error as error:
             if not _is_race(error) or time.monotonic() >= until:
                 raise
-            time.sleep(_AGAIN)
+            time.sleep(_RETRY_DELAY)
         else:
             return
 

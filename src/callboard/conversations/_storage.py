@@ -85,7 +85,7 @@ class Stamp(NamedTuple):
     ts: str
 
     @classmethod
-    def known(cls, stored: Any) -> Any:
+    def select_known_fields(cls, stored: Any) -> Any:
         """Return a stored stamp as a dict with only the fields of this class; return data of another type unchanged."""
         # A later version may have added fields, as in other entries.
         return {name: stored[name] for name in cls._fields if name in stored} if isinstance(stored, dict) else stored
@@ -170,7 +170,7 @@ class ActorState:
         return self.actor, self.key
 
 
-NotedStates = Sequence[Sequence[Any]]
+StoredStates = Sequence[Sequence[Any]]
 """List of actor states in callboard's notes on a checkpoint.
 
 Each is a list of the actor's name, its key, the digest, and the id of the checkpoint with the serialized state.
@@ -205,7 +205,7 @@ class Amended(Move):
     KIND: ClassVar[str] = "amend"
     writes: Sequence[Write]
     source: Source
-    received: Annotated[Stamp | None, BeforeValidator(Stamp.known)] = None
+    received: Annotated[Stamp | None, BeforeValidator(Stamp.select_known_fields)] = None
     """Position at which input had arrived and was not applied yet; LangGraph's histories have such a position, too.
 
     `None` if the change has no such position.
@@ -232,7 +232,7 @@ A field that is not required is stored only if its value is not empty.
 """
 
 
-def stored_form(entry: Entry) -> dict[str, Any]:
+def encode_entry(entry: Entry) -> dict[str, Any]:
     form: dict[str, Any] = {"kind": entry.KIND}
     for name, required in _FIELDS[type(entry)]:
         value = getattr(entry, name)
@@ -250,7 +250,7 @@ def stored_form(entry: Entry) -> dict[str, Any]:
 def entry_of(stored: Any) -> Entry:
     """Return a stored dict as a journal entry; raise ValueError for an unknown kind or an invalid field."""
     kind = kind_of(stored)
-    entry: Entry = validated(f"the entry {kind!r}", _adapter(kind), stored)
+    entry: Entry = validate(f"the entry {kind!r}", _adapter(kind), stored)
     return entry
 
 
@@ -266,7 +266,7 @@ def _adapter(kind: str) -> TypeAdapter[Entry]:
     return TypeAdapter(_TYPES[kind])
 
 
-def validated(description: str, adapter: TypeAdapter[Any], stored: object) -> Any:
+def validate(description: str, adapter: TypeAdapter[Any], stored: object) -> Any:
     """Return stored data, validated and converted to the type of a pydantic adapter."""
     try:
         return adapter.validate_python(stored)
@@ -344,14 +344,14 @@ class Base:
         return PARENT in self.notes
 
     @property
-    def about(self) -> dict[str, Any]:
+    def user_metadata(self) -> dict[str, Any]:
         return {name: value for name, value in self.metadata.items() if name not in _OWN_METADATA}
 
     @property
     def messages(self) -> Sequence[BaseMessage]:
         return cast("Sequence[BaseMessage]", self.checkpoint["channel_values"].get(MESSAGES) or ())
 
-    def thinned(self, newer: "Base") -> "Base | None":
+    def make_thin(self, newer: "Base") -> "Base | None":
         """Return a copy of the checkpoint that refers to `newer` for its messages; `None` if that is impossible."""
         count = len(self.messages)
         if not self.is_ours or NEXT in self.notes or not count:
@@ -440,21 +440,21 @@ _WRITES: TypeAdapter[Any] = TypeAdapter(Sequence[tuple[str, str, Any]] | None)
 _COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
 
 
-def check_checkpoint(checkpoint_tuple: CheckpointTuple, *, outlined: bool = False) -> None:
+def check_checkpoint(checkpoint_tuple: CheckpointTuple, *, is_outline: bool = False) -> None:
     """Raise ValueError if a checkpoint has an invalid form, which no agent writes."""
     checkpoint = checkpoint_tuple.checkpoint
-    validated("the checkpoint", _CHECKPOINT, checkpoint)
-    validated("its metadata", _METADATA, checkpoint_tuple.metadata)
-    validated("its notes", _NOTES, _last_notes(checkpoint))
-    validated("what was written on it", _WRITES, checkpoint_tuple.pending_writes)
+    validate("the checkpoint", _CHECKPOINT, checkpoint)
+    validate("its metadata", _METADATA, checkpoint_tuple.metadata)
+    validate("its notes", _NOTES, _last_notes(checkpoint))
+    validate("what was written on it", _WRITES, checkpoint_tuple.pending_writes)
     kinds = {type(version).__name__ for version in checkpoint["channel_versions"].values()}
     if len(kinds) > 1:
         raise ValueError(f"its channels have versions of several kinds: {', '.join(sorted(kinds))}")
     for _, channel, value in checkpoint_tuple.pending_writes or ():
         if channel == CHANNEL:
-            validated("what callboard wrote on it", _COMMIT, value)
+            validate("what callboard wrote on it", _COMMIT, value)
     # An outline has `None` in place of objects, so only the entries of holders can be checked.
-    _ = holders_of(checkpoint_tuple) if outlined else entries_of(checkpoint_tuple)
+    _ = holders_of(checkpoint_tuple) if is_outline else entries_of(checkpoint_tuple)
 
 
 def input_in(entry: Entry) -> Amended | None:
@@ -509,38 +509,38 @@ def new_base(
     *,
     source: str,
     step: int,
-    place_before: str | None,
+    previous_id: str | None,
     sends: int = 0,
-    actors: NotedStates = (),
+    actors: StoredStates = (),
     origin: tuple[str, int] | None = None,
     parents: Mapping[str, str],
     next_version: Callable[[Any], Any],
 ) -> tuple[Base, Mapping[str, Any]]:
     """Return a new checkpoint with the given values, and the new versions of its changed channels."""
-    # `place_before` is the id of the position before the new one, which may be the position of a journal entry. `sends`
+    # `previous_id` is the id of the position before the new one, which may be the position of a journal entry. `sends`
     # is the number of sends that are not calls of the conversation. `parents` has the checkpoints of the outer graphs,
     # by namespace.
     versions: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
-    old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_values"]
+    old_values: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_values"]
     # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes. A
     # channel that lost its value has a new version, too.
-    new = dict.fromkeys(
-        {*values, *(old.keys() - values.keys())}, next_version(max(versions.values()) if versions else None)
+    new_versions = dict.fromkeys(
+        {*values, *(old_values.keys() - values.keys())}, next_version(max(versions.values()) if versions else None)
     )
     checkpoint = Checkpoint(
         v=4,
         id=checkpoint_id,
         ts=now(),
         channel_values=dict(values),
-        channel_versions=cast("Any", {**versions, **new}),
+        channel_versions=cast("Any", {**versions, **new_versions}),
         versions_seen={} if before is None else before.checkpoint["versions_seen"],
         updated_channels=None,
     )
-    about: dict[str, Any] = {OF: checkpoint_id, PARENT: place_before}
-    about |= {name: value for name, value in ((SENDS, sends), (ACTORS, actors), (ORIGIN, origin)) if value}
-    annotated_checkpoint = _with_notes(checkpoint, about)
+    notes: dict[str, Any] = {OF: checkpoint_id, PARENT: previous_id}
+    notes |= {name: value for name, value in ((SENDS, sends), (ACTORS, actors), (ORIGIN, origin)) if value}
+    annotated_checkpoint = _with_notes(checkpoint, notes)
     metadata = {"source": source, "step": step, "parents": parents}
-    return Base(annotated_checkpoint, metadata, None if before is None else before.id), new
+    return Base(annotated_checkpoint, metadata, None if before is None else before.id), new_versions
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -550,9 +550,9 @@ def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
     return notes if notes.get(OF) == checkpoint["id"] else {}
 
 
-def actor_notes_of(checkpoint: Checkpoint) -> NotedStates:
+def actor_notes_of(checkpoint: Checkpoint) -> StoredStates:
     """Return the actor states inside a checkpoint, also if LangGraph copied them from an earlier checkpoint."""
-    states: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
+    states: StoredStates = _last_notes(checkpoint).get(ACTORS, ())
     return states
 
 

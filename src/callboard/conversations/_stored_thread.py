@@ -27,7 +27,7 @@ from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import history_of, snapshot_of
 from callboard.conversations._storage import Amended, Entry, base_of, entries_of
-from callboard.conversations._stored_types import named_types
+from callboard.conversations._stored_types import collect_types
 from callboard.tools._unanswered import Exchange, exchanges_in
 
 CallState = Literal["done", "failed", "waits", "open"]
@@ -84,11 +84,11 @@ class StoredThread:
 class _AnyThread(SavedThread):
     """Thread of an unknown agent, used to read the conversation only; other keys of the state are ignored."""
 
-    def take(self, entry: Entry, *, live: bool = False) -> None:
+    def apply_entry(self, entry: Entry, *, is_applied: bool = False) -> None:
         if isinstance(entry, Amended):
-            known = [(name, value) for name, value in entry.writes if name in self.schema.specs]
-            entry = replace(entry, writes=known)
-        super().take(entry, live=live)
+            known_writes = [(name, value) for name, value in entry.writes if name in self.schema.specs]
+            entry = replace(entry, writes=known_writes)
+        super().apply_entry(entry, is_applied=is_applied)
 
 
 def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
@@ -96,12 +96,17 @@ def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
     return _AnyThread(Schema(drawing(flow, AgentState, None, {}), flow), Saver(saver, thread_id, ""), "exit")
 
 
-def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: CheckpointTuple | None) -> StoredThread:
+def _conversation(
+    thread: _AnyThread, snapshot: StateSnapshot, checkpoint_tuple: CheckpointTuple | None
+) -> StoredThread:
     values: Any = snapshot.values
     records = {call["id"]: thread.record_of(key) for key, call in open_calls(thread)}
     records |= {name: thread.record_of(name) for name in thread.next}
-    questions = [*snapshot.interrupts, *(_questions_beside(found) if found is not None else ())]
-    channels = found.checkpoint["channel_values"] if found is not None else {}
+    questions = [
+        *snapshot.interrupts,
+        *(_questions_on_checkpoint(checkpoint_tuple) if checkpoint_tuple is not None else ()),
+    ]
+    channels = checkpoint_tuple.checkpoint["channel_values"] if checkpoint_tuple is not None else {}
     return StoredThread(
         thread_id=thread.saver.thread_id,
         messages=values.get("messages") or [],
@@ -114,13 +119,13 @@ def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: Checkpoint
     )
 
 
-def _questions_beside(found: CheckpointTuple) -> list[Interrupt]:
+def _questions_on_checkpoint(checkpoint_tuple: CheckpointTuple) -> list[Interrupt]:
     """Return the questions that LangGraph stored as writes on a checkpoint, including questions that no call asked."""
-    if base_of(found).is_ours or entries_of(found):
+    if base_of(checkpoint_tuple).is_ours or entries_of(checkpoint_tuple):
         return []  # callboard's questions are in the journal; other writes here are outdated
     return [
         question
-        for _, channel, value in found.pending_writes or ()
+        for _, channel, value in checkpoint_tuple.pending_writes or ()
         if channel == INTERRUPT
         for question in (value if isinstance(value, list | tuple) else [value])
     ]
@@ -171,11 +176,11 @@ class Threads:
     """
 
     def __init__(self, url: str) -> None:
-        found = saver_of(url)
-        if not isinstance(found, LazySaver):
+        saver = saver_of(url)
+        if not isinstance(saver, LazySaver):
             raise ValueError(f"{masked(url)!r} keeps nothing; name a file, such as 'sqlite:///agent.db'")
-        self._database = found
-        self._reader = _Saver(found, StrictSerializer(found.where, unknown=foreign))
+        self._database = saver
+        self._reader = _Saver(saver, StrictSerializer(saver.where, unknown=foreign))
         self._opened: WeakSet[LazySaver] = WeakSet((self._reader,))
 
     def __enter__(self) -> Self:
@@ -211,11 +216,13 @@ class Threads:
             ValueError: if the conversation has no such checkpoint.
         """
         thread = _thread(self._reader, name)
-        found = await thread.saver.get(checkpoint_id)
-        if found is None and await thread.saver.get() is None:
+        checkpoint_tuple = await thread.saver.get(checkpoint_id)
+        if checkpoint_tuple is None and await thread.saver.get() is None:
             return None
         await thread.open(checkpoint_id)
-        return _conversation(thread, snapshot_of(thread, by_call=True, past=checkpoint_id is not None), found)
+        return _conversation(
+            thread, snapshot_of(thread, by_call=True, past=checkpoint_id is not None), checkpoint_tuple
+        )
 
     async def history(self, name: str) -> list[StateSnapshot]:
         """Return a snapshot of every state in the history of a conversation, the latest first.
@@ -229,7 +236,7 @@ class Threads:
             StorageError: if the database cannot be used, or its contents are damaged.
         """
         thread = _thread(self._reader, name)
-        return [place async for place in history_of(thread, filter=None, before=None, limit=None, by_call=True)]
+        return [snapshot async for snapshot in history_of(thread, filter=None, before=None, limit=None, by_call=True)]
 
     def saver_for(self, agent: Any) -> "BaseCheckpointSaver[str]":
         """Return a checkpointer on this database for an agent, to be used on any event loop.
@@ -239,7 +246,7 @@ class Threads:
         Args:
             agent: agent of callboard, or compiled graph of LangGraph.
         """
-        saver = _Saver(self._database, StrictSerializer(self._database.where, _stored_types_of(agent)))
+        saver = _Saver(self._database, StrictSerializer(self._database.where, _collect_stored_types(agent)))
         self._opened.add(saver)
         return saver
 
@@ -247,16 +254,16 @@ class Threads:
 class _Saver(LazySaver):
     """LangGraph saver with async methods that run in worker threads; graphs can await them on any event loop."""
 
-    def __init__(self, like: LazySaver, serializer: StrictSerializer) -> None:
-        super().__init__(like.database, like.get_next_version)
+    def __init__(self, database_saver: LazySaver, serializer: StrictSerializer) -> None:
+        super().__init__(database_saver.database, database_saver.get_next_version)
         self.serde = serializer
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await to_thread.run_sync(self.get_tuple, config)
 
     async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
-        for found in await to_thread.run_sync(lambda: [*self.list(config, **options)]):
-            yield found
+        for checkpoint_tuple in await to_thread.run_sync(lambda: [*self.list(config, **options)]):
+            yield checkpoint_tuple
 
     async def aput(self, *args: Any, **options: Any) -> RunnableConfig:
         return await to_thread.run_sync(partial(self.put, *args, **options))
@@ -274,13 +281,13 @@ def _thread_ids(saver: Any) -> list[str]:
     cursor = saver.cursor(transaction=False) if hasattr(saver, "cursor") else saver._cursor()
     with cursor as rows:
         rows.execute(_NAMES)
-        found: list[Any] = rows.fetchall()
-    return [str(row["thread_id"] if isinstance(row, Mapping) else row[0]) for row in found]
+        fetched_rows: list[Any] = rows.fetchall()
+    return [str(row["thread_id"] if isinstance(row, Mapping) else row[0]) for row in fetched_rows]
 
 
-def _stored_types_of(agent: Any) -> set[type]:
+def _collect_stored_types(agent: Any) -> set[type]:
     """Return the types of values that conversations of an agent and of its subgraphs may contain."""
     graphs = [agent, *(graph for _, graph in agent.get_subgraphs(recurse=True))]
     builders = [graph.builder for graph in graphs if hasattr(graph, "builder")]
     schemas = [schema for builder in builders for schema in (*builder.schemas, builder.context_schema)]
-    return {*getattr(agent, "stored_types", ()), *named_types(*schemas)}
+    return {*getattr(agent, "stored_types", ()), *collect_types(*schemas)}

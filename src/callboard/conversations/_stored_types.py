@@ -17,7 +17,7 @@ from callboard.conversations._channels import Schema, Write
 from callboard.conversations._storage import Amended, Entry, Finished, Move
 
 
-def named_types(*annotations: Any) -> set[type]:
+def collect_types(*annotations: Any) -> set[type]:
     """Return the types in annotations, but only types whose values LangGraph's serializer stores with a type name."""
     # By id, because annotations need not be hashable. The dict keeps each object alive: many are temporary, and a new
     # object could otherwise get the id of a freed one.
@@ -81,7 +81,7 @@ def _fields(kind: type) -> Iterable[Any]:
         return [field.annotation for field in getattr(kind, "model_fields", {}).values()]
 
 
-def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
+def parse_stored_types(types: Iterable[Any], checkpointer: object) -> list[type]:
     """Check the option `stored_types`, and return it as a list."""
     if isinstance(types, type):
         raise TypeError(f"stored_types is a list of classes, such as [{types.__name__}], got {types!r}")
@@ -98,18 +98,18 @@ def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
     return classes
 
 
-def tracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[Write]:
+def drop_untracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[Write]:
     return [(name, value) for name, value in writes if name not in untracked]
 
 
-def tracked_entry(entry: Entry, schema: Schema) -> Entry:
+def drop_untracked(entry: Entry, schema: Schema) -> Entry:
     # The common case: the entry itself, uncopied.
     if not schema.untracked:
         return entry
     if isinstance(entry, Amended):
-        entry = replace(entry, writes=tracked_writes(entry.writes, schema.untracked))
+        entry = replace(entry, writes=drop_untracked_writes(entry.writes, schema.untracked))
     if isinstance(entry, Move):
-        return replace(entry, sends=[tracked_send(send, schema) for send in entry.sends])
+        return replace(entry, sends=[drop_untracked_of_send(send, schema) for send in entry.sends])
     if isinstance(entry, Finished):
         return replace(entry, output=_without_untracked(entry.output, schema))
     return entry
@@ -122,12 +122,12 @@ def _without_untracked(output: Any, schema: Schema) -> Any:
         return [_without_untracked(item, schema) for item in output]
     if isinstance(output, Command):
         goto: Any = output.goto
-        several = (
-            [tracked_send(item, schema) for item in goto]
+        targets = (
+            [drop_untracked_of_send(item, schema) for item in goto]
             if isinstance(goto, (list, tuple))
-            else tracked_send(goto, schema)
+            else drop_untracked_of_send(goto, schema)
         )
-        return replace(output, update=_update_without_untracked(output.update, schema), goto=several)
+        return replace(output, update=_update_without_untracked(output.update, schema), goto=targets)
     return _update_without_untracked(output, schema)
 
 
@@ -136,14 +136,14 @@ def _update_without_untracked(update: Any, schema: Schema) -> Any:
         return _without_untracked(update, schema)
     if isinstance(update, (list, tuple)):
         pairs = all(isinstance(item, tuple) and len(item) == 2 for item in update)
-        return tracked_writes(update, schema.untracked) if pairs else update
+        return drop_untracked_writes(update, schema.untracked) if pairs else update
     if any(hasattr(update, name) for name in schema.untracked) and (
         isinstance(update, BaseModel) or is_dataclass(update)
     ):
-        return dict(tracked_writes(schema.writes_of(update), schema.untracked))
+        return dict(drop_untracked_writes(schema.writes_of(update), schema.untracked))
     return update
 
 
-def tracked_send(target: Any, schema: Schema) -> Any:
+def drop_untracked_of_send(target: Any, schema: Schema) -> Any:
     """Return a `Send` without the keys of its input that are never stored; return the name of a node unchanged."""
     return Send(target.node, _without_untracked(target.arg, schema)) if isinstance(target, Send) else target

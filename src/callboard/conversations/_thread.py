@@ -12,9 +12,9 @@ from langchain_core.messages import BaseMessage, ToolMessage, convert_to_message
 from langgraph.types import Command, Interrupt, Overwrite, Send
 
 from callboard._calls._observers import current_mark
-from callboard.conversations._actor_states import ActorStates, KeptStates
+from callboard.conversations._actor_states import ActorStates, PendingStates
 from callboard.conversations._channels import MESSAGES, Schema, State, Write
-from callboard.conversations._flow import Sent, Target, numbered, parted
+from callboard.conversations._flow import NumberedSend, Target, number_sends, split_targets
 from callboard.conversations._storage import (
     ActorState,
     Amended,
@@ -34,7 +34,7 @@ from callboard.conversations._storage import (
 )
 from callboard.tools._call_record import EMPTY_RECORD, NOT_YET, CallRecord
 
-Following = Callable[[], Sequence[Target]]
+NextTargets = Callable[[], Sequence[Target]]
 """Function that returns the next nodes and LangGraph sends; called after the state has changed."""
 
 START = "__start__"
@@ -67,7 +67,7 @@ class Thread:
         """Number of the last completed step; -1 before the first step."""
         self.next: tuple[str, ...] = ()
         """Names of the nodes in the next step that get the state as input."""
-        self.sends: tuple[Sent, ...] = ()
+        self.sends: tuple[NumberedSend, ...] = ()
         """Sends of the next step: nodes that get an input other than the state (LangGraph's `Send`)."""
         self.records: dict[str, CallRecord] = {}
         """Records of the next step's tasks (start, questions, result), by the name of a node or the key of a call."""
@@ -83,7 +83,7 @@ class Thread:
         self._origin: tuple[str, int] | None = None
         self._has_ids = schema.has_message_ids
         # Only `add_messages` is known to treat one list like several: another reducer is called for each write.
-        self._joins_messages = MESSAGES in schema.conversations
+        self._can_join_messages = MESSAGES in schema.conversations
 
     @property
     def exists(self) -> bool:
@@ -104,11 +104,11 @@ class Thread:
         return self._origin or (self.checkpoint_id, self.step)
 
     @property
-    def coming(self) -> tuple[str, ...]:
+    def next_nodes(self) -> tuple[str, ...]:
         """Names of all nodes that run in the next step; the nodes of LangGraph sends come first."""
         return (*(send.node for send in self.sends), *self.next) if self.sends else self.next
 
-    def sent_tasks(self) -> list[str]:
+    def tasks_of_sends(self) -> list[str]:
         messages = self.state.get(MESSAGES) or []
         return [task for send in self.sends for task in send.tasks(messages, MESSAGES)]
 
@@ -124,13 +124,13 @@ class Thread:
         """Text (mark) that an observer stored for the interrupted run or one of its calls; `None` without a mark."""
         return None
 
-    async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
+    async def amend(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> None:
         """Apply writes to the state outside of a step, and record the change."""
-        # `following` is called once the state has changed; `None` keeps the current next nodes.
+        # `next_targets` is called once the state has changed; `None` keeps the current next nodes.
         self.state.apply(self.with_ids(writes))
         self.step += _STEPS[source]
-        if following is not None:
-            self._go_to(*parted(following()))
+        if next_targets is not None:
+            self._go_to(*split_targets(next_targets()))
 
     def with_ids(self, writes: Iterable[Write]) -> Sequence[Write]:
         """Return writes to the state, and give ids to their messages that have none."""
@@ -142,8 +142,8 @@ class Thread:
         """Return a copy of the thread as it was when this run's input had arrived but was not applied, or `None`."""
         return None
 
-    async def record_result(self, task: str, output: object, *, later: bool = False) -> None:
-        """Record the result of a task; with `later`, it may be stored together with the next journal entry."""
+    async def record_result(self, task: str, output: object, *, may_wait: bool = False) -> None:
+        """Record the result of a task; with `may_wait`, it may be stored together with the next journal entry."""
         self.records[task] = CallRecord(output=self.with_message_ids(output))
 
     def record_results(self, tasks: Sequence[str], outputs: Sequence[object]) -> None:
@@ -175,19 +175,19 @@ class Thread:
         """Record the error of a task; the task runs again when the thread is resumed."""
         self.records[task] = self.record_of(task)._replace(error=error, claimed=False)
 
-    def apply_outputs(self, order: Sequence[str]) -> list[Write]:
+    def apply_outputs(self, tasks: Sequence[str]) -> list[Write]:
         """Apply the outputs of finished tasks to the state, in the given order of tasks; return their writes."""
-        writes = self.written(order, joined=self._joins_messages)
+        writes = self.writes_of_tasks(tasks, joins_messages=self._can_join_messages)
         self.state.apply(writes)
         return writes
 
-    def written(self, order: Iterable[str], *, joined: bool = False) -> list[Write]:
-        """Return finished tasks' writes to the state; `joined` combines consecutive tool messages into one write."""
+    def writes_of_tasks(self, tasks: Iterable[str], *, joins_messages: bool = False) -> list[Write]:
+        """Return finished tasks' writes to the state; `joins_messages` makes one write of consecutive tool messages."""
         writes: list[Write] = []
         messages: list[ToolMessage] | None = None
-        for task in order:
+        for task in tasks:
             output = self.records.get(task, EMPTY_RECORD).output
-            if joined and type(output) is ToolMessage:
+            if joins_messages and type(output) is ToolMessage:
                 if messages is None:
                     writes.append((MESSAGES, messages := []))
                 messages.append(output)
@@ -196,18 +196,20 @@ class Thread:
                 messages = None
         return writes
 
-    async def record_step(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
-        """Record the end of the step; `order` are its tasks, `following` the next nodes and sends."""
-        # With `later`, it may be stored with the claims of the next step's calls, or with the last checkpoint.
+    async def record_step(
+        self, tasks: Sequence[str], next_targets: Sequence[Target], *, may_wait: bool = False
+    ) -> None:
+        """Record the end of the step; `tasks` are its tasks, `next_targets` the next nodes and sends."""
+        # With `may_wait`, it may be stored with the claims of the next step's calls, or with the last checkpoint.
         self.step += _STEPS["loop"]
-        if len(following) == 1 and isinstance(following[0], str):
-            self._go_to((following[0],), ())
+        if len(next_targets) == 1 and isinstance(next_targets[0], str):
+            self._go_to((next_targets[0],), ())
         else:
-            self._go_to(*parted(following))
+            self._go_to(*split_targets(next_targets))
 
     def _go_to(self, nodes: Sequence[str], sends: Sequence[Send]) -> None:
         """Set the nodes and the LangGraph sends of the next step, and remove all records of tasks."""
-        self.next, self.sends, self.records = tuple(nodes), numbered(sends) if sends else (), {}
+        self.next, self.sends, self.records = tuple(nodes), number_sends(sends) if sends else (), {}
         self.has_unattributed_questions = False
 
     def with_message_ids(self, output: Any) -> Any:
@@ -240,10 +242,10 @@ class Thread:
         """`True` if this run holds the thread and has to renew its lease."""
         return False
 
-    async def hold(self, *, repeats: bool = False, later: bool = False) -> None:
+    async def hold(self, *, repeats: bool = False, may_wait: bool = False) -> None:
         """Take the thread, so that no other run may change it; raise `ThreadBusyError` if another run holds it."""
-        # With `later`, the thread is taken in the same write as the next change, which then raises the error if another
-        # run was faster.
+        # With `may_wait`, the thread is taken in the same write as the next change, which then raises the error if
+        # another run was faster.
 
     async def keep_holding(self) -> None:
         """Renew the lease on the thread regularly, until this task is cancelled or another run takes the thread."""
@@ -257,7 +259,7 @@ class RecordedThread(Thread):
 
     def __init__(self, schema: Schema, *, namespace: str = "") -> None:
         super().__init__(schema, namespace=namespace)
-        self.asked_here: dict[str, Sequence[Interrupt]] = {}
+        self.questions_of_step: dict[str, Sequence[Interrupt]] = {}
         """All questions that tasks of the next step have asked, by task; including answered questions."""
         self.source: Source = "input"
         """Source of the change that led to the current position."""
@@ -265,7 +267,7 @@ class RecordedThread(Thread):
         self.ts = now()
         # Replaced, never changed: `copy(self)` shares it, and so do earlier positions of the thread.
         self.actor_states = ActorStates()
-        self.kept_by_actors = KeptStates()
+        self.pending_actor_states = PendingStates()
         """States of actors after calls whose results are not stored yet."""
         self.holder: Mapping[str, Any] | None = None
         """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
@@ -280,56 +282,56 @@ class RecordedThread(Thread):
         marks = (record.mark for record in self.records.values() if record.mark is not None)
         return next(marks, (self.holder or {}).get("mark"))
 
-    async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
+    async def amend(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> None:
         await self.prepare()
         before: RecordedThread | None = None
         if source == "input":
             # Streams show the position where the input arrived; the entry covers both positions in one write.
             before = copy(self)
             before.state = self.state.copy()
-        entry = self._apply(writes, following, source)
+        entry = self._apply(writes, next_targets, source)
         if before is not None:
             before.receive(entry)
             self._arrival = {name: getattr(before, name) for name in _ARRIVAL_ATTRIBUTES}
-        await self.record(entry, live=True)
+        await self.record(entry, is_applied=True)
 
     def arrival(self) -> Self | None:
         if not self._arrival:
             return None
         thread = copy(self)
         # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
-        thread.__dict__.update(self._arrival, records={}, asked_here={})
+        thread.__dict__.update(self._arrival, records={}, questions_of_step={})
         return thread
 
     async def update(
-        self, writes: Iterable[Write], following: Sequence[Target] | None, closed_tasks: Iterable[str] = ()
+        self, writes: Iterable[Write], next_targets: Sequence[Target] | None, closed_tasks: Iterable[str] = ()
     ) -> None:
         """Apply writes to the state between two runs, and record the change; raise `ThreadBusyError` during a run.
 
-        Without `following`, the step stays the same, but the questions of `closed_tasks` are no longer open.
+        Without `next_targets`, the step stays the same, but the questions of `closed_tasks` are no longer open.
         """
         # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
-        await self.hold(later=True)
+        await self.hold(may_wait=True)
         try:
-            await self.amend(writes, None if following is None else lambda: following, "update")
+            await self.amend(writes, None if next_targets is None else lambda: next_targets, "update")
             if records := dict.fromkeys(closed_tasks, EMPTY_RECORD):
                 await self.record_questions(records)
         finally:
             await self.stop()
 
-    def _apply(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
+    def _apply(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> Amended:
         """Apply writes to the state, and return the journal entry of this change without recording it."""
         writes_with_ids = self.with_ids(writes)
-        # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
+        # Before `next_targets()`, which looks at the changed state; the entry is then recorded as `is_applied`.
         self.state.apply(writes_with_ids)
-        targets = None if following is None else following()
+        targets = None if next_targets is None else next_targets()
         steps, received = _STEPS[source], None
         if source == "input" and (self.step >= 0 or START in self.next):
             # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
             received = self._stamp(steps)
             steps += 1
         stamp = self._stamp(steps)
-        nodes, sends = parted(targets or ())
+        nodes, sends = split_targets(targets or ())
         return Amended(
             writes=writes_with_ids,
             source=source,
@@ -340,8 +342,8 @@ class RecordedThread(Thread):
             ts=stamp.ts,
         )
 
-    async def record_result(self, task: str, output: object, *, later: bool = False) -> None:
-        await self.record(Finished(task, self.with_message_ids(output)), later=later)
+    async def record_result(self, task: str, output: object, *, may_wait: bool = False) -> None:
+        await self.record(Finished(task, self.with_message_ids(output)), may_wait=may_wait)
 
     async def record_questions(self, records: Mapping[str, CallRecord]) -> None:
         await self.record(Asked(dict(records)))
@@ -354,24 +356,28 @@ class RecordedThread(Thread):
     async def record_error(self, task: str, error: str) -> None:
         await self.record(Failed(task, error))
 
-    async def record_step(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
-        stamp, (nodes, sends) = self._stamp(_STEPS["loop"]), parted(following)
-        entry = Stepped(order=list(order), next=nodes, sends=sends, id=stamp.id, ts=stamp.ts)
-        await self.record(entry, live=True, later=later)
+    async def record_step(
+        self, tasks: Sequence[str], next_targets: Sequence[Target], *, may_wait: bool = False
+    ) -> None:
+        stamp, (nodes, sends) = self._stamp(_STEPS["loop"]), split_targets(next_targets)
+        entry = Stepped(order=list(tasks), next=nodes, sends=sends, id=stamp.id, ts=stamp.ts)
+        await self.record(entry, is_applied=True, may_wait=may_wait)
 
-    async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        """Apply a journal entry to the thread, and store it at once, or with the next entry if `later`."""
+    async def record(self, entry: Entry, *, is_applied: bool = False, may_wait: bool = False) -> None:
+        """Apply a journal entry to the thread, and store it at once, or with the next entry if it `may_wait`."""
         raise NotImplementedError
 
-    def take(self, entry: Entry, *, live: bool = False) -> None:
+    def apply_entry(self, entry: Entry, *, is_applied: bool = False) -> None:
         """Apply a journal entry, which is new or was read from storage, to the thread, without storing the entry."""
-        # With `live`, the entry's writes are in the state already and are not applied again.
+        # With `is_applied`, the entry's writes are in the state already and are not applied again.
         match entry:
             case Finished():
                 self.records[entry.task] = CallRecord(output=entry.output)
             case Asked():
                 self.records.update(entry.records)
-                self.asked_here |= {task: record.pending for task, record in entry.records.items() if record.pending}
+                self.questions_of_step |= {
+                    task: record.pending for task, record in entry.records.items() if record.pending
+                }
             case Claimed():
                 # Replaced by the next entry of the task. On replay, a claim without such an entry means "unknown".
                 self.records[entry.task] = entry.known._replace(claimed=True)
@@ -382,14 +388,14 @@ class RecordedThread(Thread):
             case Left():
                 self.holder = None
             case ActorState():
-                self.actor_states = self.actor_states.changed(entry)
+                self.actor_states = self.actor_states.with_state(entry)
             case Stepped():
                 # On replay, the outputs come from the `Finished` entries before this one.
-                if not live:
+                if not is_applied:
                     self.apply_outputs(entry.order)
                 self._move(entry, "loop")
             case Amended():
-                if not live:
+                if not is_applied:
                     self.state.apply(entry.writes)
                 self._move(entry, entry.source, entry.received)
             case _:
@@ -417,8 +423,8 @@ class RecordedThread(Thread):
         if entry.next is not None:
             # At an arrival, earlier results count only if that input is applied, not if other input replaces it.
             counts, states = START not in self.next or source == "loop", self.actor_states
-            self.actor_states = states.at_next() if counts else states.before_calls()
-            self.asked_here = {}
+            self.actor_states = states.at_next_step() if counts else states.before_calls()
+            self.questions_of_step = {}
             self._go_to(entry.next, entry.sends)
 
     def _stamp(self, steps: int) -> Stamp:

@@ -17,9 +17,9 @@ _MAX_DEPTH = 20
 
 def describe_unstorable(value: object, can_store: CanStore) -> str:
     """Return a text about the innermost part of a value that cannot be stored: its place, and what it is."""
-    place = ""
+    path = ""
     for _ in range(_MAX_DEPTH):
-        parts, name_of = _parts(value)
+        parts, text_of = _parts(value)
         if not parts or can_store(parts):
             break  # the value itself cannot be stored, or a key of it
         # Halves, and not part by part: a serializer is fast for many values, and slow to call for each.
@@ -31,9 +31,9 @@ def describe_unstorable(value: object, can_store: CanStore) -> str:
                 half = parts[len(half) :]
             parts = half
         [value] = parts
-        place += name_of(start)
-    what = _description(value)
-    return f"{place.lstrip('.')} is {what}" if place else f"it is {what}"
+        path += text_of(start)
+    description = _description(value)
+    return f"{path.lstrip('.')} is {description}" if path else f"it is {description}"
 
 
 def _parts(value: Any) -> tuple[list[object], Callable[[int], str]]:
