@@ -64,7 +64,7 @@ async def main() -> None:
 
     def note_decision(event: CallEvent) -> None:
         if event.phase == "noted":
-            decided.append(event.what)
+            decided.append(event.note)
 
     with observe(note_decision):
         async with anyio.create_task_group() as group:

@@ -44,7 +44,7 @@ async def check_status(order: str) -> str:
 
 def note(event: CallEvent) -> None:
     if event.phase == "noted":
-        told.append(f"{event.tool} {event.what} {event.facts}")
+        told.append(f"{event.tool} {event.note} {event.facts}")
 
 
 async def main() -> None:

@@ -79,7 +79,7 @@ async def main() -> None:
 
 if __name__ == "__main__":
     decisions: list[str] = []
-    with observe(lambda event: decisions.append(event.what) if event.what else None):
+    with observe(lambda event: decisions.append(event.note) if event.note else None):
         anyio.run(main)
     print("What observers were told:", *decisions)
     assert decisions.count("retry") == 3

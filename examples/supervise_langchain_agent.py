@@ -105,7 +105,7 @@ async def main() -> None:
     assert answers[5].additional_kwargs == {"callboard": {"ended": "timeout"}}
     assert ran == {"weather": 2}, "asked again; and nobody was sent a mail"
     assert peak == 2
-    assert [event.what for event in events if event.phase == "noted"] == ["retry"]
+    assert [event.note for event in events if event.phase == "noted"] == ["retry"]
     assert supervise.statistics().running == 0
 
 

@@ -101,12 +101,12 @@ async def test_the_call_runs_as_often_as_allowed_and_no_more() -> None:
     batch = calls(*(tool_call("search", str(n), query=query) for n, query in enumerate(("tea", "tea", "mud"), start=1)))
     noted: list[CallEvent] = []
 
-    with anyio.fail_after(3601), observe(lambda event: noted.append(event) if event.what else None):
+    with anyio.fail_after(3601), observe(lambda event: noted.append(event) if event.note else None):
         state = await node.ainvoke({"messages": [*before, batch]})
 
     assert [message.status for message in state["messages"]] == ["success", "error", "success"]
     assert sorted(recorder.order) == ["search(mud)", "search(tea)"]
-    assert [(event.what, event.call_id) for event in noted] == [("loop_stopped", "2")]
+    assert [(event.note, event.call_id) for event in noted] == [("loop_stopped", "2")]
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ class Circuits(CallTracker[TrackedCall, CallEvent]):
         super().__init__()
         self._open = meter.create_gauge("app.circuits.open", "{circuit}", "Open circuits.")
 
-    def begun(self, event: CallEvent) -> TrackedCall:
+    def on_begin(self, event: CallEvent) -> TrackedCall:
         return TrackedCall(event)
 
-    def noted(self, call: TrackedCall, event: CallEvent) -> None:
-        if event.what in ("breaker_opened", "breaker_closed"):
-            self._open.set(int(event.what == "breaker_opened"), {"gen_ai.tool.name": str(event.facts["tool"])})
+    def on_note(self, call: TrackedCall, event: CallEvent) -> None:
+        if event.note in ("breaker_opened", "breaker_closed"):
+            self._open.set(int(event.note == "breaker_opened"), {"gen_ai.tool.name": str(event.facts["tool"])})

@@ -99,8 +99,8 @@ if TYPE_CHECKING:
     )
     from callboard.exceptions import *  # noqa: F403 (the list of the names is `exceptions.__all__`)
     from callboard.tools._ledger import CallsInterrupted as CallsInterrupted
-    from callboard.tools._ledger import answered_question as answered_question
     from callboard.tools._ledger import can_ask as can_ask
+    from callboard.tools._ledger import earlier_question as earlier_question
     from callboard.tools._node import ToolNode as ToolNode
     from callboard.tools._results import tools_condition as tools_condition
     from callboard.tools._validation import ValidationNode as ValidationNode
@@ -143,7 +143,7 @@ _HOMES = {
         "msg_content_output",
     ),
     "callboard.tools._results": ("tools_condition",),
-    "callboard.tools._ledger": ("CallsInterrupted", "answered_question", "can_ask"),
+    "callboard.tools._ledger": ("CallsInterrupted", "earlier_question", "can_ask"),
     "callboard.tools._node": ("ToolNode",),
     "callboard.tools._validation": ("ValidationNode",),
     "callboard.agent._create_agent": ("create_agent",),

@@ -88,10 +88,10 @@ class CallboardError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # By attributes: the constructors of subclasses take facts, while `args` has the finished sentence.
-        return _remade, (type(self), self.args, self.__dict__)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _remade(cls: type[CallboardError], args: tuple[object, ...], attributes: dict[str, object]) -> CallboardError:
+def _rebuild(cls: type[CallboardError], args: tuple[object, ...], attributes: dict[str, object]) -> CallboardError:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(attributes)
@@ -130,18 +130,18 @@ class DrainingError(CallboardError):
     A refused call may be tried at another process. The thread of an ended run continues with `None` as its input.
 
     Args:
-        what: name of the drained node, agent or engine.
+        name: name of the drained node, agent or engine.
         begun: `True` if the work had started and was ended, `False` if it was refused.
     """
 
-    def __init__(self, what: str, *, begun: bool = False) -> None:
-        self.what = what
+    def __init__(self, name: str, *, begun: bool = False) -> None:
+        self.name = name
         self.begun = begun
         if begun:
             effect = "what ran was ended before it had finished."
         else:
             effect = "it begins nothing new. Try another process, or open it again with `async with`."
-        super().__init__(f"{what} is being drained: {effect}")
+        super().__init__(f"{name} is being drained: {effect}")
 
 
 class StorageError(CallboardError):
@@ -150,14 +150,14 @@ class StorageError(CallboardError):
     The text names the database, the reason and the remedy; `__cause__` is the driver's error.
 
     Args:
-        where: address of the database, without a password.
+        database: address of the database, without a password.
         reason: a clause that follows the address.
     """
 
-    def __init__(self, where: str, reason: str) -> None:
-        self.where = where
+    def __init__(self, database: str, reason: str) -> None:
+        self.database = database
         self.reason = reason
-        super().__init__(f"{where} {reason}")
+        super().__init__(f"{database} {reason}")
 
 
 class ActorStartError(CallboardError):
@@ -238,7 +238,7 @@ class CallTimeoutError(CallError, TimeoutError):
         tool: name of the tool.
         call_id: id of the tool call.
         timeout: seconds of the timeout, or of the idle timeout.
-        held: description of the code that blocked the event loop meanwhile.
+        blocking_code: description of the code that blocked the event loop meanwhile.
         by_middleware: `True` if the middleware took too long.
         idle: `True` if the attempt showed no activity for its idle timeout.
     """
@@ -251,12 +251,12 @@ class CallTimeoutError(CallError, TimeoutError):
         call_id: str | None,
         timeout: float,
         *,
-        held: str | None = None,
+        blocking_code: str | None = None,
         by_middleware: bool = False,
         idle: bool = False,
     ) -> None:
         self.timeout = timeout
-        self.held = held
+        self.blocking_code = blocking_code
         """Description of the code that blocked the event loop during the call; `None` if the loop was not blocked."""
         self.idle = idle
         """`True` if the attempt was ended by its idle timeout, which is a limit of the time without activity."""
@@ -265,7 +265,7 @@ class CallTimeoutError(CallError, TimeoutError):
             outcome = f"was given up: it gave no sign of life for {timeout:g} s"
         elif by_middleware:
             outcome += ": the middleware around it took longer"
-        meanwhile = "" if held is None else f" Meanwhile {held}."
+        meanwhile = "" if blocking_code is None else f" Meanwhile {blocking_code}."
         super().__init__(tool, call_id, f"Tool {tool!r} {outcome}.{meanwhile}")
 
     @property

@@ -16,7 +16,7 @@ from tests.helpers import BrokenError, live_tasks
 
 Outcome = Literal["starts", "fails", "never"]
 """Outcome of a start. `never` means that a retry is useless, as for a missing program."""
-BACKOFF = Backoff(first=0.37, factor=1.9, most=5, jitter=0)
+BACKOFF = Backoff(first=0.37, factor=1.9, maximum=5, jitter=0)
 """Uneven numbers, so that no two events happen at the same time by accident."""
 POISON = 2
 UNTIL = 60

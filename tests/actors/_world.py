@@ -18,7 +18,7 @@ from ._random_asks import Ask, Diary, FatalError, Kill, Player, Steps, steps
 IN_ORDER = ("work", "read", "later", "outer")
 """Handlers whose messages wait for their turn in the mailbox."""
 INTENSITY, PERIOD = 2, 10.0
-BACKOFF = Backoff(first=0.5, factor=2, most=3, jitter=0)
+BACKOFF = Backoff(first=0.5, factor=2, maximum=3, jitter=0)
 READS = 2
 
 

@@ -7,7 +7,7 @@ import pytest
 from callboard import Backoff
 from callboard.actors._restarts import Forget, GiveUp, RestartOptions, Restarts, ShutDown, StartAgain
 
-NO_WAIT = Backoff(first=1, factor=2, most=4, jitter=0)
+NO_WAIT = Backoff(first=1, factor=2, maximum=4, jitter=0)
 
 
 def restarts(*kinds: Any, strategy: Any = "one_for_one", intensity: int = 3, **options: Any) -> Restarts:
@@ -40,7 +40,7 @@ def test_who_is_restarted_depends_on_its_kind_and_its_end(kind: Any, how: Any, i
 
 
 def test_the_jitter_makes_a_wait_shorter_by_at_most_its_part() -> None:
-    backoff = Backoff(first=2, factor=3, most=10, jitter=0.5)
+    backoff = Backoff(first=2, factor=3, maximum=10, jitter=0.5)
     assert [backoff.delay(number, 0.0) for number in (1, 2, 3, 1000)] == [2, 6, 10, 10]
     assert backoff.delay(1, 1.0) == 1
 
@@ -98,7 +98,7 @@ def test_a_supervisor_ends_with_the_last_of_its_children_if_all_are_significant(
 
 
 def test_the_limits_of_a_backoff_are_allowed() -> None:
-    assert Backoff(first=0, factor=1, most=0, jitter=1).jitter == Backoff(jitter=1).jitter
+    assert Backoff(first=0, factor=1, maximum=0, jitter=1).jitter == Backoff(jitter=1).jitter
 
 
 @pytest.mark.parametrize("options", [{"factor": True}, {"jitter": "much"}])
@@ -107,7 +107,7 @@ def test_a_backoff_of_a_wrong_kind_is_refused(options: dict[str, Any]) -> None:
         Backoff(**options)
 
 
-@pytest.mark.parametrize("options", [{"first": -1}, {"factor": 0.5}, {"most": -1}, {"jitter": 2}, {"jitter": -0.1}])
+@pytest.mark.parametrize("options", [{"first": -1}, {"factor": 0.5}, {"maximum": -1}, {"jitter": 2}, {"jitter": -0.1}])
 def test_a_backoff_that_makes_no_sense_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Backoff(**options)

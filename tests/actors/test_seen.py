@@ -324,11 +324,11 @@ async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp
     ask = part.calls[0].asks[0]
     assert (ask.actor, ask.handler, ask.outcome, ask.key) == ("Desk", "work", "ok", None)
     assert ask.call == part.calls[0].number
-    assert ask.taken is not None
+    assert ask.handler_start is not None
     assert ask.end is not None
-    assert ask.start <= ask.taken <= ask.end
+    assert ask.start <= ask.handler_start <= ask.end
     assert [one.call is None for one in part.asks] == [False, False, True]
-    assert [change.what for change in part.lives] == ["started", "stopped", "started", "stopped"]
+    assert [change.phase for change in part.lives] == ["started", "stopped", "started", "stopped"]
     assert "tenant-7" not in (tmp_path / "run.jsonl").read_text()
 
 

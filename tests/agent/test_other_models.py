@@ -46,7 +46,7 @@ async def test_the_first_model_that_replies_answers(door: str) -> None:
     with observe(lambda _: None, runs=events.append):
         assert (await run(agent, door=door))["messages"][-1].content == "third"
     assert (len(second.requests), fourth.requests) == (1, [])
-    assert [(event.what, event.facts["error"]) for event in events if event.phase == "noted"] == [
+    assert [(event.note, event.facts["error"]) for event in events if event.phase == "noted"] == [
         ("fallback", "ConnectionError"),
         ("fallback_failed", "KeyError"),
         ("fallback", "ConnectionError"),

@@ -120,7 +120,7 @@ async def test_a_batch_of_thousands_does_not_recurse() -> None:
     "error",
     [
         CallTimeoutError("work", "1", 2.0),
-        CallTimeoutError("work", "1", 2.0, idle=True, held="tool 'x' held the event loop for 1.0 s at y"),
+        CallTimeoutError("work", "1", 2.0, idle=True, blocking_code="tool 'x' held the event loop for 1.0 s at y"),
         DeadlineExceededError("work", "1", 3.0, started=True),
         CallRejectedError("work", None, "full"),
         CircuitOpenError("work", "1", 4.5, partly=True),

@@ -43,7 +43,7 @@ def test_what_a_call_left_behind_is_no_call() -> None:
     """A body may outlive its call, and must not be counted as a running call."""
     counts = counts_of(event("begun"), event("started", attempt=1), event("ended", time=2.0))
     counts(event("attempt_ended", time=3.0, attempt=1))
-    counts(event("noted", time=3.0, what="abandoned"))
+    counts(event("noted", time=3.0, note="abandoned"))
 
     assert +counts.rows["fetch"].states == {"ok": 1}
 
@@ -55,7 +55,7 @@ def test_the_slowest_calls_are_those_that_began_first() -> None:
         event("begun", 3, 2.0),
         event("started", 1, 2.0, attempt=1),
         event("attempt_ended", 1, 3.0, attempt=1),
-        event("noted", 1, 3.0, what="retry"),
+        event("noted", 1, 3.0, note="retry"),
         event("started", 1, 4.0, attempt=2),
         event("queued", 2, 5.0),
         event("ended", 3, 6.0),
@@ -79,7 +79,7 @@ def test_the_slowest_calls_are_those_that_began_first() -> None:
 )
 def test_the_last_progress_of_a_call_is_shown(told: dict[str, object], shown: str) -> None:
     """The numbers come before the text, because there is little room."""
-    counts = counts_of(event("begun"), event("started", attempt=1), event("noted", what="progress", **told))
+    counts = counts_of(event("begun"), event("started", attempt=1), event("noted", note="progress", **told))
     [call] = counts.slowest(1)
     assert call.note == shown
 

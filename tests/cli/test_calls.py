@@ -28,7 +28,7 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
     assert shown(calls, 3.0) == [["fetch(url='x')", "2.00", "s", "waiting", "2.00", "s"]]
     calls.counts(event("started", time=3.0, attempt=1))
     calls.counts(event("attempt_ended", time=4.0, attempt=1))
-    calls.counts(event("noted", time=4.0, what="retry"))
+    calls.counts(event("noted", time=4.0, note="retry"))
     calls.counts(event("started", time=5.0, attempt=2))
     assert shown(calls, 20.0) == [["fetch(url='x')", "19.00", "s", "running", "15.00", "s", "attempt", "2,", "retry"]]
     calls.counts(event("attempt_ended", time=21.5, attempt=2))

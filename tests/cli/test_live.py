@@ -106,9 +106,9 @@ def test_names_and_notes_cannot_act_on_the_terminal() -> None:
     """Models may write escape sequences in tool names and arguments."""
     counts = counts_of(
         event("begun", tool="\x1b[2Kevil\u202e\nname", call=tool_call("evil", "1", x="\x1b[2K")),
-        event("noted", tool="evil", what="\x1b[H"),
+        event("noted", tool="evil", note="\x1b[H"),
         event("begun", 2, tool="evil"),
-        event("noted", 2, tool="evil", what="progress", message="\x1b[H\u202e"),
+        event("noted", 2, tool="evil", note="progress", message="\x1b[H\u202e"),
     )
     text = "\n".join(drawn(counts, width=160)) + line(counts, 1.0)
 

@@ -131,11 +131,11 @@ def test_the_progress_of_a_call_and_the_reason_of_its_retry_are_shown(width: int
     facts = {"done": 4.0 * 1024 * 1024, "total": 300.0 * 1024 * 1024}
     counts = counts_of(
         event("begun", call=tool_call("download", "1", url="x")),
-        event("noted", what="progress", message="page 4 of 300", facts=facts),
+        event("noted", note="progress", message="page 4 of 300", facts=facts),
         event("begun", 2, call=tool_call("download", "2", url="y")),
         event("started", 2, attempt=1),
         event("attempt_ended", 2, attempt=1),
-        event("noted", 2, what="retry", facts={"attempt": 1, "error": "ConnectError"}),
+        event("noted", 2, note="retry", facts={"attempt": 1, "error": "ConnectError"}),
     )
     text = " ".join("\n".join(printed(width, picture(counts, 5.0, width, 40))).split())
 

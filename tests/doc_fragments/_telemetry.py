@@ -129,7 +129,7 @@ async def traced_client(world: World) -> AsyncSteps:
     assert f"{span.get_span_context().trace_id:032x}" in sent
 
 
-@fragment(TRACES, "continued(ctx", faked="the SDK's server does not continue the trace itself, as other servers")
+@fragment(TRACES, "continue_trace(ctx", faked="the SDK's server does not continue the trace itself, as other servers")
 async def traced_server(world: World) -> AsyncSteps:
     seen: list[int] = []
 

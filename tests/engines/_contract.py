@@ -124,7 +124,7 @@ class EngineContract:
                 node = ToolNode([bodies.tell], policies={"tell": policy})
                 [message] = await node.ainvoke([calls("tell")])
         assert 0 < float(message.content) <= 20
-        told = [(one.message, dict(one.facts)) for one in heard if one.what == "progress"]
+        told = [(one.message, dict(one.facts)) for one in heard if one.note == "progress"]
         assert told == [("half", {"done": 1, "total": 2})]
         assert [one.getMessage() for one in caplog.records if one.name == "callboard.testing.engine"] == [
             "from elsewhere"

@@ -109,7 +109,7 @@ async def test_progress_of_the_server_is_that_of_the_call() -> None:
     with observe(seen.append):
         async with McpServer(server()) as served:
             await answers(ToolNode([served]), tool_call("count", "1", to=3))
-    told = [event for event in seen if event.what == "progress"]
+    told = [event for event in seen if event.note == "progress"]
     assert told
     assert (told[-1].facts["done"], told[-1].facts["total"]) == (3, 3)
 

@@ -381,7 +381,7 @@ async def test_observers_are_told_what_was_decided_and_no_argument() -> None:
         answers = {question.id: answer for question, answer in zip(waiting.interrupts, said, strict=True)}
         await finished(node, asked, ledger=waiting.ledger, resume=answers)
 
-    noted = [(event.call_id, event.what) for event in events if event.phase == "noted"]
+    noted = [(event.call_id, event.note) for event in events if event.phase == "noted"]
     decided = ["approved", "edited", "answered", "declined"]
     assert noted[:4] == [(f"id-{place}", "approval_asked") for place in range(4)]
     assert sorted(noted[4:]) == [(f"id-{place}", word) for place, word in enumerate(decided)]

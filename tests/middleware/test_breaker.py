@@ -413,7 +413,7 @@ async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
 
     noted = [event for event in events if event.phase == "noted"]
     words = ["opened", "refused", "half_open", "closed", "no_key"]
-    assert [event.what for event in noted] == [f"breaker_{word}" for word in words]
+    assert [event.note for event in noted] == [f"breaker_{word}" for word in words]
     assert [event.facts.get("retry_after") for event in noted] == [30, pytest.approx(20), None, None, None]
     assert {event.facts["tool"] for event in noted} == {"fetch"}
     assert "secret" not in repr([event.facts for event in noted])

@@ -56,7 +56,7 @@ def identical(count: int, query: str = "a") -> list[Any]:
 
 
 def noted(events: list[CallEvent]) -> list[str]:
-    return [event.what for event in events if event.phase == "noted"]
+    return [event.note for event in events if event.phase == "noted"]
 
 
 async def test_the_second_call_is_answered_with_the_first_ones_result(recorder: Recorder) -> None:

@@ -93,11 +93,11 @@ class Process:
 
 
 def noted(events: list[CallEvent]) -> list[str]:
-    return [event.what for event in events if event.phase == "noted"]
+    return [event.note for event in events if event.phase == "noted"]
 
 
 def reasons(events: list[CallEvent]) -> list[object]:
-    return [event.facts["reason"] for event in events if event.what == "cache_skipped"]
+    return [event.facts["reason"] for event in events if event.note == "cache_skipped"]
 
 
 Stores = Callable[[], BaseCache[Any]]

@@ -334,7 +334,7 @@ async def test_observers_are_told_who_takes_over(recorder: Recorder) -> None:
     with observe(events.append):
         await answer_of(node)
 
-    noted = [(event.what, dict(event.facts)) for event in events if event.phase == "noted"]
+    noted = [(event.note, dict(event.facts)) for event in events if event.phase == "noted"]
     assert noted == [
         ("fallback", {"to": "second", "error": "ConnectionError"}),
         ("fallback_failed", {"to": "second", "error": "ValueError"}),

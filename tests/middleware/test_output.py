@@ -297,7 +297,7 @@ async def test_a_text_that_nothing_takes_is_cut_and_said_to_be() -> None:
         "x" * 10 + "\n[... 90 of 100 characters left out. They could not be kept; ask for less at once.]"
     )
     assert message.additional_kwargs == {}
-    facts = [event.facts for event in events if event.what == "output_cut"]
+    facts = [event.facts for event in events if event.note == "output_cut"]
     assert facts == [{"characters": 100, "left_out": 90, "kept": False}]
 
 
@@ -320,7 +320,7 @@ async def test_a_store_that_fails_is_stood_in_for() -> None:
     with observe(events.append):
         message = await result_of(node)
     assert await rest_of(node, message) == "x" * 90
-    assert ("store_failed", {"error": "ConnectionError"}) in [(event.what, event.facts) for event in events]
+    assert ("store_failed", {"error": "ConnectionError"}) in [(event.note, event.facts) for event in events]
 
     store.broken = False
     message = await result_of(node)

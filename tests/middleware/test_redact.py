@@ -707,7 +707,7 @@ async def test_observers_are_told_kinds_and_counts_only() -> None:
         token = of_card(told)
         await run(node, tool_call("pay", "2", card=token, note=EMAIL))
 
-    notes = [(event.call_id, event.what, dict(event.facts)) for event in events if event.phase == "noted"]
+    notes = [(event.call_id, event.note, dict(event.facts)) for event in events if event.phase == "noted"]
     assert notes == [
         ("1", "redacted", {"kinds": ["card", "email", "password"], "count": 3}),
         ("2", "redacted", {"kinds": ["email"], "count": 1}),
@@ -1074,7 +1074,7 @@ async def test_a_result_with_tokens_is_not_stored_for_other_processes() -> None:
         for name in ("Bob", "Ann"):
             await node.ainvoke([tool_call("find", "1", name=name)], thread("a"))
     assert len(store.results()) == 1
-    reasons = [event.facts["reason"] for event in events if event.what == "cache_skipped"]
+    reasons = [event.facts["reason"] for event in events if event.note == "cache_skipped"]
     assert reasons == ["is only for its conversation"]
 
 

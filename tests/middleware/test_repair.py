@@ -361,7 +361,7 @@ async def test_observers_hear_of_places_and_kinds_only() -> None:
         message = await ran(TOOLS["plan"], args, RepairArguments())
     (noted,) = [event for event in events if event.phase == "noted"]
     facts = {"arguments": ["*", "stops.*.place", "stops.*.place"], "kinds": ["wrapper", "name", "item"]}
-    assert (noted.what, noted.facts, noted.tool) == ("repaired", facts, "plan")
+    assert (noted.note, noted.facts, noted.tool) == ("repaired", facts, "plan")
     assert repaired(message) == facts
 
 

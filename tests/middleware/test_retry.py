@@ -119,7 +119,7 @@ async def test_the_place_is_free_during_the_pause(recorder: Recorder) -> None:
 
 def noted(events: list[CallEvent]) -> list[tuple[float, str, dict[str, object]]]:
     began = events[0].time
-    return [(event.time - began, event.what, dict(event.facts)) for event in events if event.phase == "noted"]
+    return [(event.time - began, event.note, dict(event.facts)) for event in events if event.phase == "noted"]
 
 
 async def test_observers_are_told_of_every_pause() -> None:

@@ -195,13 +195,13 @@ async def test_an_argument_is_refused_cleaned_or_let_through_as_the_corpus_says(
         assert f"argument {Bodies.ARGUMENTS[case.tool]}" in message.content
         assert not HIDDEN.search(message.content)
         assert len(message.content) < 1000
-        assert [(note.what, note.facts["rule"]) for note in notes] == [("refused", case.refused)]
+        assert [(note.note, note.facts["rule"]) for note in notes] == [("refused", case.refused)]
     else:
         expected = in_place(expanded(case.becomes), root)
         assert message.status == "success", message.content
         assert bodies.given == [expected]
         changed = expected != in_place(expanded(case.value), root)
-        assert [note.what for note in notes] == (["sanitized"] if changed else [])
+        assert [note.note for note in notes] == (["sanitized"] if changed else [])
 
 
 @pytest.mark.real_clock  # long texts are checked in a thread
@@ -660,7 +660,7 @@ async def test_observers_are_told_names_and_never_values() -> None:
     asked = [tool_call("fetch", "1", url="http://secret.local/"), tool_call("store", "2", data={"secret": "x"})]
     with observe(events.append):
         await finished(node, *asked, tool_call("say", "3", text="sec\u200bret"))
-    noted = {event.call_id: (event.what, dict(event.facts)) for event in events if event.phase == "noted"}
+    noted = {event.call_id: (event.note, dict(event.facts)) for event in events if event.phase == "noted"}
     assert noted == {
         "1": ("refused", {"argument": "url", "rule": "address"}),
         "2": ("refused", {"argument": "data", "rule": "scheme"}),

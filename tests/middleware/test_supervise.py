@@ -542,7 +542,7 @@ async def test_a_middleware_of_ours_works_beside_langchains_middleware(recorder:
     assert contents(state) == ["flaky", "ValueError in broken"]
     assert recorder.count("started", "flaky") == 4
     assert [event.phase for event in events if event.tool == "flaky"].count("started") == 2, "two attempts, of two each"
-    assert [(event.tool, event.what) for event in events if event.phase == "noted"] == [("flaky", "retry")]
+    assert [(event.tool, event.note) for event in events if event.phase == "noted"] == [("flaky", "retry")]
 
 
 async def test_langchains_retry_shares_the_timeout_of_the_attempt_that_it_is_in(recorder: Recorder) -> None:
@@ -655,7 +655,7 @@ async def test_a_rejected_call_cannot_be_run_by_a_jump(recorder: Recorder, door:
     assert contents(state) == (["rejected", "fine"] if with_us else ["rejected", "danger", "fine"])
     if with_us:
         assert answers(state)[0].status == "error"
-        seen = [(event.phase, event.what) for event in events if event.tool == "danger"]
+        seen = [(event.phase, event.note) for event in events if event.tool == "danger"]
         assert seen == [("begun", ""), ("noted", "answered"), ("ended", "")]
 
 

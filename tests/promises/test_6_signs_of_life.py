@@ -65,7 +65,13 @@ async def test_without_handling_the_error_says_that_it_was_idle() -> None:
     with pytest.raises(CallTimeoutError, match="no sign of life for 2 s") as caught:
         await node.ainvoke(ask("work"))
     error = caught.value
-    assert (error.tool, error.call_id, error.timeout, error.idle, error.held) == ("work", "call_1", 2, True, None)
+    assert (error.tool, error.call_id, error.timeout, error.idle, error.blocking_code) == (
+        "work",
+        "call_1",
+        2,
+        True,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

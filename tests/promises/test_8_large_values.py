@@ -149,7 +149,7 @@ async def test_a_person_is_asked_about_large_arguments_in_a_thread() -> None:
 
     def note(event: CallEvent) -> None:
         if event.phase == "noted":
-            notes.append((event.what or "", threading.get_ident()))
+            notes.append((event.note or "", threading.get_ident()))
 
     with observe(note):
         async with anyio.create_task_group() as tasks:

@@ -51,7 +51,7 @@ def _crew_of(monkeypatch: pytest.MonkeyPatch, idle_for: float) -> _engine.Crew:
     monkeypatch.setattr(_engine, "HostProxy", _FakeHost)
     monkeypatch.setattr(_engine, "disconnect", lambda: None)
     terms = RayOptions(
-        workers=1, most_workers=2, concurrency=1, idle_for=idle_for, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
+        workers=1, max_workers=2, concurrency=1, idle_for=idle_for, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
         start_timeout=10, patience=10,
     )  # fmt: skip
     return _engine.Crew(terms, lambda: None)

@@ -192,7 +192,7 @@ async def _added(counter: tools.Counter) -> tuple[int, int] | None:
 
 async def test_more_ray_actors_come_while_calls_wait_and_go_when_they_have_nothing_to_do() -> None:
     """The number of Ray actors stays within its bounds."""
-    async with opened(workers=1, most_workers=3, idle_for=1.0) as ours:
+    async with opened(workers=1, max_workers=3, idle_for=1.0) as ours:
         node = ToolNode([tools.pause], policies={"pause": CallPolicy(runs_in=ours)})
 
         async def where() -> set[int]:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.middleware import Retry
-from callboard.telemetry import carrier, continued
+from callboard.telemetry import carrier, continue_trace
 from callboard.testing import calls, tool_call
 from tests.helpers import make, make_sync
 
@@ -259,8 +259,8 @@ async def test_an_agent_in_sync_code_is_below_its_caller() -> None:
 
 WORKER = """
 import json, sys
-from callboard.telemetry import carrier, continued
-with continued(json.load(sys.stdin)):
+from callboard.telemetry import carrier, continue_trace
+with continue_trace(json.load(sys.stdin)):
     print(carrier()["traceparent"])
 """
 
@@ -281,13 +281,13 @@ async def test_a_worker_process_goes_on_with_the_trace_of_the_call() -> None:
 def test_what_is_carried_may_be_anything() -> None:
     """A carrier that cannot be parsed gives no trace and no error."""
     for carried in (None, {}, {"traceparent": "nonsense"}, {"traceparent": 7, "progressToken": 1}, {"x": object()}):
-        with continued(carried):  # type: ignore[arg-type]
+        with continue_trace(carried):  # type: ignore[arg-type]
             assert carrier() == {}
 
 
 def test_what_is_continued_ends_with_its_block() -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
-    with pytest.raises(ValueError, match="out"), continued({"traceparent": parent}):
+    with pytest.raises(ValueError, match="out"), continue_trace({"traceparent": parent}):
         assert carrier()["traceparent"] == parent
         raise ValueError("out")
     assert carrier() == {}

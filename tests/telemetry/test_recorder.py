@@ -145,7 +145,7 @@ async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.L
 def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
     """Not every model reports its usage."""
     event = RunEvent(phase="answered", run=RunInfo(number=1, agent="a", run_id="r"), time=1.0, result=AIMessage("hi"))
-    line = module.Records(Capture(wanted=False)).of_run(event, 1.0)
+    line = module.Records(Capture(is_on=False)).of_run(event, 1.0)
     assert line == {"t": 1.0, "event": "model_answered", "run": 1, "calls": 0}
     assert module.BOUND == 16 * 1024 * 1024
 

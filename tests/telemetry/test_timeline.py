@@ -35,7 +35,7 @@ def test_a_call_is_read_with_its_waits_and_attempts(tmp_path: Path) -> None:
     assert (one.outcome, one.error) == ("deadline", "DeadlineExceededError")
     assert one.waits == (Wait(start=0.2, end=0.5), Wait(start=1.5, end=2, error="DeadlineExceededError"))
     assert one.attempts == (RecordedAttempt(number=1, start=0.5, end=1, error="ConnectError"),)
-    assert one.notes == (Note(time=1, what="retry", facts={"pause": 0.5}),)
+    assert one.notes == (Note(time=1, kind="retry", facts={"pause": 0.5}),)
     assert one.failed
 
 

@@ -92,28 +92,28 @@ class Following(CallTracker[TrackedCall, CallEvent]):
         self.waiting, self.running = Counter[int](), set[tuple[int, int]]()
         self.over: list[int] = []
 
-    def begun(self, event: CallEvent) -> TrackedCall:
+    def on_begin(self, event: CallEvent) -> TrackedCall:
         return TrackedCall(event)
 
-    def queued(self, call: TrackedCall, event: CallEvent) -> None:
+    def on_queue(self, call: TrackedCall, event: CallEvent) -> None:
         self.waiting[call.number] += 1
         assert (call.place == "waiting") is (not call.running)
 
-    def gave_up(self, call: TrackedCall, event: CallEvent, since: float) -> None:
+    def on_give_up(self, call: TrackedCall, event: CallEvent, since: float) -> None:
         self.waiting[call.number] -= 1
         assert call.began <= since <= event.time
 
-    def started(self, call: TrackedCall, event: CallEvent, waited_since: float | None) -> None:
+    def on_start(self, call: TrackedCall, event: CallEvent, waited_since: float | None) -> None:
         if waited_since is not None:
-            self.gave_up(call, event, waited_since)
+            self.on_give_up(call, event, waited_since)
         self.running.add((call.number, event.attempt))
         assert (call.place, call.attempt) == ("running", event.attempt)
 
-    def attempt_ended(self, call: TrackedCall, event: CallEvent, since: float) -> None:
+    def on_attempt_end(self, call: TrackedCall, event: CallEvent, since: float) -> None:
         self.running.remove((call.number, event.attempt))
         assert call.began <= since <= event.time
 
-    def ended(self, call: TrackedCall, event: CallEvent) -> None:
+    def on_end(self, call: TrackedCall, event: CallEvent) -> None:
         self.over.append(call.number)
         self.waiting[call.number] -= len(call.waiting)
         assert call.ended

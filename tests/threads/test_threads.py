@@ -13,7 +13,7 @@ import callboard.threads
 from callboard import AgentState, create_react_agent
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel, calls
-from callboard.threads import Threads, masked, unanswered
+from callboard.threads import Threads, masked, unanswered_calls
 
 pytestmark = pytest.mark.real_clock
 prebuilt: Any = pytest.importorskip("langgraph.prebuilt")
@@ -54,7 +54,7 @@ async def test_a_conversation_is_read_without_its_agent(url: str) -> None:
     assert stored is not None
     assert (stored.thread_id, stored.turns, len(stored.questions)) == ("oslo", 1, 1)
     look_up, pay = (call["id"] for call in stored.messages[1].tool_calls)  # type: ignore[attr-defined]
-    assert [call["id"] for call in unanswered(stored.messages)] == [pay]
+    assert [call["id"] for call in unanswered_calls(stored.messages)] == [pay]
     results = [(call["id"], result) for one in stored.exchanges() for call, result in one.answers_by_call()]
     assert [(call_id, stored.state_of(call_id, result)) for call_id, result in results] == [
         (look_up, "done"),

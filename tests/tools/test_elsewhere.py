@@ -144,7 +144,7 @@ async def test_progress_and_what_is_left_of_the_timeout_cross() -> None:
     with anyio.fail_after(60), observe(heard.append):
         assert await _content(_node(engine, wait, timeout=9.0), "wait", seconds=1.0) == "waited"
     assert 8 < said[0] <= 9
-    assert [(one.message, dict(one.facts)) for one in heard if one.what == "progress"] == [("waits", {"done": 1})]
+    assert [(one.message, dict(one.facts)) for one in heard if one.note == "progress"] == [("waits", {"done": 1})]
 
 
 class Slow(FakeEngine):

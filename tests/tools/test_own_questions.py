@@ -5,7 +5,7 @@ from typing import Any
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from callboard import CallsInterrupted, ToolNode, answered_question, can_ask, create_react_agent
+from callboard import CallsInterrupted, ToolNode, can_ask, create_react_agent, earlier_question
 from callboard.middleware import Retry
 from callboard.testing import ScriptedModel, calls, tool_call
 
@@ -14,7 +14,7 @@ begun: list[object] = []
 
 def wizard() -> str:
     """Ask for a name, and then for a colour."""
-    state: Any = answered_question()
+    state: Any = earlier_question()
     begun.append(state)
     given: dict[str, str] = {} if state is None else dict(state["given"])
     if state is not None:
@@ -64,7 +64,7 @@ async def test_an_attempt_after_the_one_that_took_the_answer_begins_anew() -> No
 
     def flaky() -> str:
         """Ask, and fail once."""
-        found.append(answered_question())
+        found.append(earlier_question())
         if found[-1] is not None or len(found) == 1:
             interrupt("well?")
             raise ConnectionError
@@ -88,4 +88,4 @@ async def test_only_a_call_can_ask() -> None:
         return str(can_ask())
 
     [message] = (await ToolNode([look]).ainvoke([tool_call("look", "1")]))["messages"]
-    assert (message.content, can_ask(), answered_question()) == ("True", False, None)
+    assert (message.content, can_ask(), earlier_question()) == ("True", False, None)

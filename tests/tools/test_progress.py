@@ -41,7 +41,7 @@ def reports() -> Iterator[Told]:
     told: Told = []
 
     def take(event: CallEvent) -> None:
-        if event.what == "progress":
+        if event.note == "progress":
             told.append((event.time, event))
 
     with observe(take):
@@ -115,7 +115,7 @@ async def test_of_many_reports_the_newest_are_told(pauses: list[float], at_end: 
         before = live_tasks()
         await ToolNode([make(work)]).ainvoke(ask("work"))
         assert live_tasks() == before
-    told = [event for event in seen if event.what == "progress"]
+    told = [event for event in seen if event.note == "progress"]
     numbers = [int(str(event.facts["done"])) for event in told]
     assert numbers == sorted(set(numbers))
     assert numbers[-1:] == ([len(pauses) - 1] if pauses else [])
@@ -125,7 +125,7 @@ async def test_of_many_reports_the_newest_are_told(pauses: list[float], at_end: 
         assert event.time <= given[number] + PAUSE + 1e-6
         newer = [other for other in given[number + 1 :] if other < event.time - 1e-6]
         assert not newer
-    phases = [event.what or event.phase for event in seen]
+    phases = [event.note or event.phase for event in seen]
     if pauses:
         assert phases.index("attempt_ended") > max(at for at, phase in enumerate(phases) if phase == "progress")
 
@@ -271,7 +271,7 @@ async def test_the_stream_is_written_in_the_loop_of_the_call() -> None:
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [make_sync(work)])
 
     def heard(event: CallEvent) -> None:
-        if event.what == "progress":
+        if event.note == "progress":
             threads.append(threading.get_ident())
 
     with anyio.fail_after(WAIT), observe(heard):
@@ -360,7 +360,7 @@ async def test_recordings_have_the_numbers_and_the_text_if_it_is_captured(captur
     assert line.get("message") == ("reading ann@example.com" if capture else None)
     [call] = read_recording(tmp_path / "run.jsonl").calls()
     [note] = call.notes
-    assert (note.what, note.facts, note.message) == ("progress", line["facts"], line.get("message"))
+    assert (note.kind, note.facts, note.message) == ("progress", line["facts"], line.get("message"))
 
 
 async def test_log_lines_have_the_numbers_only(caplog: pytest.LogCaptureFixture) -> None:

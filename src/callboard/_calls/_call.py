@@ -145,7 +145,9 @@ class Attempt:
             current_timed.reset(token)
         # Reached only if a timeout ended the block.
         seconds, is_idle, blocking_code = clock.out_of_time()
-        raise CallTimeoutError(self._call["name"], owner.id, seconds, held=blocking_code, idle=is_idle) from limit.cause
+        raise CallTimeoutError(
+            self._call["name"], owner.id, seconds, blocking_code=blocking_code, idle=is_idle
+        ) from limit.cause
 
     def suspend_timeouts(self) -> Turn | None:
         """Suspend any timeouts until an engine starts the tool's function; return a `Turn`, which restarts them."""
@@ -427,7 +429,9 @@ class SupervisedCall(Generic[T]):
             self.time_limits.until, self._middleware_scope = self._batch_context.until, None
         # Reached only if a timeout ended the block.
         blocking_code = self.loop.pulse.blocking_since(began)
-        raise CallTimeoutError(self.name, self.id, timeout, held=blocking_code, by_middleware=True) from limit.cause
+        raise CallTimeoutError(
+            self.name, self.id, timeout, blocking_code=blocking_code, by_middleware=True
+        ) from limit.cause
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
@@ -600,7 +604,7 @@ class SupervisedCall(Generic[T]):
 
     def note(self, decision: str, facts: Mapping[str, object]) -> None:
         """Report a decision about the call, such as a retry, to its observers."""
-        self._tell("noted", self.name, what=decision, facts=facts)
+        self._tell("noted", self.name, note=decision, facts=facts)
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
         """Report progress of an attempt, by default of the latest attempt; may be called from any thread."""
@@ -642,7 +646,7 @@ _first_report = threading.Lock()
 def _tell_of(report: _Report) -> None:
     call, progress, attempt = report
     message, facts = progress.message, progress.facts
-    call._tell("noted", call.name, attempt=attempt, what="progress", facts=facts, message=message)
+    call._tell("noted", call.name, attempt=attempt, note="progress", facts=facts, message=message)
     if call._batch_context.on_progress is not None:
         call._batch_context.on_progress(call.call, progress)
 

@@ -118,16 +118,16 @@ def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
         for ask in part.asks:
             row = rows[ask.actor]
             row.failed += ask.outcome in FAILURES
-            if ask.taken is not None:
-                row.longest_wait = max(row.longest_wait, ask.taken - ask.start)
+            if ask.handler_start is not None:
+                row.longest_wait = max(row.longest_wait, ask.handler_start - ask.start)
             if ask.end is not None:
                 row.durations.append(ask.end - ask.start)
-            elif ask.taken is None:
+            elif ask.handler_start is None:
                 row.waiting += 1
             else:
                 row.running += 1
         for change in part.lives:
-            rows[change.actor].changes[change.what] += 1
+            rows[change.actor].changes[change.phase] += 1
     return sorted(rows.items(), key=lambda item: (-item[1].asks, item[0]))
 
 
@@ -190,12 +190,12 @@ class ActorCounts:
 class OpenCall(TrackedCall):
     """Call that has not ended, with its arguments and the latest note: a progress report or a middleware's decision."""
 
-    def __init__(self, begun: CallEvent) -> None:
-        super().__init__(begun)
+    def __init__(self, first_event: CallEvent) -> None:
+        super().__init__(first_event)
         self.note = ""
         """Latest note of the call as a short text: a decision of middleware, or a progress report."""
         self.counted_as: CallPlace | Outcome = "between"
-        self._args: object = None if begun.call is None else begun.call.get("args")
+        self._args: object = None if first_event.call is None else first_event.call.get("args")
 
     @cached_property
     def arguments(self) -> Arguments | None:
@@ -256,7 +256,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         """Return the calls that have been open for the longest time, oldest first; at most `number` calls."""
         return tuple(self.open.values())[:number]
 
-    def begun(self, event: CallEvent) -> OpenCall:
+    def on_begin(self, event: CallEvent) -> OpenCall:
         """Count a new call, and return it as an open call."""
         if self._start is None:
             self._start = event.time
@@ -264,11 +264,11 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self.rows.setdefault(event.tool, ToolRow()).states["between"] += 1
         return OpenCall(event)
 
-    def noted(self, call: OpenCall, event: CallEvent) -> None:
+    def on_note(self, call: OpenCall, event: CallEvent) -> None:
         """Store the latest note of a call as a short text: a progress report, or a decision of a middleware."""
-        call.note = note_in_short(event.what, event.facts, event.message)
+        call.note = note_in_short(event.note, event.facts, event.message)
 
-    def ended(self, call: OpenCall, event: CallEvent) -> None:
+    def on_end(self, call: OpenCall, event: CallEvent) -> None:
         """Count a call under its outcome, after it ended."""
         row = self.rows[call.tool]
         self.took[event.call_id] = event.time - call.began

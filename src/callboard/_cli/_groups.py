@@ -61,8 +61,8 @@ def end_of(call: RecordedCall, part: Part) -> float:
 
 def notes_in_short(call: RecordedCall) -> str:
     """Return a short text with a call's latest progress report, and its latest middleware decision of each kind."""
-    counts = Counter(note.what for note in call.notes)
-    last = {note.what: note for note in call.notes}
+    counts = Counter(note.kind for note in call.notes)
+    last = {note.kind: note for note in call.notes}
     texts = {kind: note_in_short(kind, note.facts, note.message) for kind, note in last.items()}
     # The number of reports would look like a part of the amounts, such as 10/10.
     times = {kind: f" x{many}" if many > 1 and kind != "progress" else "" for kind, many in counts.items()}

@@ -166,13 +166,13 @@ def _call(call: RecordedCall, part: Part, label: str) -> dict[str, Any]:
             {
                 "handler": f"{escape_name(ask.actor)}.{escape_name(ask.handler)}",
                 "ahead": ask.ahead,
-                "waited": None if ask.taken is None else _time(ask.taken - ask.start),
+                "waited": None if ask.handler_start is None else _time(ask.handler_start - ask.start),
                 **_stretch(ask.start, ask.end, end, ask.error),
             }
             for ask in call.asks
         ],
         "notes": [
-            {"time": _time(note.time), "what": escape_name(note.what), "facts": facts_in_short(note)}
+            {"time": _time(note.time), "what": escape_name(note.kind), "facts": facts_in_short(note)}
             for note in call.notes
         ],
     }

@@ -49,7 +49,7 @@ from callboard._cli._view import open_console
 from callboard._cli._web import WebPage, web_page
 from callboard.commands import NotThereError, load_named
 from callboard.questions import Action, Answer, Word, approval_in, free_answer, printable
-from callboard.threads import masked, unanswered
+from callboard.threads import masked, unanswered_calls
 
 # Loading of the agent that `MODULE:AGENT` names.
 
@@ -385,7 +385,7 @@ class ThreadRunner:
 
 def open_calls(values: Any) -> list[ToolCall]:
     """Return the tool calls without a result in the model's last reply; `values` are the values of a run's state."""
-    return unanswered(_messages(values))
+    return unanswered_calls(_messages(values))
 
 
 def _messages(values: Any) -> Sequence[BaseMessage]:

@@ -271,7 +271,7 @@ class CallScratchpad(PregelScratchpad):
     def count_unused_answers(self) -> int:
         return max(0, len(self.resume) - self._question_count)
 
-    def answered_question(self) -> object:
+    def earlier_question(self) -> object:
         """Return the question of the last answer; `None` if the question is unknown or the answer was taken."""
         return self._question if self.count_unused_answers() else None
 

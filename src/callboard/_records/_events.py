@@ -60,8 +60,8 @@ class CallEvent(NamedTuple):
     attempts."""
     error: BaseException | None = None
     """Error of the attempt or the call, even if the error was turned into a message for the model."""
-    what: str = ""
-    """Kind of the decision in a `noted` event, in one word, such as "retry"."""
+    note: str = ""
+    """Kind of the note in a `noted` event, in one word, such as "retry"."""
     facts: Mapping[str, object] = _NOTHING
     """Details of the decision in a `noted` event; never an argument or a result."""
     message: str | None = None
@@ -112,14 +112,14 @@ class RunEvent:
     model: object = field(default=None, repr=False)
     """Model with its bound tools and options, in `asked` and `answered`; `None` if the agent chooses the model at each
     step."""
-    given: object = field(default=None, repr=False)
+    input: object = field(default=None, repr=False)
     """Input of the run (`begun`), or messages for the model (`asked`). By default, exporters must not send it out of
     the process."""
     result: object = field(default=None, repr=False)
     """State of the run (`ended`), or reply of the model (`answered`). By default, exporters must not send it out of the
     process."""
-    what: str = ""
-    """Decision in one word, such as "retry", in `noted`."""
+    note: str = ""
+    """Kind of the decision, in one word, such as "retry", in `noted`."""
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
     """Details of the decision, in `noted`."""
 

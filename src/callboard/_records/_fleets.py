@@ -116,7 +116,7 @@ class FleetHost(Protocol):
         """
         ...
 
-    def lost(self, key: Hashable, reason: str) -> None:
+    def revoke(self, key: Hashable, reason: str) -> None:
         """Stop the actor of a key at once, because another process may own the key soon.
 
         Args:
@@ -146,7 +146,7 @@ class Membership(Protocol):
         """Store of the actors' snapshots. Only the process that owns the key of an actor can save its snapshot."""
         ...
 
-    def owned(self, key: Hashable) -> Ownership | None:
+    def ownership_of(self, key: Hashable) -> Ownership | None:
         """Return this process's ownership of a key; `None` if it does not own the key."""
         ...
 

@@ -42,11 +42,11 @@ class Drained:
     ended: int = 0
     unknown: tuple[UnknownCall, ...] = ()
 
-    def __add__(self, other: "Drained") -> "Drained":
+    def __add__(self, addend: "Drained") -> "Drained":
         return Drained(
-            finished=self.finished + other.finished,
-            ended=self.ended + other.ended,
-            unknown=self.unknown + other.unknown,
+            finished=self.finished + addend.finished,
+            ended=self.ended + addend.ended,
+            unknown=self.unknown + addend.unknown,
         )
 
     @property

@@ -549,7 +549,7 @@ class FleetActors(KeyedActors):
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
         """Run a call from another process, and return its result; see `FleetHost`."""
-        if self.membership.owned(ask.key) is None:
+        if self.membership.ownership_of(ask.key) is None:
             raise KeyMovedError(_MOVED)
         cell = self.cell(ask.key)
         assert isinstance(cell, FleetCell)
@@ -562,7 +562,7 @@ class FleetActors(KeyedActors):
         await served.until_its_turn()
         if cell.draining is not None:
             # Until the key is given back, the caller would find this process as the owner again.
-            while self.membership.owned(ask.key) is not None:
+            while self.membership.ownership_of(ask.key) is not None:
                 # Asked again and again: the key can be returned only after the actor and its last call have ended.
                 self.rests(ask.key)
                 await sleep(_PAUSE)
@@ -571,7 +571,7 @@ class FleetActors(KeyedActors):
         beginning.set(begin)
         return await cell.answer(handler, ask, served)
 
-    def lost(self, key: Hashable, reason: str) -> None:
+    def revoke(self, key: Hashable, reason: str) -> None:
         """End the actor of a key at once, because another process may own the key."""
         self._run_there(self._lose, key, reason)
 
@@ -596,13 +596,13 @@ class FleetActors(KeyedActors):
             self.membership.give_back(key)
 
     def _admit(self, cell: Cell) -> None:
-        if self.membership.owned(cell.key) is None:
+        if self.membership.ownership_of(cell.key) is None:
             self._reject(cell, _MOVED)
         else:
             super()._admit(cell)
 
     def _may_start(self, cell: Cell) -> bool:
-        cell.ownership = self.membership.owned(cell.key)
+        cell.ownership = self.membership.ownership_of(cell.key)
         return cell.ownership is not None
 
     def _reject(self, cell: Cell, reason: str) -> None:

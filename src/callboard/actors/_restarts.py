@@ -30,7 +30,7 @@ class Backoff:
     Args:
         first: seconds before the first restart.
         factor: growth of the delay with each further restart, 1 or more.
-        most: maximum in seconds.
+        maximum: maximum in seconds.
         jitter: random part of the delay, from 0 to 1. It spreads the restarts of actors that crashed together.
 
     Raises:
@@ -40,12 +40,12 @@ class Backoff:
 
     first: float = 0.1
     factor: float = 2.0
-    most: float = 30.0
+    maximum: float = 30.0
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
         check_seconds("Backoff(first=...)", self.first)
-        check_seconds("Backoff(most=...)", self.most)
+        check_seconds("Backoff(maximum=...)", self.maximum)
         for name, value in (("factor", self.factor), ("jitter", self.jitter)):
             if isinstance(value, bool) or not isinstance(cast("object", value), (int, float)):
                 raise TypeError(f"Backoff({name}=...) is a number, got {value!r}")
@@ -62,9 +62,9 @@ class Backoff:
         if not self.first:
             return 0.0
         try:
-            full_delay = min(self.most, self.first * self.factor ** (restarts - 1))
-        except OverflowError:  # larger than any float, and so than `most`
-            full_delay = self.most
+            full_delay = min(self.maximum, self.first * self.factor ** (restarts - 1))
+        except OverflowError:  # larger than any float, and so than `maximum`
+            full_delay = self.maximum
         return full_delay * (1 - self.jitter * chance)
 
 

@@ -61,8 +61,8 @@ class RunReporter:
         """Send a request to the model by calling `ask`; report request and reply to observers; return the result."""
         # `response_format` is for a replay, which replaces this method: the form of a structured response in the
         # result.
-        self.notify("asked", model=model, given=model_input)
-        token = note_of_run.set(lambda decision, facts: self.notify("noted", what=decision, facts=facts))
+        self.notify("asked", model=model, input=model_input)
+        token = note_of_run.set(lambda decision, facts: self.notify("noted", note=decision, facts=facts))
         try:
             reply = await ask()
         except BaseException as error:
@@ -97,7 +97,7 @@ def report_run(
     reporter = RunReporter(observers, info, current_loop())
     token = current_run.set(info)
     failure: BaseException | None = None
-    reporter.notify("begun", given=run_input)
+    reporter.notify("begun", input=run_input)
     try:
         yield reporter
     except BaseException as error:

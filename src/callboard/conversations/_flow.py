@@ -32,7 +32,7 @@ from callboard.tools._unanswered import (
     id_of,
     ids_with_answer,
     last_reply,
-    unanswered,
+    unanswered_calls,
 )
 
 _MOST_MALFORMED = 3
@@ -138,7 +138,7 @@ class ReactFlow:
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
         """Return the calls of the last reply that have no result yet and have to run."""
-        calls = unanswered(messages)
+        calls = unanswered_calls(messages)
         if not self.after or not calls:
             return calls
         # With a hook after the model, LangGraph treats a call as answered if any message of the conversation has its

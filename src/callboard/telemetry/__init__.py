@@ -4,7 +4,7 @@ Tracing, Metrics, Logs            observers; active by themselves once the appli
 setup                             sets up an OpenTelemetry SDK and log lines for an application without them
 RecordingWriter, read_recording   write all events to a file, and read the file back
 CallTracker                       base class of your own observers: follows the state of each call
-carrier, continued                inject the trace context into another process, and extract it again
+carrier, continue_trace           inject the trace context into another process, and extract it again
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from callboard.telemetry._links import carrier as carrier
-    from callboard.telemetry._links import continued as continued
+    from callboard.telemetry._links import continue_trace as continue_trace
     from callboard.telemetry._logs import Logs as Logs
     from callboard.telemetry._metrics import Metrics as Metrics
     from callboard.telemetry._recording._recorder import RecordingWriter as RecordingWriter
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from callboard.telemetry._tracker import outcome_of as outcome_of
 
 _HOMES = {
-    "callboard.telemetry._links": ("carrier", "continued"),
+    "callboard.telemetry._links": ("carrier", "continue_trace"),
     "callboard.telemetry._logs": ("Logs",),
     "callboard.telemetry._metrics": ("Metrics",),
     "callboard.telemetry._recording._recordings": ("read_recording",),

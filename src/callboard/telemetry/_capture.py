@@ -29,15 +29,14 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 class Capture:
     """Filter of arguments and results before export: removes secrets, cuts long texts. Options as for `Tracing`."""
 
-    def __init__(
-        self, wanted: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH
-    ) -> None:
+    def __init__(self, is_on: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH) -> None:
         if max_length < 1:
             raise ValueError(f"max_length must be 1 or more characters, got {max_length!r}")
-        if wanted is None:
-            wanted = os.environ.get(CAPTURE_VARIABLE, "").strip().lower() in CAPTURING
-        self.wanted = wanted
-        self._redactor = _redactor(redact) if wanted else lambda _: "<not captured>"
+        if is_on is None:
+            is_on = os.environ.get(CAPTURE_VARIABLE, "").strip().lower() in CAPTURING
+        self.is_on = is_on
+        """Whether arguments and results are exported at all."""
+        self._redactor = _redactor(redact) if is_on else lambda _: "<not captured>"
         self._max_length = max_length
 
     def plain(self, value: object) -> Any:
@@ -49,7 +48,7 @@ class Capture:
         except Exception as error:
             return _not_captured(error)
 
-    def redacted(self, plain: Any) -> Any:
+    def redact(self, plain: Any) -> Any:
         """Return a value of plain JSON types with secrets removed."""
         try:
             return to_jsonable_python(self._redactor(plain), fallback=type_mark)  # the redactor may return any type
@@ -60,7 +59,7 @@ class Capture:
         """Return a value as one text of bounded length, without secrets: a string as such, any other value as JSON."""
         # More than is exported, because tokens are shorter than what they replace.
         beginning = _Beginning(3 * self._max_length + _MAX_SECRET)
-        text = _as_text(self.redacted(beginning.of(self.plain(value))))
+        text = _as_text(self.redact(beginning.copy(self.plain(value))))
         if beginning.is_whole:
             note = f"{len(text)}"
         else:
@@ -75,10 +74,10 @@ class Capture:
     def error_text(self, error: BaseException) -> str:
         """Return the text of an error, cut and without secrets; a placeholder if the error's `__str__` raises."""
         try:
-            said = str(error)
+            text = str(error)
         except Exception as another:
             return _not_captured(another)
-        return self.text(said)
+        return self.text(text)
 
 
 _DATA_URL = re.compile(r"data:([\w.+-]{1,64}/[\w.+-]{1,64})(?:;[\w=.+-]{1,64}){0,4};base64,")
@@ -91,17 +90,17 @@ def _without_media(value: Any) -> Any:
         return [_without_media(item) for item in value]
     if isinstance(value, str):
         url = _DATA_URL.match(value)
-        return value if url is None else {"mime_type": url[1], **_described(value[url.end() :])}
+        return value if url is None else {"mime_type": url[1], **_describe_file(value[url.end() :])}
     if not isinstance(value, dict):
         return value
     block = cast("dict[str, Any]", value)
     key = "data" if "base64" in (block.get("type"), block.get("source_type")) else "base64"
     data = block.get(key) if "mime_type" in block or "media_type" in block else None
-    rest = {name: _without_media(item) for name, item in block.items() if name != key or not isinstance(data, str)}
-    return {**rest, **_described(data)} if isinstance(data, str) else rest
+    fields = {name: _without_media(item) for name, item in block.items() if name != key or not isinstance(data, str)}
+    return {**fields, **_describe_file(data)} if isinstance(data, str) else fields
 
 
-def _described(data: str) -> dict[str, Any]:
+def _describe_file(data: str) -> dict[str, Any]:
     content = data.encode("utf-8", "replace")
     with suppress(binascii.Error):
         content = base64.b64decode(content)
@@ -128,12 +127,12 @@ class _Beginning:
         """Last characters of a text that was cut. They may be the first half of a secret."""
         self._remaining = length
 
-    def of(self, value: Any) -> Any:
+    def copy(self, value: Any) -> Any:
         """Return a copy of the value, or of its beginning."""
         if isinstance(value, dict):
-            return {key: self.of(item) for key, item in cast("dict[str, Any]", value).items() if self._has_room(key)}
+            return {key: self.copy(item) for key, item in cast("dict[str, Any]", value).items() if self._has_room(key)}
         if isinstance(value, list):
-            return [self.of(item) for item in value if self._has_room("")]
+            return [self.copy(item) for item in value if self._has_room("")]
         if not isinstance(value, str):
             return value
         beginning = value[: max(0, self._remaining)]
@@ -189,26 +188,26 @@ def _plain(value: object) -> object:
     if isinstance(value, BaseMessage):
         return _message(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     return value
 
 
 def repeatable(value: object) -> object:
     """Return a value with its messages and commands converted to dicts, from which LangChain can recreate them."""
-    told: dict[str, object]
+    fields: dict[str, object]
     if isinstance(value, BaseMessage):
         role = "ai" if isinstance(value, AIMessage) else value.type  # the type of a streamed reply is no role
-        told = {"role": role, "content": value.content, "id": value.id, "name": value.name}
-        told |= {name: getattr(value, name, None) for name in ("tool_calls", "tool_call_id", "status")}
-        return {name: one for name, one in told.items() if one is not None}
+        fields = {"role": role, "content": value.content, "id": value.id, "name": value.name}
+        fields |= {name: getattr(value, name, None) for name in ("tool_calls", "tool_call_id", "status")}
+        return {name: field for name, field in fields.items() if field is not None}
     if isinstance(value, Command):
-        told = {"goto": value.goto, "update": value.update, "resume": value.resume}
-        return {name: repeatable(one) for name, one in told.items() if one}
+        fields = {"goto": value.goto, "update": value.update, "resume": value.resume}
+        return {name: repeatable(field) for name, field in fields.items() if field}
     if isinstance(value, (list, tuple)):
-        return [repeatable(one) for one in value]
-    return {str(key): repeatable(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return [repeatable(item) for item in value]
+    return {str(key): repeatable(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def result_of(output: object) -> object:
@@ -220,18 +219,19 @@ def result_of(output: object) -> object:
 
 def messages_of(value: object) -> Sequence[BaseMessage]:
     """Return the messages in a value: the state of a graph, the input of a run, or a model request."""
-    found: Any = value
+    messages: Any = value
     if isinstance(value, dict):
-        found = value.get("llm_input_messages") or value.get("messages")
+        messages = value.get("llm_input_messages") or value.get("messages")
     elif not isinstance(value, (list, tuple, BaseMessage)):
-        found = getattr(value, "messages", None)
-    many = isinstance(found, list) or (isinstance(found, tuple) and not _is_pair(found))
-    return [message for one in (found if many else [found]) if (message := _read(one)) is not None]
+        messages = getattr(value, "messages", None)
+    is_sequence = isinstance(messages, list) or (isinstance(messages, tuple) and not _is_pair(messages))
+    items = messages if is_sequence else [messages]
+    return [message for item in items if (message := _read(item)) is not None]
 
 
 def _is_pair(value: tuple[object, ...]) -> bool:
     """Return whether a tuple is a message in the form (role, text), not a sequence of messages."""
-    return len(value) == 2 and all(isinstance(one, str) for one in value)
+    return len(value) == 2 and all(isinstance(item, str) for item in value)
 
 
 def _read(value: Any) -> BaseMessage | None:
@@ -254,11 +254,11 @@ def _message(message: BaseMessage) -> dict[str, object]:
             {"type": "tool_call", "id": call["id"], "name": call["name"], "arguments": call["args"]}
             for call in message.tool_calls
         )
-    found: dict[str, object] = {"role": _ROLES.get(message.type, message.type), "parts": parts}
+    fields: dict[str, object] = {"role": _ROLES.get(message.type, message.type), "parts": parts}
     reason = message.response_metadata.get("finish_reason")
     if isinstance(message, AIMessage):
-        found["finish_reason"] = reason or ("tool_call" if message.tool_calls else "stop")
-    return found
+        fields["finish_reason"] = reason or ("tool_call" if message.tool_calls else "stop")
+    return fields
 
 
 def conversation(value: object) -> list[dict[str, object]]:

@@ -18,38 +18,38 @@ _W3C = TraceContextTextMapPropagator()
 def mark() -> str | None:
     """Return a text (a mark) that names the spans of the current call and current run; `None` if neither has a span."""
     # If the call or run is interrupted and resumed later, the resumed one links to these spans.
-    found = [context.get_value(key) for key in (CALL, RUN)]
-    if not any(isinstance(span, Span) for span in found):
+    spans = [context.get_value(key) for key in (CALL, RUN)]
+    if not any(isinstance(span, Span) for span in spans):
         return None
-    return " ".join(_as_text(span) for span in found)
+    return " ".join(_as_text(span) for span in spans)
 
 
-def link_to_call(left: str | None) -> list[Link]:
+def link_to_call(mark: str | None) -> list[Link]:
     """Return a list with at most one link: to the interrupted call's span or, if it has none, to its run's span."""
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
-    return _links(left, 0) or _links(left, 1)
+    return _links(mark, 0) or _links(mark, 1)
 
 
-def link_to_run(left: str | None) -> list[Link]:
-    """Return a list with the link from a resumed run to the interrupted run's span; empty if `left` names no span."""
-    return _links(left, 1)
+def link_to_run(mark: str | None) -> list[Link]:
+    """Return a list with the link from a resumed run to the interrupted run's span; empty if the mark names no span."""
+    return _links(mark, 1)
 
 
 def _as_text(span: object) -> str:
     if not isinstance(span, Span):
         return "-"
-    found = span.get_span_context()
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+    span_context = span.get_span_context()
+    return f"00-{span_context.trace_id:032x}-{span_context.span_id:016x}-{span_context.trace_flags:02x}"
 
 
-def _links(left: str | None, position: int) -> list[Link]:
+def _links(mark: str | None, position: int) -> list[Link]:
     """Return a list with a link to the call's span (position 0) or run's span (1) in a mark; empty if there is none."""
-    parts = (left or "").split(" ")
+    parts = (mark or "").split(" ")
     if len(parts) != 2:
         return []
-    around = _W3C.extract({"traceparent": parts[position]}, Context())
-    found = trace.get_current_span(around).get_span_context()
-    return [Link(found)] if found.is_valid else []
+    trace_context = _W3C.extract({"traceparent": parts[position]}, Context())
+    span_context = trace.get_current_span(trace_context).get_span_context()
+    return [Link(span_context)] if span_context.is_valid else []
 
 
 def carrier() -> dict[str, str]:
@@ -57,22 +57,22 @@ def carrier() -> dict[str, str]:
 
     The default propagator writes a W3C `traceparent`. Send the dict where a context variable cannot go: in the
     environment of a worker process, the `_meta` of a request to an MCP server, the headers of a message. The receiver
-    passes it to `continued`.
+    passes it to `continue_trace`.
     """
-    found: dict[str, str] = {}
-    propagate.inject(found)
-    return found
+    entries: dict[str, str] = {}
+    propagate.inject(entries)
+    return entries
 
 
 @contextmanager
-def continued(carried: Mapping[str, object] | None) -> Generator[None]:
+def continue_trace(entries: Mapping[str, object] | None) -> Generator[None]:
     """Continue a trace inside the `with` block: attach the trace context that `carrier` returned in another process.
 
     Args:
-        carried: the received entries; unknown ones are ignored. `None` and unreadable entries mean no trace.
+        entries: the received entries; unknown ones are ignored. `None` and unreadable entries mean no trace.
     """
-    text = {key: value for key, value in (carried or {}).items() if isinstance(value, str)}
-    token = context.attach(propagate.extract(text))
+    texts = {key: value for key, value in (entries or {}).items() if isinstance(value, str)}
+    token = context.attach(propagate.extract(texts))
     try:
         yield
     finally:
@@ -81,7 +81,7 @@ def continued(carried: Mapping[str, object] | None) -> Generator[None]:
 
 def ids() -> dict[str, str]:
     """Return a dict with the trace id and the span id of the current span, for log lines; empty without a span."""
-    found = trace.get_current_span().get_span_context()
-    if not found.is_valid:
+    span_context = trace.get_current_span().get_span_context()
+    if not span_context.is_valid:
         return {}
-    return {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"}
+    return {"trace_id": f"{span_context.trace_id:032x}", "span_id": f"{span_context.span_id:016x}"}

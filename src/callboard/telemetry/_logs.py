@@ -74,8 +74,8 @@ class _Call(TrackedCall):
 
     __slots__ = ("log",)
 
-    def __init__(self, begun: CallEvent, log: Any) -> None:
-        super().__init__(begun)
+    def __init__(self, first_event: CallEvent, log: Any) -> None:
+        super().__init__(first_event)
         self.log = log
 
 
@@ -105,7 +105,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
         super().__init__()
         self._log = log
 
-    def begun(self, event: CallEvent) -> _Call:
+    def on_begin(self, event: CallEvent) -> _Call:
         log = self._log.bind(
             tool=sendable(event.tool),
             call_id=event.call_id and sendable(event.call_id),
@@ -115,15 +115,15 @@ class _Calls(CallTracker[_Call, CallEvent]):
         log.debug("call started" if event.resumes is None else "call resumed", batch=event.batch)
         return _Call(event, log)
 
-    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
+    def on_start(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
         call.log.debug("attempt started", attempt=event.attempt, queue_wait=round(event.queue_wait, 6))
 
-    def noted(self, call: _Call, event: CallEvent) -> None:
+    def on_note(self, call: _Call, event: CallEvent) -> None:
         # Middleware of the application may note decisions of any name.
-        level, text = _NOTES.get(event.what, (logging.DEBUG, event.what.replace("_", " ")))
+        level, text = _NOTES.get(event.note, (logging.DEBUG, event.note.replace("_", " ")))
         call.log.log(level, text, attempt=event.attempt, facts=dict(event.facts))
 
-    def ended(self, call: _Call, event: CallEvent) -> None:
+    def on_end(self, call: _Call, event: CallEvent) -> None:
         level, text = _ENDS[outcome_of(event.error)]
         call.log.log(
             level,
@@ -142,15 +142,15 @@ class _Runs(RunTracker[_OpenRun]):
         super().__init__()
         self._log = log
 
-    def begun(self, event: RunEvent) -> _OpenRun:
+    def on_begin(self, event: RunEvent) -> _OpenRun:
         log = self._log.bind(**_of_run(event.run), **_ids())
         log.info("run started" if event.run.resumes is None else "run resumed")
         return _OpenRun(event.time, log)
 
-    def answered(self, run: _OpenRun, event: RunEvent) -> None:
+    def on_reply(self, run: _OpenRun, event: RunEvent) -> None:
         run.log.debug("model answered", **_error(event.error))
 
-    def ended(self, run: _OpenRun, event: RunEvent) -> None:
+    def on_end(self, run: _OpenRun, event: RunEvent) -> None:
         level, text = _RUN_ENDS[outcome_of_run(event)]
         duration = round(event.time - run.since, 6)
         run.log.log(level, text, duration=duration, questions=event.questions, **_error(event.error))
@@ -167,15 +167,15 @@ class _Actors:
             level, text = _LIVES[event.phase]
             self._log.log(level, text, actor=event.actor, waiting=len(event.asks), **_error(event.error))
         elif event.phase == "ended":
-            about = {"actor": event.actor, "handler": event.handler, "ahead": event.ahead}
-            self._log.debug("actor asked", **about, waited=round(event.waited, 6), **_ids(), **_error(event.error))
+            fields = {"actor": event.actor, "handler": event.handler, "ahead": event.ahead}
+            self._log.debug("actor asked", **fields, waited=round(event.waited, 6), **_ids(), **_error(event.error))
 
 
 def _of_run(run: RunInfo | None) -> dict[str, Any]:
     if run is None:
         return {}
-    found = {"agent": run.agent, "run_id": run.run_id, "thread_id": run.thread_id}
-    return {key: value for key, value in found.items() if value}
+    fields = {"agent": run.agent, "run_id": run.run_id, "thread_id": run.thread_id}
+    return {key: value for key, value in fields.items() if value}
 
 
 def _ids() -> dict[str, str]:

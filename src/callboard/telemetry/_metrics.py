@@ -54,14 +54,14 @@ class ActorMetrics:
     def __call__(self, event: AskEvent | ActorEvent) -> None:
         """Record the metrics of one event of an actor or of an ask (a call of an actor)."""
         if isinstance(event, ActorEvent):
-            self._lived(event)
+            self._count_change(event)
         elif event.phase == "begun":
             self._open[event.number] = event.time, True
             self._length.add(1, _about(event))
         elif event.number in self._open:
-            self._goes_on(event)
+            self._continue_ask(event)
 
-    def _goes_on(self, event: AskEvent) -> None:
+    def _continue_ask(self, event: AskEvent) -> None:
         about = _about(event)
         began, is_waiting = self._open.pop(event.number)
         if is_waiting:
@@ -74,7 +74,7 @@ class ActorMetrics:
         else:
             self._open[event.number] = began, False
 
-    def _lived(self, event: ActorEvent) -> None:
+    def _count_change(self, event: ActorEvent) -> None:
         about = {names.ACTOR: event.actor}
         if event.phase in ("started", "restarted"):
             self._lives.add(event.number)
@@ -109,10 +109,10 @@ class _Call(TrackedCall):
 
     __slots__ = ("about", "name")
 
-    def __init__(self, begun: CallEvent) -> None:
-        super().__init__(begun)
+    def __init__(self, first_event: CallEvent) -> None:
+        super().__init__(first_event)
         # A call without a description has no tool: a model can invent any number of names, and each is a time series.
-        self.name = _UNKNOWN if begun.description is None else sendable(begun.tool)
+        self.name = _UNKNOWN if first_event.description is None else sendable(first_event.tool)
         self.about = {names.TOOL_NAME: self.name}
 
 
@@ -121,7 +121,7 @@ class _OpenRun:
     """Run of an agent that has not ended, with its counts so far."""
 
     since: float
-    asked: float = 0.0
+    request_start: float = 0.0
     tool_calls: int = 0
     requests: int = 0
     about: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -168,39 +168,39 @@ class _Calls(CallTracker[_Call, CallEvent]):
             (names.IN_FLIGHT, self._running, "Attempts that run now."),
             (names.QUEUE_LENGTH, self._waiting, "Attempts that wait for a place now."),
         ):
-            meter.create_observable_up_down_counter(name, [_observing(counts)], "{call}", text)
+            meter.create_observable_up_down_counter(name, [_observe_counts(counts)], "{call}", text)
 
     def __call__(self, event: CallEvent) -> None:
         """Record the metrics of an event of a call; may be called from any thread."""
         with self._lock:
             super().__call__(event)
 
-    def begun(self, event: CallEvent) -> _Call:
+    def on_begin(self, event: CallEvent) -> _Call:
         return _Call(event)
 
-    def queued(self, call: _Call, event: CallEvent) -> None:
+    def on_queue(self, call: _Call, event: CallEvent) -> None:
         self._waiting[call.name] += 1
 
-    def gave_up(self, call: _Call, event: CallEvent, since: float) -> None:
-        self._left_queue(call, event)
+    def on_give_up(self, call: _Call, event: CallEvent, since: float) -> None:
+        self._end_wait(call, event)
 
-    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
+    def on_start(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
         if waited_since is not None:
-            self._left_queue(call, event)
+            self._end_wait(call, event)
         self._running[call.name] += 1
 
-    def _left_queue(self, call: _Call, event: CallEvent) -> None:
+    def _end_wait(self, call: _Call, event: CallEvent) -> None:
         self._waiting[call.name] -= 1
         self._wait.record(event.queue_wait, call.about)
 
-    def attempt_ended(self, call: _Call, event: CallEvent, since: float) -> None:
+    def on_attempt_end(self, call: _Call, event: CallEvent, since: float) -> None:
         self._running[call.name] -= 1
 
-    def noted(self, call: _Call, event: CallEvent) -> None:
-        if event.what in self._notes:
-            self._notes[event.what].add(1, call.about)
+    def on_note(self, call: _Call, event: CallEvent) -> None:
+        if event.note in self._notes:
+            self._notes[event.note].add(1, call.about)
 
-    def ended(self, call: _Call, event: CallEvent) -> None:
+    def on_end(self, call: _Call, event: CallEvent) -> None:
         if call.waiting:  # attempts still queued end with their call, without an event of their own
             self._waiting[call.name] -= len(call.waiting)
         attributes = {**call.about, names.TOOL_TYPE: "function"}
@@ -244,29 +244,29 @@ class _Runs(RunTracker[_OpenRun]):
             )
         }
 
-    def begun(self, event: RunEvent) -> _OpenRun:
+    def on_begin(self, event: RunEvent) -> _OpenRun:
         return _OpenRun(event.time)
 
-    def asked(self, run: _OpenRun, event: RunEvent) -> None:
-        run.asked = event.time
+    def on_request(self, run: _OpenRun, event: RunEvent) -> None:
+        run.request_start = event.time
         run.requests += 1
 
-    def answered(self, run: _OpenRun, event: RunEvent) -> None:
+    def on_reply(self, run: _OpenRun, event: RunEvent) -> None:
         reply = event.result if isinstance(event.result, AIMessage) else None
-        said = about_reply(reply, about_model(event.model))
+        about = about_reply(reply, about_model(event.model))
         run.tool_calls += 0 if reply is None else len(reply.tool_calls)
         keys = (names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL)
-        attributes = {names.OPERATION: names.CHAT, **{key: said[key] for key in keys if key in said}}
-        run.about = {key: said[key] for key in (names.REQUEST_MODEL,) if key in said}
+        attributes = {names.OPERATION: names.CHAT, **{key: about[key] for key in keys if key in about}}
+        run.about = {key: about[key] for key in (names.REQUEST_MODEL,) if key in about}
         # A request whose tokens nobody has told counts as 0, as the conventions ask.
         for key, used in self._used.items():
-            used.add(said.get(key, 0), {**attributes, names.MODALITY: "unknown"})
+            used.add(about.get(key, 0), {**attributes, names.MODALITY: "unknown"})
         attributes = with_error(attributes, event.error)
         for key, tokens in self._tokens.items():
-            tokens.record(said.get(key, 0), attributes)
-        self._request.record(max(event.time - run.asked, 0.0), attributes)
+            tokens.record(about.get(key, 0), attributes)
+        self._request.record(max(event.time - run.request_start, 0.0), attributes)
 
-    def ended(self, run: _OpenRun, event: RunEvent) -> None:
+    def on_end(self, run: _OpenRun, event: RunEvent) -> None:
         name = {names.AGENT_NAME: event.run.agent}
         self._calls.record(run.tool_calls, name)
         self._requests.record(run.requests, name)
@@ -281,7 +281,7 @@ def with_error(attributes: dict[str, str], error: BaseException | None) -> dict[
     return {**attributes, names.ERROR_TYPE: error_type(error)}
 
 
-def _observing(counts: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _observe_counts(counts: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
         # Called in the exporter's thread. It iterates over a copy, because event loops change the counts meanwhile.
         return [Observation(number, {names.TOOL_NAME: tool}) for tool, number in dict(counts).items()]

@@ -11,7 +11,7 @@ from opentelemetry import metrics, trace
 from callboard._calls._observers import observe_everywhere
 from callboard._util._extras import install_command
 from callboard.telemetry._capture import Capture, Redactor
-from callboard.telemetry._default_observers import end, is_noop, is_set_up
+from callboard.telemetry._default_observers import is_noop, is_set_up, shut_down
 from callboard.telemetry._metrics import Metrics
 from callboard.telemetry._tracing import Tracing
 
@@ -87,7 +87,7 @@ def _provider(
     # Without an endpoint, the exporter reads the environment.
     url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{signal}"
     try:
-        made: Any
+        new_provider: Any
         from opentelemetry.sdk.resources import Resource
 
         resource = Resource.create({"service.name": service_name})
@@ -96,15 +96,15 @@ def _provider(
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-            made = TracerProvider(resource=resource)
-            made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, headers=headers)))
+            new_provider = TracerProvider(resource=resource)
+            new_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, headers=headers)))
         else:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.sdk.metrics import MeterProvider
             from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
             reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=url, headers=headers))
-            made = MeterProvider([reader], resource=resource)
+            new_provider = MeterProvider([reader], resource=resource)
     except ImportError:
         raise ImportError(
             "callboard.telemetry.setup() sends over OTLP with OpenTelemetry's SDK, which is not installed: "
@@ -113,10 +113,10 @@ def _provider(
     # After an earlier `setup()`, its ended provider is still the global one, which the API never replaces. Then only
     # the observers of this `setup()` use the new provider.
     if is_noop(provider):
-        (trace.set_tracer_provider if signal == "traces" else metrics.set_meter_provider)(made)
+        (trace.set_tracer_provider if signal == "traces" else metrics.set_meter_provider)(new_provider)
     # Registered before the observers, so `shutdown()` calls it after them: no span begins on a provider that is down.
-    ends.callback(end, made)
-    return made
+    ends.callback(shut_down, new_provider)
+    return new_provider
 
 
 def _add_handler(ends: ExitStack, kind: str, level: int | str) -> None:
@@ -128,12 +128,12 @@ def _add_handler(ends: ExitStack, kind: str, level: int | str) -> None:
     handler.setFormatter(formatter(kind, is_coloured=handler.stream.isatty() and not os.environ.get("NO_COLOR")))
     before = logger.level, logger.propagate
 
-    def as_before() -> None:
+    def restore() -> None:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
 
-    ends.callback(as_before)  # first: `setLevel` raises an error for an unknown level
+    ends.callback(restore)  # first: `setLevel` raises an error for an unknown level
     logger.addHandler(handler)
     logger.setLevel(level)
     logger.propagate = False  # or a handler of the root logger would print each line a second time

@@ -48,17 +48,17 @@ def about_model(model: object) -> dict[str, Any]:
     """Return the span attributes of a model, from the description that LangChain models give to LangSmith."""
     describe: Callable[[], Mapping[str, Any]] = getattr(_bare(model), "_get_ls_params", dict)
     try:
-        found = dict(describe())
+        params = dict(describe())
     except Exception:  # a user-defined model may describe itself wrongly; telemetry must not fail its run
-        found = {}
-    attributes: dict[str, Any] = {names.PROVIDER: provider_named(found.get("ls_provider"))}
+        params = {}
+    attributes: dict[str, Any] = {names.PROVIDER: provider_named(params.get("ls_provider"))}
     for key, name, kind in (
         ("ls_model_name", names.REQUEST_MODEL, str),
         ("ls_temperature", names.REQUEST_TEMPERATURE, (int, float)),
         ("ls_max_tokens", names.REQUEST_MAX_TOKENS, int),
     ):
-        if isinstance(found.get(key), kind):
-            attributes[name] = found[key]
+        if isinstance(params.get(key), kind):
+            attributes[name] = params[key]
     return attributes
 
 
@@ -67,20 +67,20 @@ def provider_named(name: object) -> str:
     return names.PROVIDERS.get(name, name) if isinstance(name, str) and name else "unknown"
 
 
-def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the span attributes of a model request: `asked` (from before the request) plus attributes of the reply."""
-    attributes = dict(asked)
+def about_reply(reply: AIMessage | None, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the span attributes of a model request: `about` (from before the request) plus attributes of the reply."""
+    attributes = dict(about)
     if reply is None:
         return attributes
-    told = reply.response_metadata
-    if isinstance(model := told.get("model_name") or told.get("model"), str):
+    metadata = reply.response_metadata
+    if isinstance(model := metadata.get("model_name") or metadata.get("model"), str):
         attributes[names.RESPONSE_MODEL] = model
         attributes.setdefault(names.REQUEST_MODEL, model)
     if attributes.get(names.PROVIDER, "unknown") == "unknown":
-        attributes[names.PROVIDER] = provider_named(told.get("model_provider"))
+        attributes[names.PROVIDER] = provider_named(metadata.get("model_provider"))
     if isinstance(reply.id, str):
-        attributes[names.RESPONSE_ID] = told["id"] if isinstance(told.get("id"), str) else reply.id
-    if isinstance(reason := told.get("finish_reason") or told.get("stop_reason"), str):
+        attributes[names.RESPONSE_ID] = metadata["id"] if isinstance(metadata.get("id"), str) else reply.id
+    if isinstance(reason := metadata.get("finish_reason") or metadata.get("stop_reason"), str):
         attributes[names.FINISH_REASONS] = [reason]
     usage = reply.usage_metadata
     if usage is not None:
@@ -117,7 +117,7 @@ class _Request:
 
     since: int
     """Start time of the request, in nanoseconds since 1970."""
-    given: str | None
+    messages: str | None
     was_seen: bool = False
     """`True` if another instrumentation made a span for the request."""
     token: Token[Context] = field(init=False)
@@ -129,7 +129,7 @@ class ForeignSpanProcessor:
     def __init__(self) -> None:
         self._key = context.create_key("callboard-model-request")
 
-    def following(self, request: _Request) -> Context:
+    def context_with(self, request: _Request) -> Context:
         """Return the current context with a model request added, to detect other libraries' spans for the request."""
         return context.set_value(self._key, request)
 
@@ -139,12 +139,12 @@ class ForeignSpanProcessor:
     def on_end(self, span: Any) -> None:
         self._notice(span, None)  # some instrumentations set the attributes only before the end
 
-    def _notice(self, span: Any, around: Context | None) -> None:
-        request = context.get_value(self._key, around)
+    def _notice(self, span: Any, parent_context: Context | None) -> None:
+        request = context.get_value(self._key, parent_context)
         if isinstance(request, _Request) and not request.was_seen:
-            found = span.attributes or {}
-            is_known = any(found.get(key) == kind for key, kind in _KINDS)
-            request.was_seen = is_known or found.get(names.OPERATION) in _REQUESTS
+            attributes = span.attributes or {}
+            is_known = any(attributes.get(key) == kind for key, kind in _KINDS)
+            request.was_seen = is_known or attributes.get(names.OPERATION) in _REQUESTS
 
     def _on_ending(self, span: Any) -> None: ...
 
@@ -157,11 +157,11 @@ class ForeignSpanProcessor:
 @cache  # each provider gets one processor at most, because the SDK cannot remove it
 def processor_of(provider: ByIdentity) -> ForeignSpanProcessor:
     """Return callboard's span processor for a tracer provider; the first call also adds it to a provider of an SDK."""
-    made = ForeignSpanProcessor()
+    processor = ForeignSpanProcessor()
     add = getattr(provider.value, "add_span_processor", None)
     if add is not None:
-        add(made)
-    return made
+        add(processor)
+    return processor
 
 
 # Spans of calls and attempts
@@ -178,8 +178,8 @@ class _Call(TrackedCall):
 
     __slots__ = ("attempt_spans", "span", "token")
 
-    def __init__(self, begun: CallEvent, span: Span, token: Token[Context]) -> None:
-        super().__init__(begun)
+    def __init__(self, first_event: CallEvent, span: Span, token: Token[Context]) -> None:
+        super().__init__(first_event)
         self.span = span
         self.token = token
         self.attempt_spans: dict[int, tuple[Span, Token[Context]]] = {}
@@ -196,7 +196,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         self._tracer = tracer
         self._capture = capture
 
-    def begun(self, event: CallEvent) -> _Call:
+    def on_begin(self, event: CallEvent) -> _Call:
         tool = sendable(event.tool)  # invented by the model: may have lone surrogates
         attributes: Attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
@@ -212,7 +212,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             attributes |= _of_run(event.run)
         if event.resumes is not None:
             attributes[names.RESUMED] = True
-        if self._capture.wanted and event.call is not None:
+        if self._capture.is_on and event.call is not None:
             attributes[names.TOOL_ARGUMENTS] = self._capture.text(event.call.get("args"))
         span = self._tracer.start_span(
             f"{names.EXECUTE_TOOL} {tool}",
@@ -224,39 +224,39 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         token = context.attach(context.set_value(CALL, span, trace.set_span_in_context(span)))
         return _Call(event, span, token)
 
-    def gave_up(self, call: _Call, event: CallEvent, since: float) -> None:
+    def on_give_up(self, call: _Call, event: CallEvent, since: float) -> None:
         facts: Attributes = {names.QUEUE_WAIT: event.queue_wait}
         if event.error is not None:
             facts[names.ERROR_TYPE] = error_type(event.error)
         call.span.add_event(names.GAVE_UP, facts)
 
-    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
+    def on_start(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
         attributes: Attributes = {names.ATTEMPT_NUMBER: event.attempt}
         if event.queue_wait:
             attributes[names.QUEUE_WAIT] = event.queue_wait
         span = self._tracer.start_span(f"{names.ATTEMPT} {event.tool}", attributes=attributes)
         call.attempt_spans[event.attempt] = span, context.attach(trace.set_span_in_context(span))
 
-    def attempt_ended(self, call: _Call, event: CallEvent, since: float) -> None:
+    def on_attempt_end(self, call: _Call, event: CallEvent, since: float) -> None:
         span, token = call.attempt_spans.pop(event.attempt)
         context.detach(token)
         if event.error is not None:
             outcome = outcome_of(event.error)
             if outcome != "ok":
                 span.set_attribute(names.OUTCOME, outcome)
-            failed(span, event.error, self._capture)
+            mark_failed(span, event.error, self._capture)
         span.end()
 
-    def noted(self, call: _Call, event: CallEvent) -> None:
+    def on_note(self, call: _Call, event: CallEvent) -> None:
         facts = _facts(event.facts)
-        if event.message and self._capture.wanted:
+        if event.message and self._capture.is_on:
             facts[names.MESSAGE] = self._capture.text(event.message)
         # SDKs bound the events of a span. Frequent progress goes to the attempt, so that it cannot displace decisions.
-        is_progress = event.what == "progress" and event.attempt in call.attempt_spans
+        is_progress = event.note == "progress" and event.attempt in call.attempt_spans
         span = call.attempt_spans[event.attempt][0] if is_progress else call.span
-        span.add_event(names.PREFIX + event.what, facts)
+        span.add_event(names.PREFIX + event.note, facts)
 
-    def ended(self, call: _Call, event: CallEvent) -> None:
+    def on_end(self, call: _Call, event: CallEvent) -> None:
         span = call.span
         context.detach(call.token)
         outcome = outcome_of(event.error)
@@ -265,16 +265,16 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             attributes[names.QUEUE_WAIT] = event.queue_wait
         failure = failure_of(event)
         if event.error is not None and (failure is not None or event.result is None):
-            self._ended_with(span, event, event.error, outcome, attributes)
+            self._describe_error(span, event, event.error, outcome, attributes)
         elif failure is not None:
             attributes[names.ERROR_TYPE] = failure
             span.set_status(Status(StatusCode.ERROR))
-        if event.error is None and self._capture.wanted:
+        if event.error is None and self._capture.is_on:
             attributes[names.TOOL_RESULT] = self._capture.text(result_of(event.result))
         span.set_attributes(attributes)
         span.end()
 
-    def _ended_with(
+    def _describe_error(
         self, span: Span, event: CallEvent, error: BaseException, outcome: Outcome, attributes: Attributes
     ) -> None:
         if isinstance(error, GraphInterrupt):
@@ -285,15 +285,15 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             span.add_event(names.CANCELLED)
         if outcome == "error" and event.result is not None:
             attributes[names.HANDLED] = error_type(error)
-        failed(span, error, self._capture)
+        mark_failed(span, error, self._capture)
 
 
 def _of_run(run: RunInfo) -> Attributes:
-    found = {names.AGENT_NAME: run.agent, names.CONVERSATION: run.thread_id, names.RUN_ID: run.run_id}
-    return {key: value for key, value in found.items() if value}
+    attributes = {names.AGENT_NAME: run.agent, names.CONVERSATION: run.thread_id, names.RUN_ID: run.run_id}
+    return {key: value for key, value in attributes.items() if value}
 
 
-def failed(span: Span, error: BaseException, capture: Capture) -> None:
+def mark_failed(span: Span, error: BaseException, capture: Capture) -> None:
     """Mark a span as failed by an error; do nothing for an interrupt."""
     if not is_failure(error):
         return
@@ -301,7 +301,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
     facts: Attributes = {names.EXCEPTION_TYPE: kind}
     attributes: Attributes = {names.ERROR_TYPE: kind}
     description = str(error) if type(error) in _WITHOUT_ARGUMENTS else None
-    if capture.wanted:  # the error's text may contain arguments, so it is exported only if arguments are
+    if capture.is_on:  # the error's text may contain arguments, so it is exported only if arguments are
         description = facts[names.EXCEPTION_MESSAGE] = capture.error_text(error)
     if isinstance(error, CallTimeoutError):
         attributes[names.IDLE_TIMEOUT if error.idle else names.TIMEOUT] = error.timeout
@@ -320,8 +320,8 @@ def _fact(value: object) -> Any:
     """Return a detail of a call's event, converted to a type that is valid for a span attribute."""
     if isinstance(value, (bool, int, float)):
         return value
-    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
-        return [sendable(one) for one in value]
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return [sendable(item) for item in value]
     return sendable(str(value))
 
 
@@ -356,14 +356,14 @@ class RunSpans(RunTracker[_OpenRun]):
         self._capture = capture
         self._spotter = spotter
 
-    def begun(self, event: RunEvent) -> _OpenRun:
+    def on_begin(self, event: RunEvent) -> _OpenRun:
         info = event.run
         attributes: Attributes = {names.OPERATION: names.INVOKE_AGENT, **_of_run(info)}
         if info.namespace:
             attributes[names.NAMESPACE] = info.namespace
         if info.resumes is not None:
             attributes[names.RESUMED] = True
-        if self._capture.wanted and (messages := conversation(event.given)):
+        if self._capture.is_on and (messages := conversation(event.input)):
             attributes[names.INPUT_MESSAGES] = self._capture.text(messages)
         span = self._tracer.start_span(
             f"{names.INVOKE_AGENT} {info.agent}".rstrip(),
@@ -375,48 +375,46 @@ class RunSpans(RunTracker[_OpenRun]):
         about = about_model(event.model)
         return _OpenRun(span, token, {}, about, about.get(names.REQUEST_MODEL))
 
-    def asked(self, run: _OpenRun, event: RunEvent) -> None:
-        given = None
-        if self._capture.wanted:
-            given = self._capture.text(conversation(event.given))
+    def on_request(self, run: _OpenRun, event: RunEvent) -> None:
+        messages = self._capture.text(conversation(event.input)) if self._capture.is_on else None
         run.about = about_model(event.model)
-        run.request = _Request(time.time_ns(), given)
-        run.request.token = context.attach(self._spotter().following(run.request))
+        run.request = _Request(time.time_ns(), messages)
+        run.request.token = context.attach(self._spotter().context_with(run.request))
 
-    def noted(self, run: _OpenRun, event: RunEvent) -> None:
+    def on_note(self, run: _OpenRun, event: RunEvent) -> None:
         # The span of the request begins only when it has its answer.
-        run.span.add_event(names.PREFIX + event.what, _facts(event.facts))
+        run.span.add_event(names.PREFIX + event.note, _facts(event.facts))
 
-    def answered(self, run: _OpenRun, event: RunEvent) -> None:
+    def on_reply(self, run: _OpenRun, event: RunEvent) -> None:
         request, run.request = run.request, None
         if request is None:
             return
         context.detach(request.token)
         reply = event.result if isinstance(event.result, AIMessage) else None
-        said = about_reply(reply, run.about)
+        about = about_reply(reply, run.about)
         for key in _TOKENS:
-            run.tokens[key] = run.tokens.get(key, 0) + said.get(key, 0)
-        run.model = said.get(names.REQUEST_MODEL)
+            run.tokens[key] = run.tokens.get(key, 0) + about.get(key, 0)
+        run.model = about.get(names.REQUEST_MODEL)
         if request.was_seen:
             return
-        attributes: Attributes = {names.OPERATION: names.CHAT, **said}
+        attributes: Attributes = {names.OPERATION: names.CHAT, **about}
         if event.run.thread_id is not None:
             attributes[names.CONVERSATION] = event.run.thread_id
-        if request.given is not None:
-            attributes[names.INPUT_MESSAGES] = request.given
+        if request.messages is not None:
+            attributes[names.INPUT_MESSAGES] = request.messages
             if reply is not None:
                 attributes[names.OUTPUT_MESSAGES] = self._capture.text(conversation(reply))
         span = self._tracer.start_span(
-            f"{names.CHAT} {said.get(names.REQUEST_MODEL, '')}".rstrip(),
+            f"{names.CHAT} {about.get(names.REQUEST_MODEL, '')}".rstrip(),
             kind=SpanKind.CLIENT,
             attributes=attributes,
             start_time=request.since,
         )
         if event.error is not None:
-            failed(span, event.error, self._capture)
+            mark_failed(span, event.error, self._capture)
         span.end()
 
-    def ended(self, run: _OpenRun, event: RunEvent) -> None:
+    def on_end(self, run: _OpenRun, event: RunEvent) -> None:
         context.detach(run.token)
         attributes: Attributes = {names.OUTCOME: outcome_of_run(event)}
         if run.model is not None:
@@ -424,11 +422,11 @@ class RunSpans(RunTracker[_OpenRun]):
         attributes |= {key: number for key, number in run.tokens.items() if number}
         if event.questions:
             attributes[names.QUESTIONS] = event.questions
-        if self._capture.wanted and (messages := conversation(event.result)):
+        if self._capture.is_on and (messages := conversation(event.result)):
             attributes[names.OUTPUT_MESSAGES] = self._capture.text(messages[-1:])
         run.span.set_attributes(attributes)
         if event.error is not None:
-            failed(run.span, event.error, self._capture)
+            mark_failed(run.span, event.error, self._capture)
         run.span.end()
 
 
@@ -450,39 +448,39 @@ class ActorSpans:
     def __call__(self, event: AskEvent | ActorEvent) -> None:
         """Handle an event of an actor or of an ask: begin or end the ask's span, or add a span event to open spans."""
         if isinstance(event, ActorEvent):
-            self._lived(event)
+            self._add_change(event)
         elif event.phase == "begun":
-            self._begun(event)
+            self._begin(event)
         elif event.phase == "ended" and event.number in self._open:
-            self._ended(event)
+            self._end(event)
 
-    def _begun(self, event: AskEvent) -> None:
+    def _begin(self, event: AskEvent) -> None:
         attributes: Attributes = {
             names.ACTOR: event.actor,
             names.ACTOR_HANDLER: event.handler,
             names.MAILBOX_LENGTH: event.ahead,
         }
-        if self._capture.wanted and event.key is not None:
+        if self._capture.is_on and event.key is not None:
             attributes[names.ACTOR_KEY] = self._capture.text(event.key)
         span = self._tracer.start_span(f"{names.ASK} {event.actor}.{event.handler}", attributes=attributes)
         # The event "ended" arrives in the same task; the token can be detached only in the context that made it.
         self._open[event.number] = span, context.attach(trace.set_span_in_context(span))
 
-    def _ended(self, event: AskEvent) -> None:
+    def _end(self, event: AskEvent) -> None:
         span, token = self._open.pop(event.number)
         context.detach(token)
         span.set_attributes({names.ACTOR_WAIT: event.waited, names.OUTCOME: outcome_of(event.error)})
         if event.error is not None:
-            failed(span, event.error, self._capture)
+            mark_failed(span, event.error, self._capture)
         span.end()
 
-    def _lived(self, event: ActorEvent) -> None:
+    def _add_change(self, event: ActorEvent) -> None:
         facts: Attributes = {names.ACTOR: event.actor}
         if event.error is not None:
             facts[names.ERROR_TYPE] = error_type(event.error)
         for number in event.asks:  # an ask may have begun before this observer
-            if (found := self._open.get(number)) is not None:
-                found[0].add_event(f"{names.ACTOR}.{event.phase}", facts)
+            if (entry := self._open.get(number)) is not None:
+                entry[0].add_event(f"{names.ACTOR}.{event.phase}", facts)
 
 
 class Tracing(ObserverSet):
@@ -510,12 +508,16 @@ class Tracing(ObserverSet):
         max_length: int = MAX_LENGTH,
     ) -> None:
         tracer = (provider or trace.get_tracer_provider()).get_tracer(names.SCOPE, version("callboard"))
-        kept = Capture(capture, redact, max_length)
+        capture_filter = Capture(capture, redact, max_length)
 
         # Resolved at each use, like the proxy tracer of the API: the application may set its provider after this.
         def spotter() -> ForeignSpanProcessor:
             return processor_of(ByIdentity(provider or trace.get_tracer_provider()))
 
         self.observers = careful_observers(
-            CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), ActorSpans(tracer, kept), mark=mark, kind="spans"
+            CallSpans(tracer, capture_filter),
+            RunSpans(tracer, capture_filter, spotter),
+            ActorSpans(tracer, capture_filter),
+            mark=mark,
+            kind="spans",
         )

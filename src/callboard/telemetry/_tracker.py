@@ -52,16 +52,16 @@ class TrackedCall:
     """State of one call, derived from the events of the call so far.
 
     Args:
-        begun: first event of the call.
+        first_event: first event of the call.
     """
 
     __slots__ = ("attempt", "began", "ended", "number", "running", "since", "tool", "waiting")
 
-    def __init__(self, begun: _TrackedEvent) -> None:
-        self.number = begun.number
-        self.tool = begun.tool
+    def __init__(self, first_event: _TrackedEvent) -> None:
+        self.number = first_event.number
+        self.tool = first_event.tool
         """Name of the called tool, also while a fallback runs in its place."""
-        self.began = self.since = begun.time
+        self.began = self.since = first_event.time
         """Times when the call began (`began`), and when it entered its present state (`since`)."""
         self.attempt = 0
         """Number of the latest attempt; 0 before the first one."""
@@ -86,94 +86,94 @@ E = TypeVar("E", bound=_TrackedEvent)
 class CallTracker(Generic[C, E]):
     """Base class of observers that follow calls; pass an instance to `callboard.observe`.
 
-    A subclass makes its record of each call in `begun`, and overrides the other hooks that it needs. A hook runs after
-    the record was updated. Events of calls that began before the tracker was active are ignored. Queued attempts end
-    with their call, without a hook. A running attempt may outlive its call; `attempt_ended` is then called later.
+    A subclass makes its record of each call in `on_begin`, and overrides the other hooks that it needs. A hook runs
+    after the record was updated. Events of calls that began before the tracker was active are ignored. Queued attempts
+    end with their call, without a hook. A running attempt may outlive its call; `on_attempt_end` is then called later.
     """
 
     def __init__(self) -> None:
         self.open: dict[int, C] = {}
         """Records of the calls that have not ended, by number, the oldest first."""
         # Ended calls with attempts that still run, such as abandoned threads. Their last attempt's end removes them.
-        self._left_behind: dict[int, C] = {}
+        self._ended_calls: dict[int, C] = {}
         self._steps: Mapping[CallPhase, Callable[[C, E], None]] = {
-            "queued": self._queued,
-            "gave_up": self._gave_up,
-            "started": self._started,
-            "attempt_ended": self._attempt_ended,
-            "noted": self.noted,
-            "ended": self._ended,
+            "queued": self._record_queue,
+            "gave_up": self._record_give_up,
+            "started": self._record_start,
+            "attempt_ended": self._record_attempt_end,
+            "noted": self.on_note,
+            "ended": self._record_end,
         }
 
     def __call__(self, event: E) -> None:
         """Handle an event of a call: update the record of the call, and then call the hook for the event's phase."""
         if event.phase == "begun":
-            self.open[event.number] = self.begun(event)
+            self.open[event.number] = self.on_begin(event)
         elif (call := self.open.get(event.number)) is not None:
             self._steps[event.phase](call, event)
-        elif event.phase == "attempt_ended" and (call := self._left_behind.get(event.number)) is not None:
-            self._attempt_ended(call, event)
+        elif event.phase == "attempt_ended" and (call := self._ended_calls.get(event.number)) is not None:
+            self._record_attempt_end(call, event)
 
-    def begun(self, event: E) -> C:
+    def on_begin(self, event: E) -> C:
         """Return a new record for a call that has begun."""
         raise NotImplementedError
 
-    def queued(self, call: C, event: E) -> None:
+    def on_queue(self, call: C, event: E) -> None:
         """Handle the start of an attempt's wait in a queue."""
 
-    def gave_up(self, call: C, event: E, since: float) -> None:
+    def on_give_up(self, call: C, event: E, since: float) -> None:
         """Handle an attempt that left its queue without a permit to run; `since` is the time when it was queued."""
 
-    def started(self, call: C, event: E, waited_since: float | None) -> None:
+    def on_start(self, call: C, event: E, waited_since: float | None) -> None:
         """Handle the start of an attempt; `waited_since` is the time when it joined a queue, `None` without a queue."""
 
-    def attempt_ended(self, call: C, event: E, since: float) -> None:
+    def on_attempt_end(self, call: C, event: E, since: float) -> None:
         """Handle the end of an attempt that began at the time `since`; its call may have ended before."""
 
-    def noted(self, call: C, event: E) -> None:
+    def on_note(self, call: C, event: E) -> None:
         """Handle a note of a call: a decision about the call, or a progress report of its tool."""
 
-    def ended(self, call: C, event: E) -> None:
+    def on_end(self, call: C, event: E) -> None:
         """Handle the end of a call; its record still lists the attempts that wait or run."""
 
-    def _queued(self, call: C, event: E) -> None:
+    def _record_queue(self, call: C, event: E) -> None:
         if not (call.waiting or call.running):
             call.since = event.time
         call.waiting.append((event.tool, event.time))
-        self.queued(call, event)
+        self.on_queue(call, event)
 
-    def _gave_up(self, call: C, event: E) -> None:
-        since = _leave(call, event.tool)
+    def _record_give_up(self, call: C, event: E) -> None:
+        since = _leave_queue(call, event.tool)
         if since is None:
             return
         if not (call.waiting or call.running):
             call.since = event.time
-        self.gave_up(call, event, since)
+        self.on_give_up(call, event, since)
 
-    def _started(self, call: C, event: E) -> None:
-        waited_since = _leave(call, event.tool) if call.waiting else None  # a tool without a limit has no queue
+    def _record_start(self, call: C, event: E) -> None:
+        waited_since = _leave_queue(call, event.tool) if call.waiting else None  # a tool without a limit has no queue
         if not call.running:
             call.since = event.time
         call.attempt = event.attempt
         call.running[event.attempt] = event.time
-        self.started(call, event, waited_since)
+        self.on_start(call, event, waited_since)
 
-    def _attempt_ended(self, call: C, event: E) -> None:
+    def _record_attempt_end(self, call: C, event: E) -> None:
         since = call.running.pop(event.attempt, None)
         if since is None:
             return
         if not call.running:
             call.since = event.time
             if call.ended:
-                del self._left_behind[call.number]
-        self.attempt_ended(call, event, since)
+                del self._ended_calls[call.number]
+        self.on_attempt_end(call, event, since)
 
-    def _ended(self, call: C, event: E) -> None:
+    def _record_end(self, call: C, event: E) -> None:
         del self.open[event.number]
         call.ended = True
         if call.running:
-            self._left_behind[event.number] = call
-        self.ended(call, event)
+            self._ended_calls[event.number] = call
+        self.on_end(call, event)
 
 
 class ObserverSet:
@@ -194,7 +194,7 @@ R = TypeVar("R")
 class RunTracker(Generic[R]):
     """Base class of observers that follow runs of agents, as `CallTracker` follows calls.
 
-    A subclass makes its record of each run in `begun`. Events of runs that began before the tracker are ignored.
+    A subclass makes its record of each run in `on_begin`. Events of runs that began before the tracker are ignored.
     """
 
     def __init__(self) -> None:
@@ -204,37 +204,37 @@ class RunTracker(Generic[R]):
         """Handle an event of a run: call the hook for its phase, with the record of the run."""
         number = event.run.number
         if event.phase == "begun":
-            self.open[number] = self.begun(event)
+            self.open[number] = self.on_begin(event)
         elif (run := self.open.get(number)) is None:
             return
         elif event.phase == "asked":
-            self.asked(run, event)
+            self.on_request(run, event)
         elif event.phase == "noted":
-            self.noted(run, event)
+            self.on_note(run, event)
         elif event.phase == "answered":
-            self.answered(run, event)
+            self.on_reply(run, event)
         else:
             del self.open[number]
-            self.ended(run, event)
+            self.on_end(run, event)
 
-    def begun(self, event: RunEvent) -> R:
+    def on_begin(self, event: RunEvent) -> R:
         """Return a new record for a run that has begun."""
         raise NotImplementedError
 
-    def asked(self, run: R, event: RunEvent) -> None:
+    def on_request(self, run: R, event: RunEvent) -> None:
         """React to a request that a run sends to its model; by default, do nothing."""
 
-    def noted(self, run: R, event: RunEvent) -> None:
+    def on_note(self, run: R, event: RunEvent) -> None:
         """React to a decision of a middleware about a request of a run; by default, do nothing."""
 
-    def answered(self, run: R, event: RunEvent) -> None:
+    def on_reply(self, run: R, event: RunEvent) -> None:
         """React to the model's reply to a run's request, or to the failure of the request; by default, do nothing."""
 
-    def ended(self, run: R, event: RunEvent) -> None:
+    def on_end(self, run: R, event: RunEvent) -> None:
         """React to the end of a run; by default, do nothing."""
 
 
-def _leave(call: TrackedCall, tool: str) -> float | None:
+def _leave_queue(call: TrackedCall, tool: str) -> float | None:
     """Remove the first waiting attempt of a tool from a call; return when it was queued, or `None` if none waits."""
     # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
     for position, (name, since) in enumerate(call.waiting):
@@ -292,8 +292,8 @@ def error_type(error: BaseException) -> str:
     outcome = outcome_of(error)
     if outcome not in ("error", "interrupted"):
         return outcome
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 TOOL_ERROR = "tool_error"

@@ -439,7 +439,7 @@ def can_ask() -> bool:
     return scope_of(var_child_runnable_config.get() or {}) is not None
 
 
-def answered_question(is_mine: Callable[[object], bool] | None = None) -> object:
+def earlier_question(is_mine: Callable[[object], bool] | None = None) -> object:
     """Return the question that this call asked in an earlier run if its answer is known and unused; else `None`.
 
     An answered call runs again from its beginning. With its old question, the body can continue where it stopped: state
@@ -453,7 +453,7 @@ def answered_question(is_mine: Callable[[object], bool] | None = None) -> object
             not, no answer is skipped, and the result is `None`.
     """
     scope = scope_of(var_child_runnable_config.get() or {})
-    question = None if scope is None else scope.answered_question()
+    question = None if scope is None else scope.earlier_question()
     if scope is None or question is None or not (is_mine is None or is_mine(question)):
         return None
     while scope.count_unused_answers() > 1:

@@ -18,7 +18,7 @@ def last_reply(messages: Sequence[Any]) -> int | None:
     return None
 
 
-def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
+def unanswered_calls(messages: Sequence[Any]) -> list[ToolCall]:
     """Return the calls of the model's last reply that no later message answers.
 
     Args:

@@ -588,7 +588,7 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
     def refuse_all(self, error: StorageError) -> None:
         # A list, because gates without permits are deleted on the way.
         for gate in list(self._gates.values()):
-            gate.refuse(lambda _: StorageError(error.where, error.reason))
+            gate.refuse(lambda _: StorageError(error.database, error.reason))
             if not gate.permits:
                 del self._gates[gate.name]
 

@@ -27,7 +27,7 @@ from mcp.client.session import ClientRequestContext
 from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 from typing_extensions import TypedDict
 
-from callboard import ActorDiedError, answered_question, can_ask
+from callboard import ActorDiedError, can_ask, earlier_question
 from callboard_actors._util._sendable import reason_unsendable
 from callboard_actors.mcp._schemas import Judge, check_form
 from callboard_actors.mcp._tools import McpToolError
@@ -326,7 +326,7 @@ class Questions:
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> types.CallToolResult:
         """Call a tool, answer the requests that the server sends for this call, and return the result."""
         name = name_of_call(self.server, tool, arguments) if can_ask() else ""
-        asked = cast("McpQuestion | None", answered_question(partial(is_question_of, name)))
+        asked = cast("McpQuestion | None", earlier_question(partial(is_question_of, name)))
         if modern:
             return await self._in_rounds(tool, name, send, asked)
         if asked is not None:

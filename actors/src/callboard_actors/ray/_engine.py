@@ -163,7 +163,7 @@ class Crew:
         while not self.is_dismissed:
             host = self._host_places.take_nowait(is_sync=is_sync)
             if host is None:
-                if self._terms.workers + self._extra_hosts < self._terms.most_workers:
+                if self._terms.workers + self._extra_hosts < self._terms.max_workers:
                     assert self._group is not None
                     self._extra_hosts += 1
                     self._group.start_soon(self._run_extra_host)
@@ -247,7 +247,7 @@ class RayEngine(OpenedEngine[Crew]):
         address: address of the cluster for `ray.init`; `"auto"` for the one that runs here; `None` to start a local
             Ray. An address that is not loopback needs Ray's token authentication.
         workers: number of Ray actors. If all are busy, further bodies wait here.
-        most_workers: maximum of Ray actors while bodies wait; `workers` by default.
+        max_workers: maximum of Ray actors while bodies wait; `workers` by default.
         concurrency: number of async bodies that share a Ray actor. A sync body never shares its Ray actor.
         idle_for: seconds without a body after which a Ray actor beyond `workers` is ended.
         cpus: CPUs that each Ray actor reserves on its node.
@@ -271,7 +271,7 @@ class RayEngine(OpenedEngine[Crew]):
         address: str | None = None,
         *,
         workers: int = 2,
-        most_workers: int | None = None,
+        max_workers: int | None = None,
         concurrency: int = 1,
         idle_for: float = 60.0,
         cpus: float = 1.0,
@@ -287,7 +287,7 @@ class RayEngine(OpenedEngine[Crew]):
     ) -> None:
         self._terms = RayOptions(
             workers=workers,
-            most_workers=workers if most_workers is None else most_workers,
+            max_workers=workers if max_workers is None else max_workers,
             concurrency=concurrency,
             idle_for=idle_for,
             cpus=cpus,

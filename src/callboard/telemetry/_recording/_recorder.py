@@ -42,12 +42,12 @@ Line = dict[str, Any]
 class LongValue:
     """Captured value that takes long to redact, so that the thread of the writer does it."""
 
-    def __init__(self, plain: Any, redacted: Callable[[Any], Any]) -> None:
+    def __init__(self, plain: Any, redact: Callable[[Any], Any]) -> None:
         self.size = BOUND - remaining_size(BOUND, plain)
         """Size of the value, in characters."""
         # The function may read context variables, such as the name of a tenant.
         context = copy_context()
-        self.redacted: Callable[[], Any] = lambda: context.run(redacted, plain)
+        self.redact: Callable[[], Any] = lambda: context.run(redact, plain)
 
 
 class Records:
@@ -68,17 +68,17 @@ class Records:
                 entry["run"] = event.run.number
             if event.resumes is not None:  # a mark of `_links`: the span of the call, a space, the span of the run
                 entry["resumes"] = event.resumes.split(" ")[0]
-            if self._capture.wanted and event.call is not None:
+            if self._capture.is_on and event.call is not None:
                 entry["args"] = self._capture_value(event.call.get("args"))
         elif phase == "noted":
-            entry["what"] = event.what
+            entry["what"] = event.note
             if event.facts:
                 entry["facts"] = dict(event.facts)
-            if self._capture.wanted and event.message:
+            if self._capture.is_on and event.message:
                 entry["message"] = self._capture_value(event.message)
         elif phase == "ended":
             entry |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
-            if self._capture.wanted and event.result is not None:
+            if self._capture.is_on and event.result is not None:
                 entry["result"] = self._capture_value(result_of(event.result))
         elif phase in ("started", "attempt_ended"):
             entry["attempt"] = event.attempt
@@ -97,20 +97,20 @@ class Records:
             if info.resumes is not None:
                 facts["resumes"] = info.resumes.split(" ")[-1]
             entry |= {name: text for name, text in facts.items() if text}
-            if self._capture.wanted and event.given is not None:
-                kind = "command" if isinstance(event.given, Command) else "input"
-                entry[kind] = self._capture_value(repeatable(event.given))
+            if self._capture.is_on and event.input is not None:
+                kind = "command" if isinstance(event.input, Command) else "input"
+                entry[kind] = self._capture_value(repeatable(event.input))
             return entry
         if event.phase == "ended":
             entry["outcome"] = outcome_of_run(event)
             if event.questions:
                 entry["questions"] = event.questions
-                if self._capture.wanted:
+                if self._capture.is_on:
                     entry["question_ids"] = [*event.question_ids]
             return _with_error(entry, event.error)
         entry["event"] = f"model_{event.phase}"
         reply = event.result if isinstance(event.result, AIMessage) else None
-        if self._capture.wanted and event.phase == "answered" and event.result is not None:
+        if self._capture.is_on and event.phase == "answered" and event.result is not None:
             entry["response" if reply is None else "reply"] = self._capture_value(repeatable(event.result))
         about = about_reply(reply, about_model(event.model))
         numbers = {"model": about.get(names.REQUEST_MODEL)}
@@ -123,7 +123,7 @@ class Records:
 
     def _capture_value(self, value: object) -> Any:
         plain = self._capture.plain(value)
-        return LongValue(plain, self._capture.redacted) if is_long(plain) else self._capture.redacted(plain)
+        return LongValue(plain, self._capture.redact) if is_long(plain) else self._capture.redact(plain)
 
     def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
         """Return the recorded line for an event of an actor or actor call; `time` is in seconds since the header."""
@@ -139,7 +139,7 @@ class Records:
         return _with_error(entry, event.error)
 
     def _key(self, key: Hashable) -> Line:
-        return {"key": self._capture_value(str(key))} if self._capture.wanted and key is not None else {}
+        return {"key": self._capture_value(str(key))} if self._capture.is_on and key is not None else {}
 
 
 def _with_error(entry: Line, error: BaseException | None) -> Line:
@@ -202,11 +202,11 @@ class RecordingWriter:
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        cut = self._append and _is_cut(self.path)
+        is_cut = self._append and _ends_within_line(self.path)
         # Results of calls are for this user alone.
         opener = partial(os.open, mode=0o600)
         self._writer = _Writer(open(self.path, "ab" if self._append else "wb", opener=opener), BOUND)
-        if cut:  # a killed process left half a line: the new header must begin on a line of its own
+        if is_cut:  # a killed process left half a line: the new header must begin on a line of its own
             self._writer.offer(b"\n")
         self._since = self._clock()
         self._is_over = False
@@ -217,7 +217,7 @@ class RecordingWriter:
             "callboard": version("callboard"),
             "python": platform.python_version(),
             "pid": os.getpid(),
-            "captures": self._capture.wanted,
+            "captures": self._capture.is_on,
         }
         self._writer.offer(_as_line(header))
         self._observation.enter_context(observe_in_context(careful_observers(self._call, self._run, self._actor)))
@@ -297,7 +297,7 @@ class LongLine:
     def encode_values(self) -> bytes:
         """Redact the values, and return the line as it is written."""
         values = self._entry.items()
-        return _as_line({key: value.redacted() if isinstance(value, LongValue) else value for key, value in values})
+        return _as_line({key: value.redact() if isinstance(value, LongValue) else value for key, value in values})
 
 
 class _Writer:
@@ -381,7 +381,7 @@ class _Writer:
             self._changed.notify_all()
 
 
-def _is_cut(path: Path) -> bool:
+def _ends_within_line(path: Path) -> bool:
     """Return whether a file ends in the middle of a line, as after a killed process."""
     if not path.is_file() or path.stat().st_size == 0:
         return False

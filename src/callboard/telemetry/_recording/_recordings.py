@@ -83,7 +83,7 @@ class _CallLine(_Timed):
     run: int | None = None
     args: Any = None
     result: Any = None
-    what: Name = ""
+    note: Name = Field("", alias="what")
     facts: Any = None
     message: Text = None
 
@@ -150,10 +150,10 @@ class _Call(TrackedCall):
 
     __slots__ = ("ended_attempts", "notes", "record", "waits")
 
-    def __init__(self, begun: _CallLine) -> None:
-        super().__init__(begun)
-        fields = _fields(begun, "number", "batch", "tool", "id", "run", "resumes", "args")
-        self.record = RecordedCall(start=begun.time, **fields)
+    def __init__(self, first_event: _CallLine) -> None:
+        super().__init__(first_event)
+        fields = _fields(first_event, "number", "batch", "tool", "id", "run", "resumes", "args")
+        self.record = RecordedCall(start=first_event.time, **fields)
         self.waits: list[Wait] = []
         self.ended_attempts: list[RecordedAttempt] = []
         """Attempts of the call that have ended."""
@@ -196,31 +196,31 @@ class _Calls(CallTracker[_Call, _CallLine]):
         elif event.phase == "attempt_ended":
             event.attempt = event.attempt or next(iter(call.running), 0)
         if event.phase == "noted" and event.number not in self.open:
-            self.noted(call, event)  # may follow the end: an abandoned thread, for example
+            self.on_note(call, event)  # may follow the end: an abandoned thread, for example
         else:
             super().__call__(event)
 
-    def begun(self, event: _CallLine) -> _Call:
+    def on_begin(self, event: _CallLine) -> _Call:
         call = self.all[event.number] = _Call(event)
         return call
 
-    def gave_up(self, call: _Call, event: _CallLine, since: float) -> None:
+    def on_give_up(self, call: _Call, event: _CallLine, since: float) -> None:
         call.waits.append(Wait(start=since, end=event.time, error=event.error))
 
-    def started(self, call: _Call, event: _CallLine, waited_since: float | None) -> None:
+    def on_start(self, call: _Call, event: _CallLine, waited_since: float | None) -> None:
         if waited_since is not None:
-            self.gave_up(call, event, waited_since)
+            self.on_give_up(call, event, waited_since)
 
-    def attempt_ended(self, call: _Call, event: _CallLine, since: float) -> None:
+    def on_attempt_end(self, call: _Call, event: _CallLine, since: float) -> None:
         call.ended_attempts.append(
             RecordedAttempt(number=event.attempt, start=since, end=event.time, error=event.error)
         )
 
-    def noted(self, call: _Call, event: _CallLine) -> None:
+    def on_note(self, call: _Call, event: _CallLine) -> None:
         facts = event.facts if isinstance(event.facts, dict) else {}
-        call.notes.append(Note(time=event.time, what=event.what, facts=facts, message=event.message))
+        call.notes.append(Note(time=event.time, kind=event.note, facts=facts, message=event.message))
 
-    def ended(self, call: _Call, event: _CallLine) -> None:
+    def on_end(self, call: _Call, event: _CallLine) -> None:
         call.record = replace(call.record, end=event.time, **_fields(event, "outcome", "error", "waited", "result"))
 
 
@@ -229,9 +229,9 @@ class _Run:
 
     __slots__ = ("record", "requests")
 
-    def __init__(self, begun: _RunLine) -> None:
-        fields = _fields(begun, "agent", "thread", "run_id", "namespace", "resumes", "input", "command")
-        self.record = RecordedRun(number=begun.run, start=begun.time, **fields)
+    def __init__(self, first_line: _RunLine) -> None:
+        fields = _fields(first_line, "agent", "thread", "run_id", "namespace", "resumes", "input", "command")
+        self.record = RecordedRun(number=first_line.run, start=first_line.time, **fields)
         self.requests: list[ModelRequest] = []
 
     def take(self, entry: _RunLine) -> None:
@@ -251,7 +251,7 @@ class _Run:
 
 
 class PartBuilder:
-    """Builder of a `Part` of a recording from its header line: `take()` adds an event, `built()` returns the part."""
+    """Builder of a `Part` of a recording from its header line: `take()` adds an event, `build()` returns the part."""
 
     def __init__(self, header: Event) -> None:
         self._header = _HeaderLine.model_validate(header)
@@ -266,10 +266,10 @@ class PartBuilder:
     def take(self, event: Event) -> None:
         """Add an event; ignore events of an unknown kind or call. Raise ValidationError for a damaged field."""
         # Ignoring them is needed: a later version may add events, and a full buffer may have dropped a beginning.
-        kind = _LINES.get(str(event.get("event")))
-        if kind is None:
+        line_class = _LINES.get(str(event.get("event")))
+        if line_class is None:
             return
-        entry = kind.model_validate(event)
+        entry = line_class.model_validate(event)
         if isinstance(entry, _Timed):
             self._end = max(self._end, entry.time)
         if isinstance(entry, _CallLine):
@@ -283,7 +283,7 @@ class PartBuilder:
             self._take_ask(entry)
         elif isinstance(entry, _Timed):
             phase = entry.event.removeprefix("actor_")
-            self._lives.append(ActorChange(time=entry.time, what=phase, **_fields(entry, "actor", "error", "key")))
+            self._lives.append(ActorChange(time=entry.time, phase=phase, **_fields(entry, "actor", "error", "key")))
         elif entry.event == "closed":
             self._closing = Closing(**entry.model_dump(exclude={"event"}))
         elif isinstance(entry, _CountLine):
@@ -315,12 +315,14 @@ class PartBuilder:
         elif (ask := self._asks.get(entry.ask)) is None:
             return
         elif entry.event == "ask_taken":
-            self._asks[entry.ask] = replace(ask, taken=entry.time)
+            self._asks[entry.ask] = replace(ask, handler_start=entry.time)
         else:
-            start_time = ask.taken
+            start_time = ask.handler_start
             if start_time is None and entry.waited and entry.outcome == "ok":
                 start_time = min(entry.time, ask.start + entry.waited)  # the line "ask_taken" was lost: infer its time
-            self._asks[entry.ask] = replace(ask, end=entry.time, taken=start_time, **_fields(entry, "outcome", "error"))
+            self._asks[entry.ask] = replace(
+                ask, end=entry.time, handler_start=start_time, **_fields(entry, "outcome", "error")
+            )
 
 
 def _fields(entry: _Line, *names: str) -> dict[str, Any]:
@@ -328,9 +330,9 @@ def _fields(entry: _Line, *names: str) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in names}
 
 
-def _parse_time(written: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     try:
-        time = None if written is None else datetime.fromisoformat(written)
+        time = None if text is None else datetime.fromisoformat(text)
     except ValueError:
         return None
     return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time

@@ -37,7 +37,8 @@ class Note:
     """Note about a call: a decision of a middleware or of the supervision, or a progress report of a tool."""
 
     time: float
-    what: str
+    kind: str
+    """Kind of the note in one word, such as "retry" or "progress"."""
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     message: str | None = None
     """Text of a progress report; `None` if arguments and results were not captured."""
@@ -52,7 +53,7 @@ class RecordedAsk:
     handler: str
     start: float
     """Time when the ask arrived in the mailbox."""
-    taken: float | None = None
+    handler_start: float | None = None
     """Time when the handler began; `None` if it did not begin."""
     end: float | None = None
     call: int | None = None
@@ -144,7 +145,7 @@ class ActorChange:
 
     time: float
     actor: str
-    what: str
+    phase: str
     error: str | None = None
     key: str | None = None
 

@@ -62,7 +62,7 @@ class Answers:
             return
         self._last_numbers[message.sender] = contents.number
         key = loads(contents.key)
-        ownership = self._router.ownership(key)
+        ownership = self._router.ownership_of(key)
         cancel = None
         # The ask names the token that its sender knows: an ask for an earlier ownership of the key must not run.
         if ownership is not None and ownership.token == contents.token:
@@ -81,7 +81,7 @@ class Answers:
         # "moved" is sent before the key is freed. An asker that finds the key without this owner treats an ask that may
         # have begun as unknown. An asker that repeats too early still finds this owner, and gets "moved" again.
         self._router.tell(message.sender, "moved", message.ask, is_last=True)
-        ownership = self._router.ownership(loads(contents.key))
+        ownership = self._router.ownership_of(loads(contents.key))
         if ownership is None or ownership.token != contents.token:
             # The server may still name this process as the owner under that token.
             await self._router.free(contents.gate, contents.token)
@@ -184,10 +184,14 @@ class Member:
         self._signer = signer
         member = uuid4().hex[:16]  # new for each membership, so that no message for an earlier one is taken for it
         self._member = member
-        self._router = Router(host.name, member, signer, host.lost)
+        self._router = Router(host.name, member, signer, host.revoke)
         self._answers = Answers(host, self._router)
         # The asking side of `callboard.extend.Membership`.
-        self.owned, self.post, self.give_back = self._router.ownership, self._router.post, self._router.give_back
+        self.ownership_of, self.post, self.give_back = (
+            self._router.ownership_of,
+            self._router.post,
+            self._router.give_back,
+        )
         self.snapshots = FleetSnapshots(self._router, signer)
         # Last: the client's thread starts here, and its callbacks use the fields above.
         self._client = self._router.client = FleetClient(
@@ -241,7 +245,7 @@ class FleetSnapshots:
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
         """Save the state of an actor in place of the former state."""
-        gate, ownership = gate_of(actor, key), self._router.ownership(key)
+        gate, ownership = gate_of(actor, key), self._router.ownership_of(key)
         if ownership is None:
             raise self._save_error(actor, key, "this process owns its key no more")
         # The server compares tokens: a write that was under way while the lease ended is refused there.

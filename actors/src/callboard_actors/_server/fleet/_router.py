@@ -258,7 +258,7 @@ class Router:
         with self._lock:
             return self._route(key)
 
-    def ownership(self, key: Hashable) -> KeyOwnership | None:
+    def ownership_of(self, key: Hashable) -> KeyOwnership | None:
         """Return this process's ownership of a key, or `None` without ownership; may be called from any thread."""
         route = self._routes.get(key)
         ownership = None if route is None else route.ownership
@@ -329,7 +329,7 @@ class Router:
                 waiting += [routed for _, routed in self._sent_asks.values()]
         for routed in waiting:
             # An exception of its own for each ask: tracebacks of several tasks must not mix in one object.
-            routed.fail(StorageError(error.where, error.reason))
+            routed.fail(StorageError(error.database, error.reason))
 
     def process_queue(self, route: Route) -> None:
         """Start the task that processes the queued asks (actor calls) of one key, unless it runs already."""
