@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from callboard import CallEvent, CallsInterrupted, ToolInvocationError, ToolNode, observe
 from callboard.guards import DEFAULT_DETECTORS, Detector, MemoryVault, Redact, RedactedError, StoreVault
 from callboard.guards._redact._redact import TOKEN
-from callboard.guards._redact._values import walked
+from callboard.guards._redact._values import replace_texts
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import Cache, RequireApproval
 from callboard.testing import ScriptedModel, calls, tool_call
@@ -238,7 +238,7 @@ class Row:
 def test_values_that_live_for_a_moment_are_told_apart() -> None:
     """Python may reuse the address of a freed list, so a memo by `id()` could mistake the second list for the first."""
     table = [Row(*((f"ada {n} {i}",) for i in range(3))) for n in range(50)]
-    rows = walked(table, lambda text: text.replace("ada", "[name]"))
+    rows = replace_texts(table, lambda text: text.replace("ada", "[name]"))
     read = [[row.first, row.second, row.third] for row in rows]
     assert read == [[[f"[name] {n} {i}"] for i in range(3)] for n in range(50)]
 

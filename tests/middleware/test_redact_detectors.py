@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from callboard.guards import DEFAULT_DETECTORS, Detector, Redact
-from callboard.guards._redact._detectors import Finding, findings, literals
+from callboard.guards._redact._detectors import Finding, find_secrets, literals
 from callboard.guards._redact._redact import detectors_of
 
 ALL = (*DEFAULT_DETECTORS, "ip")
@@ -72,7 +72,7 @@ def test_the_corpus_is_large() -> None:
 
 
 def found_by(name: str, text: str) -> list[str]:
-    return [text[one.start : one.end] for one in findings(text, detectors_of([name], ()))]
+    return [text[one.start : one.end] for one in find_secrets(text, detectors_of([name], ()))]
 
 
 @pytest.mark.parametrize(("name", "text", "secret"), FOUND, ids=lambda value: str(value)[:30])
@@ -116,26 +116,26 @@ def test_what_is_no_secret_is_left(name: str, text: str) -> None:
 def test_a_megabyte_of_hostile_text_is_searched_in_time(unit: str) -> None:
     """Every pattern needs linear time: a backtracking pattern would make this test hang."""
     text = unit * (1_000_000 // len(unit))
-    findings(f"{text}@", detectors_of(ALL, ["needle"]))
+    find_secrets(f"{text}@", detectors_of(ALL, ["needle"]))
 
 
 def test_spans_that_overlap_become_one_of_the_longest_kind() -> None:
     """No part of a secret is left over when several detectors match it."""
     one, two, three = Detector("one", "abcd"), Detector("two", "cdefgh"), Detector("three", "gh")
-    assert findings("xabcdefghx", [one, two, three]) == [Finding(1, 9, "two", 6)]
+    assert find_secrets("xabcdefghx", [one, two, three]) == [Finding(1, 9, "two", 6)]
 
 
 @pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
 def test_of_two_equal_findings_the_earlier_detector_names_the_kind(order: tuple[str, str]) -> None:
     """With equal matches the first detector wins, so that the output is deterministic."""
-    (one,) = findings("abc", [Detector(name, "abc") for name in order])
+    (one,) = find_secrets("abc", [Detector(name, "abc") for name in order])
     assert one.kind == order[0]
 
 
 def test_a_detector_may_be_a_function_with_bad_manners() -> None:
     """Empty spans and spans outside the text are ignored."""
     careless = Detector("careless", lambda text: [(-5, 2), (3, 3), (5, 4), (4, len(text) + 9)])
-    assert [(one.start, one.end) for one in findings("abcdef", [careless])] == [(0, 2), (4, 6)]
+    assert [(one.start, one.end) for one in find_secrets("abcdef", [careless])] == [(0, 2), (4, 6)]
 
 
 SPECIAL = 'p"w\\d\n& ü'
@@ -215,4 +215,4 @@ def test_a_detector_that_makes_no_sense_is_refused(options: dict[str, Any], erro
 def test_a_compiled_expression_may_be_given() -> None:
     """A compiled expression keeps its flags, and its group selects the secret."""
     detector = Detector("employee", re.compile(r"emp-(?P<secret>\d+)", re.IGNORECASE))
-    assert findings("EMP-17", [detector]) == [Finding(4, 6, "employee", 2)]
+    assert find_secrets("EMP-17", [detector]) == [Finding(4, 6, "employee", 2)]

@@ -15,17 +15,17 @@ from callboard.guards._redact._detectors import Detector, Finder, Span, in_piece
 
 
 def _keys(*forms: tuple[str, str]) -> Finder:
-    """Return a finder of service keys; `forms` are pairs: the beginning of a key, and a pattern for what follows."""
-    return in_pieces("(?a)" + "|".join(rf"{head}(?<![\w-]{head}){rest}(?![\w-])" for head, rest in forms), _LONGEST)
+    """Return a finder of service keys; `forms` are pairs: the beginning of a key, and a pattern for its end."""
+    return in_pieces("(?a)" + "|".join(rf"{head}(?<![\w-]{head}){tail}(?![\w-])" for head, tail in forms), _LONGEST)
 
 
 _LONGEST = 300
 """Maximum characters that decide whether a text has a service key."""
 
 
-def _is_mixed(found: str) -> bool:
+def _is_mixed(text: str) -> bool:
     """Return whether a text has both letters and digits. Names of classes and files usually have letters only."""
-    return any(char.isdigit() for char in found) and any(char.isalpha() for char in found)
+    return any(char.isdigit() for char in text) and any(char.isalpha() for char in text)
 
 
 _SERVICES = (
@@ -76,13 +76,13 @@ _JWT_BEGIN = re.compile(r"(?a)eyJ(?<![\w-]eyJ)")
 def _jwts(text: str) -> Iterator[Span]:
     done = 0
     for begin in matches(_JWT_BEGIN, text, len("eyJ")):
-        if begin.start() >= done and (found := _JWT.match(text, begin.start())) is not None:
-            done = found.end()
-            yield found.span()
+        if begin.start() >= done and (match := _JWT.match(text, begin.start())) is not None:
+            done = match.end()
+            yield match.span()
 
 
-def _is_jwt(found: str) -> bool:
-    head = found.partition(".")[0]
+def _is_jwt(text: str) -> bool:
+    head = text.partition(".")[0]
     try:
         header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
     except (ValueError, RecursionError):
@@ -161,12 +161,12 @@ _AUTHORIZATION = (
 def _authorizations(text: str) -> Iterator[Span]:
     """Yield the spans of credentials that follow `Authorization:`, or the name of a scheme such as `Bearer`."""
     # See RFC 9110, section 11.6.2.
-    lowered = _lowered(text)
+    lowered = _lower(text)
     for pattern, check in _AUTHORIZATION:
         yield from (span for span in spans_of(pattern, lowered, 9_000) if check(text[slice(*span)]))
 
 
-def _lowered(text: str) -> str:
+def _lower(text: str) -> str:
     """Return a text in lower case, of the same length, so that each character keeps its index."""
     lowered = text.lower()
     if len(lowered) == len(text):
@@ -181,8 +181,8 @@ _BEFORE_KEY = ("api", "access", "secret", "private", "account", "encryption", "s
 _BEFORE_TOKEN = ("access", "auth", "refresh", "id", "api", "bot", "session", "bearer", "csrf", "xsrf")
 
 
-def _after(words: Iterable[str], last: str) -> str:
-    return "|".join(rf"(?<={word}{last})|(?<={word}[_ -]{last})" for word in words)
+def _after(prefixes: Iterable[str], suffix: str) -> str:
+    return "|".join(rf"(?<={prefix}{suffix})|(?<={prefix}[_ -]{suffix})" for prefix in prefixes)
 
 
 _KEY = (
@@ -205,12 +205,12 @@ _ABOUT_VALUES = re.compile(
 
 
 def _assignments(text: str) -> Iterator[Span]:
-    for found in matches(_ASSIGNMENT, _lowered(text), 5_000):
-        start, end = found.span(found.lastgroup or 0)
-        if found.lastgroup == "bare":
+    for match in matches(_ASSIGNMENT, _lower(text), 5_000):
+        start, end = match.span(match.lastgroup or 0)
+        if match.lastgroup == "bare":
             end -= text[end - 1] == "."
             # After a colon a plain word may be prose or a type: `password: required`.
-            if found["sign"] == ":" and _PLAIN_WORD.fullmatch(text, start, end):
+            if match["sign"] == ":" and _PLAIN_WORD.fullmatch(text, start, end):
                 continue
         if _is_password(text[start:end]):
             yield start, end

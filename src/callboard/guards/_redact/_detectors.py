@@ -41,14 +41,14 @@ class Detector:
         if not isinstance(cast("object", self.name), str) or re.fullmatch(KIND, self.name) is None:
             raise ValueError(f"Detector(name=...) is a word such as 'employee_id', got {self.name!r}")
         if not isinstance(self.find, re.Pattern) and not callable(self.find):
-            object.__setattr__(self, "find", _compiled("find", self.find))
+            object.__setattr__(self, "find", _compile("find", self.find))
         if self.keys is not None and not isinstance(self.keys, re.Pattern):
-            object.__setattr__(self, "keys", _compiled("keys", self.keys))
+            object.__setattr__(self, "keys", _compile("keys", self.keys))
 
     def spans(self, text: str) -> Iterator[Span]:
         """Yield the (start, end) of each secret that this detector finds in a text."""
-        found = spans_of(self.find, text) if isinstance(self.find, re.Pattern) else self._of_function(text)
-        return found if self.check is None else (span for span in found if self.check(text[slice(*span)]))
+        spans = spans_of(self.find, text) if isinstance(self.find, re.Pattern) else self._of_function(text)
+        return spans if self.check is None else (span for span in spans if self.check(text[slice(*span)]))
 
     def is_key(self, name: str) -> bool:
         """Return whether a dict key marks its string value as a secret, whatever the string contains."""
@@ -63,7 +63,7 @@ class Detector:
                 yield first, last
 
 
-def _compiled(argument: str, expression: object) -> re.Pattern[str]:
+def _compile(argument: str, expression: object) -> re.Pattern[str]:
     if not isinstance(expression, str):
         raise TypeError(f"Detector({argument}=...) takes a regular expression, got {expression!r}")
     try:
@@ -75,8 +75,8 @@ def _compiled(argument: str, expression: object) -> re.Pattern[str]:
 def spans_of(pattern: re.Pattern[str], text: str, reach: int | None = None) -> Iterator[Span]:
     """Yield the (start, end) of each match of a pattern, or of its group `secret`; `reach` as for `matches`."""
     group = "secret" if "secret" in pattern.groupindex else 0
-    found = pattern.finditer(text) if reach is None else matches(pattern, text, reach)
-    return (match.span(group) for match in found if match[group])
+    found_matches = pattern.finditer(text) if reach is None else matches(pattern, text, reach)
+    return (match.span(group) for match in found_matches if match[group])
 
 
 _PIECE = 4_096
@@ -122,29 +122,33 @@ class Finding(NamedTuple):
     """Length of the longest span that was merged into this finding. The finding has the kind of this span."""
 
 
-def findings(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = ()) -> list[Finding]:
+def find_secrets(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = ()) -> list[Finding]:
     """Return the positions and kinds of the secrets in a text, in order and without overlaps."""
     # A finding inside a token is dropped, and a finding that overlaps a token includes the whole token.
-    found = [Finding(*span, one.name, span[1] - span[0]) for one in detectors for span in one.spans(text)]
-    if not found:
-        return found
-    whole = set(tokens)
-    joined = _joined([*found, *(Finding(*token, "", 0) for token in whole)])
-    return [one for one in joined if one.kind and (one.start, one.end) not in whole]
+    findings = [
+        Finding(*span, detector.name, span[1] - span[0]) for detector in detectors for span in detector.spans(text)
+    ]
+    if not findings:
+        return findings
+    token_spans = set(tokens)
+    merged = _merge([*findings, *(Finding(*span, "", 0) for span in token_spans)])
+    return [finding for finding in merged if finding.kind and (finding.start, finding.end) not in token_spans]
 
 
-def _joined(found: list[Finding]) -> list[Finding]:
-    found.sort(key=lambda one: (one.start, -one.end))  # stable: for equal spans the order of detectors decides
-    joined = found[:1]
-    for one in found[1:]:
-        last = joined[-1]
-        if one.start >= last.end:
-            joined.append(one)
+def _merge(findings: list[Finding]) -> list[Finding]:
+    findings.sort(
+        key=lambda finding: (finding.start, -finding.end)
+    )  # stable: for equal spans the order of detectors decides
+    merged = findings[:1]
+    for finding in findings[1:]:
+        last = merged[-1]
+        if finding.start >= last.end:
+            merged.append(finding)
             continue
         # Among equally long findings, the first to begin wins.
-        longest = one if one.weight > last.weight else last
-        joined[-1] = Finding(last.start, max(last.end, one.end), longest.kind, longest.weight)
-    return joined
+        longest = finding if finding.weight > last.weight else last
+        merged[-1] = Finding(last.start, max(last.end, finding.end), longest.kind, longest.weight)
+    return merged
 
 
 def literals(values: Iterable[str]) -> Finder:
@@ -170,6 +174,6 @@ def _forms(value: str) -> Iterator[str]:
     for offset in range(3):
         # Within longer base64 a value has three possible forms, by its offset modulo 3. The characters at both ends
         # also encode neighbouring bytes, so they are left out.
-        whole = base64.b64encode(b"\0" * offset + raw).rstrip(b"=").decode()
-        core = whole[(0, 2, 3)[offset] : len(whole) - (0 if (offset + len(raw)) % 3 == 0 else 1)]
+        encoded = base64.b64encode(b"\0" * offset + raw).rstrip(b"=").decode()
+        core = encoded[(0, 2, 3)[offset] : len(encoded) - (0 if (offset + len(raw)) % 3 == 0 else 1)]
         yield from (core, core.replace("+", "-").replace("/", "_"))

@@ -24,15 +24,15 @@ def _ibans(text: str) -> Iterator[Span]:
     from schwifty import IBAN
 
     for head in matches(_HEAD, text, 6):
-        rest = _rest(head[0][:2].upper())
-        found = rest.match(text, head.end()) if rest else None
+        pattern = _account_pattern(head[0][:2].upper())
+        account = pattern.match(text, head.end()) if pattern else None
         # A valid IBAN has the structure of its country, and the right check digits.
-        if found is not None and IBAN(_SEPARATOR.sub("", head[0] + found[0]), allow_invalid=True).is_valid:
-            yield head.start(), found.end()
+        if account is not None and IBAN(_SEPARATOR.sub("", head[0] + account[0]), allow_invalid=True).is_valid:
+            yield head.start(), account.end()
 
 
 @cache
-def _rest(country: str) -> re.Pattern[str] | None:
+def _account_pattern(country: str) -> re.Pattern[str] | None:
     """Return a pattern for a country's IBANs without their first four characters; `None` if the country has none."""
     from schwifty import IBAN
     from schwifty.exceptions import SchwiftyException
@@ -56,53 +56,55 @@ IBANS = Detector("iban", _ibans)
 _FORM = re.compile(r"\+(?<![\w+]\+)\d(?:[ \u00a0.()/\u2010-\u2015-]{0,3}\d){7,15}(?!\w)")
 _GROUP = re.compile(r"\d+")
 _NORTH_AMERICA = "1"
-_WITHIN = ("044", "045", "0", "1")
+_DOMESTIC_PREFIXES = ("044", "045", "0", "1")
 """Prefixes that are valid only for domestic calls, but that phone gateways still write after the country code."""
 _LONGEST_CODE = 12
 """Maximum characters of a country code in a phone number: three digits and the separators between them."""
 
 
 def _phones(text: str) -> Iterator[Span]:
-    for found in matches(_FORM, text, 70):
-        if _has_country(found[0]) and (end := _end(found[0])):
-            yield found.start(), found.start() + end
+    for match in matches(_FORM, text, 70):
+        if _has_country(match[0]) and (length := _number_length(match[0])):
+            yield match.start(), match.start() + length
 
 
-def _has_country(found: str) -> bool:
+def _has_country(number: str) -> bool:
     """Return whether a phone number begins with a country code. No country code is a prefix of another."""
     # From an extra; `detectors_of()` has checked that it is installed.
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
-    digits = "".join(_GROUP.findall(found[:_LONGEST_CODE]))
+    digits = "".join(_GROUP.findall(number[:_LONGEST_CODE]))
     return any(int(digits[:length]) in COUNTRY_CODE_TO_REGION_CODE for length in (1, 2, 3))
 
 
-def _end(found: str) -> int:
-    """Return the index at which the longest phone number at the beginning of a text ends; 0 if there is none."""
+def _number_length(text: str) -> int:
+    """Return the length of the longest phone number at the beginning of a text; 0 if there is none."""
     # Other digits may follow it.
-    ends = [group.end() for group in _GROUP.finditer(found)]
-    return next((end for end in reversed(ends) if _FORM.fullmatch(found, 0, end) and _is_number(found[:end])), 0)
+    ends = [group.end() for group in _GROUP.finditer(text)]
+    return next((end for end in reversed(ends) if _FORM.fullmatch(text, 0, end) and _is_number(text[:end])), 0)
 
 
-def _is_number(written: str) -> bool:
+def _is_number(text: str) -> bool:
     """Return whether a text is a phone number. It may contain the prefix for domestic calls, as in `+44 (0) 20 ...`."""
-    return _is_possible(written) or any(map(_is_possible, _without_prefix("".join(_GROUP.findall(written)))))
+    return _is_possible(text) or any(map(_is_possible, _without_prefix("".join(_GROUP.findall(text)))))
 
 
 def _without_prefix(digits: str) -> Iterator[str]:
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
     length = next(length for length in (1, 2, 3) if int(digits[:length]) in COUNTRY_CODE_TO_REGION_CODE)
-    code, rest = digits[:length], digits[length:]
+    code, local_digits = digits[:length], digits[length:]
     if code != _NORTH_AMERICA:
-        yield from (f"+{code}{rest[len(one) :]}" for one in _WITHIN if rest.startswith(one))
+        yield from (
+            f"+{code}{local_digits[len(prefix) :]}" for prefix in _DOMESTIC_PREFIXES if local_digits.startswith(prefix)
+        )
 
 
-def _is_possible(written: str) -> bool:
+def _is_possible(text: str) -> bool:
     from phonenumbers import NumberParseException, is_possible_number, national_significant_number, parse
 
     try:
-        number = parse(written)
+        number = parse(text)
     except NumberParseException:
         return False
     # In North America no number begins with 0 or 1; the library checks that only for "valid" numbers.
@@ -120,8 +122,8 @@ _EMAIL = r"(?<!\w)\w[\w.+%-]{0,63}+@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?!\w)"
 _FILES = frozenset(("png", "jpg", "jpeg", "gif", "svg", "webp"))
 
 
-def _is_address(found: str) -> bool:
-    local, _, domain = found.rpartition("@")
+def _is_address(text: str) -> bool:
+    local, _, domain = text.rpartition("@")
     # `git@github.com:` is a remote repository, and `icon@2x.png` a file.
     return local != "git" and domain.rpartition(".")[2].lower() not in _FILES
 
@@ -143,11 +145,11 @@ _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 
 def _cards(text: str) -> Iterator[Span]:
-    return ((found.start(), found.end("rest")) for found in matches(_CARD_FORM, text, 30))
+    return ((match.start(), match.end("rest")) for match in matches(_CARD_FORM, text, 30))
 
 
-def _is_card(found: str) -> bool:
-    digits = _NO_DIGIT.sub("", found)
+def _is_card(text: str) -> bool:
+    digits = _NO_DIGIT.sub("", text)
     digits = digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
     return _CARD.fullmatch(digits) is not None and _luhn(digits)
 
@@ -164,9 +166,9 @@ _IP = (
 )
 
 
-def _is_ip(found: str) -> bool:
+def _is_ip(text: str) -> bool:
     try:
-        ipaddress.ip_address(found)
+        ipaddress.ip_address(text)
     except ValueError:
         return False
     return True

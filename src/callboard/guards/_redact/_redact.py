@@ -23,9 +23,9 @@ from callboard._records._policies import check_type
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean, suggests_options
 from callboard.guards._redact._credentials import CREDENTIALS
-from callboard.guards._redact._detectors import KIND, Detector, Finding, findings, literals
+from callboard.guards._redact._detectors import KIND, Detector, Finding, find_secrets, literals
 from callboard.guards._redact._personal import LIBRARIES, PERSONAL, PERSONAL_ON_DEMAND
-from callboard.guards._redact._values import Clearing, RedactedError, walked
+from callboard.guards._redact._values import Clearing, RedactedError, replace_texts
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware._output_budget import StoreAccess
 from callboard.tools._errors import is_control_flow
@@ -42,9 +42,9 @@ T = TypeVar("T")
 # Redaction of one call: tokens for the secrets in values and errors, and the value of each token
 
 
-DEFAULT_DETECTORS = tuple(one.name for one in (*CREDENTIALS, *PERSONAL))
+DEFAULT_DETECTORS = tuple(detector.name for detector in (*CREDENTIALS, *PERSONAL))
 """Names of the built-in detectors that `Redact` uses by default."""
-_BUILT_IN = {one.name: one for one in (*CREDENTIALS, *PERSONAL, *PERSONAL_ON_DEMAND)}
+_BUILT_IN = {detector.name: detector for detector in (*CREDENTIALS, *PERSONAL, *PERSONAL_ON_DEMAND)}
 
 TOKEN = re.compile(rf"<({KIND}):[0-9a-f]{{12}}>")
 """Pattern of a token: the kind of the secret, and 48 bits of an HMAC of its value."""
@@ -65,28 +65,30 @@ class Redaction:
     """Replacement of secrets by tokens, with a record of the value of each token."""
 
     def __init__(
-        self, detectors: Sequence[Detector], key: bytes, thread_id: str, known: Mapping[str, str] | None = None
+        self, detectors: Sequence[Detector], key: bytes, thread_id: str, values: Mapping[str, str] | None = None
     ) -> None:
         self.values: dict[str, str] = {}
         self.has_tokens = False
         """`True` if a text has had tokens: new ones, or those of an earlier redaction."""
         self._kinds = Counter[str]()
-        self._detectors = (*detectors, *_known(known or {}))
+        self._detectors = (*detectors, *_value_detectors(values or {}))
         self._names = {detector.name for detector in self._detectors}
         self._keyed = [detector for detector in detectors if detector.keys is not None]
         # Hashed first, because HMAC pads short keys with NUL: `key` and `key + b"\0"` would give the same tokens.
         self._key = sha256(key).digest()
         self._thread_id = thread_id
 
-    def of(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
         """Return a copy of a nested value with tokens in place of secrets, or the value itself if it has no secrets."""
-        return walked(value, self.text, self._named, Clearing(self.text, self._named).copy)
+        return replace_texts(
+            value, self.redact_text, self._token_under, Clearing(self.redact_text, self._token_under).copy
+        )
 
-    def of_conversation(self, messages: Iterable[BaseMessage | None]) -> list[Any]:
+    def redact_conversation(self, messages: Iterable[BaseMessage | None]) -> list[Any]:
         """Return copies of the messages of a model request with tokens in place of secrets."""
-        return [self._signed(message, self.of(message)) for message in messages]
+        return [self._keep_signed_blocks(message, self.redact(message)) for message in messages]
 
-    def _signed(self, message: Any, hidden: Any) -> Any:
+    def _keep_signed_blocks(self, message: Any, hidden: Any) -> Any:
         # A provider refuses a conversation in which a thought of its own model has changed.
         if hidden is message or not isinstance(message, AIMessage) or not isinstance(message.content, list):
             return hidden
@@ -94,23 +96,22 @@ class Redaction:
         content = [old if isinstance(old, dict) and old.get("type") in _THOUGHTS else new for old, new in blocks]
         return hidden.model_copy(update={"content": content})
 
-    def cleared(self, error: Exception) -> Exception:
+    def clear(self, error: Exception) -> Exception:
         """Return an error with tokens in place of secrets. Control-flow exceptions are changed in place."""
-        clearing = Clearing(self.text, self._named)
+        clearing = Clearing(self.redact_text, self._token_under)
         if is_control_flow(error):
-            clearing.control_flow(error)
+            clearing.clear_control_flow(error)
             return error
-        cleared = clearing.of(error)
-        assert isinstance(cleared, Exception)
-        return cleared
+        clear_error = clearing.clear(error)
+        assert isinstance(clear_error, Exception)
+        return clear_error
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """Return a text with tokens in place of secrets, also of secrets that contain invisible characters."""
         for _ in range(_PASSES):
-            replaced = self._replaced(text)
-            if replaced == text:
+            previous, text = text, self._replace_once(text)
+            if text == previous:
                 break
-            text = replaced
         return text
 
     def tell(self) -> None:
@@ -118,7 +119,7 @@ class Redaction:
         if self._kinds:
             note("redacted", kinds=sorted(self._kinds), count=self._kinds.total())
 
-    def _named(self, name: str, text: str) -> str | None:
+    def _token_under(self, name: str, text: str) -> str | None:
         for detector in self._keyed:
             if detector.is_key(name) and (detector.check is None or detector.check(text)) and not self._is_token(text):
                 return self._token(detector.name, text)
@@ -130,37 +131,39 @@ class Redaction:
         self.has_tokens |= is_token
         return is_token
 
-    def _replaced(self, text: str) -> str:
+    def _replace_once(self, text: str) -> str:
         # An attacker may split a secret with invisible characters, or glue one to other text. So both readings are
         # searched, with and without those characters.
-        found, visible = self._findings(text, self._detectors), strip_invisible(text)
+        findings, visible = self._findings(text, self._detectors), strip_invisible(text)
         if visible == text:
-            return self._with_tokens(text, found)
-        written, seen = _secrets(text, found), _secrets(visible, self._findings(visible, self._detectors))
-        if written == seen:
-            return self._with_tokens(text, found)
+            return self._with_tokens(text, findings)
+        secrets = _secrets(text, findings)
+        visible_secrets = _secrets(visible, self._findings(visible, self._detectors))
+        if secrets == visible_secrets:
+            return self._with_tokens(text, findings)
         # Secrets that only the invisible characters separated from other text: search them literally in the visible
         # text.
-        apart = [Detector(kind, literals([secret])) for kind, secret in sorted(written - seen)]
-        return self._with_tokens(visible, self._findings(visible, (*self._detectors, *apart)))
+        literal_detectors = [Detector(kind, literals([secret])) for kind, secret in sorted(secrets - visible_secrets)]
+        return self._with_tokens(visible, self._findings(visible, (*self._detectors, *literal_detectors)))
 
     def _findings(self, text: str, detectors: Sequence[Detector]) -> list[Finding]:
         tokens = [match.span() for match in TOKEN.finditer(text) if match[1] in self._names]
         self.has_tokens |= bool(tokens)
         try:
-            return findings(text, detectors, tokens)
+            return find_secrets(text, detectors, tokens)
         except Exception as error:
             # Fail closed. The error is raised outside of the handler, because its own text may show the secret.
             kind = type(error).__qualname__
         raise RedactedError(kind, "a detector failed, so nothing of the call is handed on")
 
-    def _with_tokens(self, text: str, found: Iterable[Finding]) -> str:
+    def _with_tokens(self, text: str, findings: Iterable[Finding]) -> str:
         parts: list[str] = []
-        done = 0
-        for one in found:
-            parts += [text[done : one.start], self._token(one.kind, text[one.start : one.end])]
-            done = one.end
-        return "".join([*parts, text[done:]])
+        position = 0
+        for finding in findings:
+            secret = text[finding.start : finding.end]
+            parts += [text[position : finding.start], self._token(finding.kind, secret)]
+            position = finding.end
+        return "".join([*parts, text[position:]])
 
     def _token(self, kind: str, value: str) -> str:
         # NUL separates the parts, so that no other thread, kind and value give the same bytes.
@@ -172,50 +175,50 @@ class Redaction:
         return token
 
 
-def _secrets(text: str, found: Iterable[Finding]) -> set[tuple[str, str]]:
-    return {(one.kind, text[one.start : one.end]) for one in found}
+def _secrets(text: str, findings: Iterable[Finding]) -> set[tuple[str, str]]:
+    return {(finding.kind, text[finding.start : finding.end]) for finding in findings}
 
 
-def _known(values: Mapping[str, str]) -> list[Detector]:
+def _value_detectors(values: Mapping[str, str]) -> list[Detector]:
     by_kind: dict[str, list[str]] = {}
     for token, value in values.items():
         match = TOKEN.fullmatch(token)
         if match is not None and len(value) >= _SHORTEST:
             by_kind.setdefault(match[1], []).append(value)
-    return [Detector(kind, literals(found)) for kind, found in by_kind.items()]
+    return [Detector(kind, literals(texts)) for kind, texts in by_kind.items()]
 
 
-def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
-    """Return the detectors in `chosen` (names or objects), and a detector that finds the texts in `secrets`."""
-    if isinstance(chosen, str):
-        raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {chosen!r}")
-    found = [*map(_detector, chosen), *_literal_detector(secrets)]
-    for name, count in Counter(detector.name for detector in found).items():
+def detectors_of(choice: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
+    """Return the detectors in `choice` (names or objects), and a detector that finds the texts in `secrets`."""
+    if isinstance(choice, str):
+        raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {choice!r}")
+    detectors = [*map(_detector, choice), *_literal_detector(secrets)]
+    for name, count in Counter(detector.name for detector in detectors).items():
         if count > 1:
             raise ValueError(f"Redact(detectors=...) has {count} detectors named {name!r}; rename or join them")
-    _check_libraries(found)
-    return tuple(found)
+    _check_libraries(detectors)
+    return tuple(detectors)
 
 
 def _check_libraries(detectors: Sequence[Detector]) -> None:
     """Raise `ImportError`, with the remedies, if a library that a built-in detector needs is not installed."""
     # No detector is left out silently: the user would believe that the data is protected.
-    built_in = [one.name for one in detectors if one is _BUILT_IN.get(one.name)]
+    built_in = [detector.name for detector in detectors if detector is _BUILT_IN.get(detector.name)]
     missing = {name: library for name, library in LIBRARIES.items() if name in built_in and not is_installed(library)}
     kinds = ", ".join(map(repr, missing))
-    without = f"leave out what it finds: Redact([name for name in DEFAULT_DETECTORS if name not in [{kinds}]])"
-    require(f"Redact(detectors=...) with {kinds}", *missing.values(), extra="redact", instead=without)
+    remedy = f"leave out what it finds: Redact([name for name in DEFAULT_DETECTORS if name not in [{kinds}]])"
+    require(f"Redact(detectors=...) with {kinds}", *missing.values(), extra="redact", instead=remedy)
 
 
-def _detector(one: object) -> Detector:
-    if isinstance(one, Detector):
-        return one
-    if not isinstance(one, str):
-        raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {one!r}")
-    if one not in _BUILT_IN:
-        meant = did_you_mean(one, _BUILT_IN)
-        raise ValueError(f"Redact(detectors=...) knows no {one!r}; there are {', '.join(_BUILT_IN)}{meant}")
-    return _BUILT_IN[one]
+def _detector(choice: object) -> Detector:
+    if isinstance(choice, Detector):
+        return choice
+    if not isinstance(choice, str):
+        raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {choice!r}")
+    if choice not in _BUILT_IN:
+        suggestion = did_you_mean(choice, _BUILT_IN)
+        raise ValueError(f"Redact(detectors=...) knows no {choice!r}; there are {', '.join(_BUILT_IN)}{suggestion}")
+    return _BUILT_IN[choice]
 
 
 def _literal_detector(secrets: Sequence[str]) -> list[Detector]:
@@ -273,28 +276,28 @@ class MemoryVault:
         require("MemoryVault(...)", "cachetools", extra="redact", instead="Redact(vault=StoreVault(store))")
         from cachetools import LRUCache
 
-        self._values = values
-        self._kept: LRUCache[str, LRUCache[str, str]] = LRUCache(threads)
+        self._max_values = values
+        self._values_by_thread: LRUCache[str, LRUCache[str, str]] = LRUCache(threads)
         # Even reading reorders an LRU cache, and calls of several threads use the vault.
         self._lock = threading.Lock()
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
         """Store each value under its token."""
         with self._lock:
-            self._of(thread_id).update(values)
+            self._values_of(thread_id).update(values)
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
         """Return the stored values of the given tokens, by token."""
         with self._lock:
-            kept = self._of(thread_id)
-            return {token: kept[token] for token in tokens if token in kept}
+            values = self._values_of(thread_id)
+            return {token: values[token] for token in tokens if token in values}
 
-    def _of(self, thread_id: str) -> "LRUCache[str, str]":
+    def _values_of(self, thread_id: str) -> "LRUCache[str, str]":
         from cachetools import LRUCache
 
-        if thread_id not in self._kept:
-            self._kept[thread_id] = LRUCache(self._values)
-        return self._kept[thread_id]
+        if thread_id not in self._values_by_thread:
+            self._values_by_thread[thread_id] = LRUCache(self._max_values)
+        return self._values_by_thread[thread_id]
 
 
 class StoreVault:
@@ -313,28 +316,28 @@ class StoreVault:
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
         """Store each value under its token."""
-        place = self._place(thread_id)
-        ops = [PutOp(place, token, {"value": value}, index=False) for token, value in values.items()]
+        namespace = self._namespace(thread_id)
+        ops = [PutOp(namespace, token, {"value": value}, index=False) for token, value in values.items()]
         await self._access.batch(self._store, ops)
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
         """Return the stored values of the given tokens, by token."""
-        place = self._place(thread_id)
-        items = await self._access.batch(self._store, [GetOp(place, token) for token in tokens])
+        namespace = self._namespace(thread_id)
+        items = await self._access.batch(self._store, [GetOp(namespace, token) for token in tokens])
         return {item.key: str(item.value["value"]) for item in items if isinstance(item, Item)}
 
-    def _place(self, thread_id: str) -> tuple[str, ...]:
+    def _namespace(self, thread_id: str) -> tuple[str, ...]:
         # A digest, because a thread id may contain characters that a namespace must not, such as a period.
         return ("callboard", "vault", sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest())
 
 
 # Middleware
 
-_NESTED = 8
+_MAX_REVEALS = 8
 """Maximum number of passes that replace tokens by values: a value may itself contain tokens."""
 
-_SHOWN_TO_PERSONS = "with reveal=..., the question shows, and a checkpoint keeps, what tokens stand for"
-_OF_ANOTHER = "a reply with the tokens of one conversation is handed to another, which cannot reveal them"
+_REVEALED_TO_PERSONS = "with reveal=..., the question shows, and a checkpoint keeps, what tokens stand for"
+_OTHER_CONVERSATION = "a reply with the tokens of one conversation is handed to another, which cannot reveal them"
 _log = logging.getLogger("callboard")
 
 
@@ -388,8 +391,8 @@ class Redact(Middleware):
         self._reveal = _reveal_of(reveal)
         self.order = Order(
             "redact",
-            not_around={"approval": _SHOWN_TO_PERSONS} if self._reveal else {},
-            not_inside={"model_cache": _OF_ANOTHER} if models else {},
+            not_around={"approval": _REVEALED_TO_PERSONS} if self._reveal else {},
+            not_inside={"model_cache": _OTHER_CONVERSATION} if models else {},
         )
         if models:
             # `create_agent` looks for this method: only an object with the option is around requests.
@@ -411,11 +414,11 @@ class Redact(Middleware):
 
     def redact(self, text: str, *, thread_id: str = "") -> str:
         """Return a text for logs or spans, with tokens in place of secrets; the vault does not store the secrets."""
-        return self._redaction(thread_id).text(text)
+        return self._redaction(thread_id).redact_text(text)
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
         """Return a copy of a nested value with tokens in place of secrets; the vault does not store the secrets."""
-        return self._redaction(thread_id).of(value)
+        return self._redaction(thread_id).redact(value)
 
     async def hide(self, value: Any, *, thread_id: str = "") -> Any:
         """Return a copy of a nested value, such as user input, with tokens for its secrets.
@@ -423,8 +426,8 @@ class Redact(Middleware):
         The values are stored in the vault for this conversation.
         """
         redaction = self._redaction(thread_id)
-        hidden = await run_if_long(self._threads, value, partial(redaction.of, value))
-        await self._vault.put(thread_id, _kept(redaction))
+        hidden = await run_if_long(self._threads, value, partial(redaction.redact, value))
+        await self._vault.put(thread_id, _storable_values(redaction))
         return hidden
 
     async def restore(self, value: Any, *, thread_id: str = "") -> Any:
@@ -432,14 +435,14 @@ class Redact(Middleware):
 
         It is meant for the owner of the data.
         """
-        restored, _ = await self._opened(value, thread_id)
+        restored, _ = await self._reveal_tokens(value, thread_id)
         return restored
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run a call with tokens for secrets in result, error and arguments, except arguments that `reveal` names."""
         thread_id = _thread_id(request.runtime.config)
-        request, known = await self._prepared(request, thread_id)
-        redaction = self._redaction(thread_id, known)
+        request, known_values = await self._prepare(request, thread_id)
+        redaction = self._redaction(thread_id, known_values)
         failure: Exception | None = None
         output: Output | None = None
         try:
@@ -449,11 +452,11 @@ class Redact(Middleware):
         # Outside of the `except` block: an error that is raised inside it would get the original error, with all its
         # secrets, as its context.
         try:
-            output = await run_if_long(self._threads, output, partial(redaction.of, output))
+            output = await run_if_long(self._threads, output, partial(redaction.redact, output))
             # Observers receive the exception behind a call's error message.
             if (call := running_call()) is not None and isinstance(call.handled_error, Exception):
-                call.handled_error = redaction.cleared(call.handled_error)
-            failure = failure and redaction.cleared(failure)
+                call.handled_error = redaction.clear(call.handled_error)
+            failure = failure and redaction.clear(failure)
             _bind_to_thread(redaction.has_tokens)
             # Last, because only now the redaction has the values of all tokens.
             await self._keep(thread_id, redaction)
@@ -469,8 +472,8 @@ class Redact(Middleware):
         """Send a model request with tokens in place of secrets; if it fails, replace the secrets in the error, too."""
         thread_id = _thread_id(ensure_config())
         redaction = self._redaction(thread_id)
-        said = [request.system_message, *request.messages]
-        system, *messages = await run_if_long(self._threads, said, partial(redaction.of_conversation, said))
+        prompt = [request.system_message, *request.messages]
+        system, *messages = await run_if_long(self._threads, prompt, partial(redaction.redact_conversation, prompt))
         await self._keep(thread_id, redaction)
         _bind_to_thread(redaction.has_tokens)  # a tool that runs this agent may repeat them
         try:
@@ -480,56 +483,58 @@ class Redact(Middleware):
         # Outside of the `except` block, and with `finally`, for the reasons in `awrap_tool_call`.
         try:
             redaction = self._redaction(thread_id, redaction.values)
-            failure = redaction.cleared(failure)
+            failure = redaction.clear(failure)
             await self._keep(thread_id, redaction)
             raise failure
         finally:
             del failure, redaction
 
-    async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
+    async def _prepare(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
         """Return the request for the tool, and the secrets that the tool can read, as a dict from token to value."""
         # The tool may repeat these values, so they are replaced in its result.
         call = request.tool_call
-        others, shown = self._divided(call)
+        hidden_args, revealed_args = self._divide_arguments(call)
         redaction = self._redaction(thread_id)
-        hidden = await run_if_long(self._threads, others, partial(redaction.of, others))
+        hidden = await run_if_long(self._threads, hidden_args, partial(redaction.redact, hidden_args))
         await self._keep(thread_id, redaction)
-        opened, values = await self._opened(shown, thread_id)
+        revealed, values = await self._reveal_tokens(revealed_args, thread_id)
         # The tool may repeat these tokens, and the same token has no value in another conversation.
         _bind_to_thread(redaction.has_tokens or bool(values))
         if values:
             note("revealed", kinds=_kinds(values), count=len(values))
         # Secrets that the model wrote itself for a revealed argument: it knows them, but results must not repeat them.
-        known = self._redaction(thread_id)
-        await run_if_long(self._threads, opened, partial(known.of, opened))
-        if hidden is not others or opened is not shown:
-            request = request.override(tool_call={**call, "args": {**hidden, **opened}})
-        return request, {**known.values, **values}
+        argument_redaction = self._redaction(thread_id)
+        await run_if_long(self._threads, revealed, partial(argument_redaction.redact, revealed))
+        if hidden is not hidden_args or revealed is not revealed_args:
+            request = request.override(tool_call={**call, "args": {**hidden, **revealed}})
+        return request, {**argument_redaction.values, **values}
 
-    def _divided(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _divide_arguments(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a call's arguments as two dicts: arguments to redact, and arguments to pass with original values."""
-        args, revealed = call["args"], self._reveal.get(call["name"], ())
-        shown = {name: value for name, value in args.items() if revealed is None or name in revealed}
-        return ({name: args[name] for name in args.keys() - shown.keys()} if shown else args), shown
+        args, names = call["args"], self._reveal.get(call["name"], ())
+        revealed = {name: value for name, value in args.items() if names is None or name in names}
+        return ({name: args[name] for name in args.keys() - revealed.keys()} if revealed else args), revealed
 
-    async def _opened(self, value: Any, thread_id: str) -> tuple[Any, dict[str, str]]:
+    async def _reveal_tokens(self, value: Any, thread_id: str) -> tuple[Any, dict[str, str]]:
         """Return a copy of a nested value with its tokens replaced by their values, and a dict from token to value."""
-        opened: dict[str, str] = {}
-        for _ in range(_NESTED):
+        values: dict[str, str] = {}
+        for _ in range(_MAX_REVEALS):
             tokens = await run_if_long(self._threads, value, partial(_tokens_in, value))
-            found = await self._vault.get(thread_id, tokens) if tokens else {}
-            if not found:
+            new_values = await self._vault.get(thread_id, tokens) if tokens else {}
+            if not new_values:
                 break
-            opened |= found
-            value = await run_if_long(self._threads, value, partial(walked, value, partial(_with_values, found)))
-        return value, opened
+            values |= new_values
+            value = await run_if_long(
+                self._threads, value, partial(replace_texts, value, partial(_with_values, new_values))
+            )
+        return value, values
 
     async def _keep(self, thread_id: str, redaction: Redaction) -> None:
         """Store the values of new tokens in the vault."""
         # An error of the vault is only logged: it must not cost the call its result. These tokens cannot be opened
         # later.
         redaction.tell()
-        values = _kept(redaction)
+        values = _storable_values(redaction)
         try:
             if values:
                 await self._vault.put(thread_id, values)
@@ -538,8 +543,8 @@ class Redact(Middleware):
             _log.warning("the vault of Redact failed with %s; %d tokens cannot be opened", kind, len(values))
             note("vault_failed", error=kind, count=len(values))
 
-    def _redaction(self, thread_id: str, known: Mapping[str, str] | None = None) -> Redaction:
-        return Redaction(self._detectors, self._key, thread_id, known)
+    def _redaction(self, thread_id: str, values: Mapping[str, str] | None = None) -> Redaction:
+        return Redaction(self._detectors, self._key, thread_id, values)
 
 
 def _bind_to_thread(has_tokens: bool) -> None:
@@ -548,7 +553,7 @@ def _bind_to_thread(has_tokens: bool) -> None:
         bind_to_thread()
 
 
-def _kept(redaction: Redaction) -> dict[str, str]:
+def _storable_values(redaction: Redaction) -> dict[str, str]:
     # Longer values are hidden but not stored, which bounds the vault.
     return {token: value for token, value in redaction.values.items() if len(value) <= LONGEST}
 
@@ -565,7 +570,7 @@ def _tokens_in(value: Any) -> set[str]:
         tokens.update(match[0] for match in TOKEN.finditer(text))
         return text
 
-    walked(value, collect)
+    replace_texts(value, collect)
     return tokens
 
 

@@ -21,8 +21,8 @@ from callboard.tools._ledger import CallsInterrupted
 # Values
 
 
-Text = Callable[[str], str]
-Named = Callable[[str, str], str | None]
+ReplaceText = Callable[[str], str]
+TokenUnder = Callable[[str, str], str | None]
 """Function from a dict key or field name, and the text under it, to a token; `None` if the name marks no secret."""
 
 DEEPEST = 64
@@ -37,15 +37,18 @@ _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
 """Fields that identify a message. LangGraph matches on them, so they never change."""
 
 
-def walked(
-    value: Any, text: Text, named: Named | None = None, error: Callable[[BaseException], BaseException] | None = None
+def replace_texts(
+    value: Any,
+    replace: ReplaceText,
+    token_under: TokenUnder | None = None,
+    replace_error: Callable[[BaseException], BaseException] | None = None,
 ) -> Any:
-    """Return a copy of a nested value in which the function `text` has replaced each string."""
+    """Return a copy of a nested value in which the function `replace` has replaced each string."""
     # Unchanged parts are shared with the original. Long whole numbers are treated as strings. Ids and names of messages
-    # stay, and so does any object of another kind. `named` replaces strings and numbers under a dict key or in a field,
-    # also in a list there, and `error` replaces exceptions.
-    walk = _Walk(text, named or (lambda _, __: None), error or (lambda value: value))
-    result = walk.of(value)
+    # stay, and so does any object of another kind. `token_under` replaces strings and numbers under a dict key or in a
+    # field, also in a list there, and `replace_error` replaces exceptions.
+    walk = _Walk(replace, token_under or (lambda _, __: None), replace_error or (lambda error: error))
+    result = walk.replace(value)
     # The copy of a cyclic value has a note in place of the cycle; so return the copy only if a string changed.
     return result if walk.changed else value
 
@@ -53,27 +56,32 @@ def walked(
 class _Walk:
     """State of one pass through a nested value. Only the parts that contain a changed string are copied."""
 
-    def __init__(self, text: Text, named: Named, error: Callable[[BaseException], BaseException]) -> None:
+    def __init__(
+        self,
+        replace_text: ReplaceText,
+        token_under: TokenUnder,
+        replace_error: Callable[[BaseException], BaseException],
+    ) -> None:
         self.changed = False
-        self._text = text
-        self._named_text = named
-        self._error = error
+        self._replace_text = replace_text
+        self._token_under = token_under
+        self._replace_error = replace_error
         # Keyed by `id()` and, for a list, the name before it. The value itself is kept as well, because the id of a
         # freed object may be reused.
         self._done: dict[tuple[int, str | None], tuple[Any, Any]] = {}
         self._depth = 0
 
-    def of(self, value: Any) -> Any:
+    def replace(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._noted(value, self._text(value))
+            return self._record_change(value, self._replace_text(value))
         if isinstance(value, int):
             return self._number(value)
         if isinstance(value, BaseException):
-            return self._noted(value, self._error(value))
-        rebuild = self._rebuild(value)
-        return value if rebuild is None else self._inside(value, rebuild)
+            return self._record_change(value, self._replace_error(value))
+        rebuild = self._rebuild_of(value)
+        return value if rebuild is None else self._rebuild_once(value, rebuild)
 
-    def _noted(self, old: Any, new: Any) -> Any:
+    def _record_change(self, old: Any, new: Any) -> Any:
         if new is old or (isinstance(old, str) and new == old):
             return old
         self.changed = True
@@ -83,10 +91,10 @@ class _Walk:
         if isinstance(value, bool) or not 10 ** (_SHORTEST_NUMBER - 1) <= abs(value) < 10**64:
             return value
         digits = str(int(value))
-        new = self._text(digits)
-        return value if new == digits else self._noted(value, new)
+        new = self._replace_text(digits)
+        return value if new == digits else self._record_change(value, new)
 
-    def _rebuild(self, value: Any) -> Callable[[Any], Any] | None:
+    def _rebuild_of(self, value: Any) -> Callable[[Any], Any] | None:
         """Return the method that can copy a value part by part; `None` if the value has no parts."""
         if isinstance(value, dict):
             return self._dict
@@ -102,48 +110,49 @@ class _Walk:
             return self._dataclass
         return None
 
-    def _inside(self, value: Any, rebuild: Callable[[Any], Any], name: str | None = None) -> Any:
-        place = id(value), name
-        if place in self._done:
-            return self._done[place][1]
+    def _rebuild_once(self, value: Any, rebuild: Callable[[Any], Any], name: str | None = None) -> Any:
+        key = id(value), name
+        if key in self._done:
+            return self._done[key][1]
         if self._depth == DEEPEST:
-            return self._noted(value, TOO_DEEP)
-        self._done[place] = value, _CYCLE
+            return self._record_change(value, TOO_DEEP)
+        self._done[key] = value, _CYCLE
         # Registered before its parts are visited: a cycle then finds the note instead of recursing for ever.
         self._depth += 1
         try:
             result = rebuild(value)
         finally:
             self._depth -= 1
-        self._done[place] = value, result
+        self._done[key] = value, result
         return result
 
-    def _named(self, name: object, value: Any) -> Any:
+    def _item(self, name: object, value: Any) -> Any:
         if not isinstance(name, str):
-            return self.of(value)
+            return self.replace(value)
         if isinstance(value, (list, tuple, set, frozenset)):
-            return self._inside(value, partial(self._collection, name=name), name)
+            return self._rebuild_once(value, partial(self._collection, name=name), name)
         is_text = isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool))
-        token = self._named_text(name, f"{value}") if is_text else None
-        return self.of(value) if token is None else self._noted(value, token)
+        token = self._token_under(name, f"{value}") if is_text else None
+        return self.replace(value) if token is None else self._record_change(value, token)
 
     def _dict(self, value: dict[Any, Any]) -> Any:
-        items = [(self.of(name), self._named(name, item)) for name, item in value.items()]
-        same = all(new[0] is old[0] and new[1] is old[1] for new, old in zip(items, value.items(), strict=True))
-        return value if same else dict(items)
+        items = [(self.replace(name), self._item(name, item)) for name, item in value.items()]
+        pairs = zip(items, value.items(), strict=True)
+        is_same = all(new[0] is old[0] and new[1] is old[1] for new, old in pairs)
+        return value if is_same else dict(items)
 
     def _collection(self, value: Any, name: str | None = None) -> Any:
-        items = [self._named(name, item) for item in value]
+        items = [self._item(name, item) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         if isinstance(value, tuple):
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-        kind = next(kind for kind in (list, set, frozenset) if isinstance(value, kind))
-        return kind(items)
+        collection_class = next(cls for cls in (list, set, frozenset) if isinstance(value, cls))
+        return collection_class(items)
 
     def _fields(self, items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         """Replace strings in an object's fields; return the changed fields only, each with its new value."""
-        pairs = ((name, old, self._named(name, old)) for name, old in items)
+        pairs = ((name, old, self._item(name, old)) for name, old in items)
         return {name: new for name, old, new in pairs if new is not old}
 
     def _model(self, value: BaseModel) -> Any:
@@ -153,21 +162,21 @@ class _Walk:
     def _message(self, value: BaseMessage) -> Any:
         # Of tool calls only the arguments are walked: ids and names connect a call with its answer.
         calls = {name: vars(value).get(name) or () for name in ("tool_calls", "invalid_tool_calls")}
-        apart = _IDENTITY | calls.keys()
+        excluded = _IDENTITY | calls.keys()
         items = {**vars(value), **(value.__pydantic_extra__ or {})}.items()
-        changed = self._fields((name, item) for name, item in items if name not in apart)
-        for name, old in calls.items():
-            new = [self._call(call) for call in old]
-            if any(one is not other for one, other in zip(new, old, strict=True)):
-                changed[name] = new
+        changed = self._fields((name, item) for name, item in items if name not in excluded)
+        for name, old_calls in calls.items():
+            new_calls = [self._call(call) for call in old_calls]
+            if any(new is not old for new, old in zip(new_calls, old_calls, strict=True)):
+                changed[name] = new_calls
         return value.model_copy(update=changed) if changed else value
 
     def _call(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
-        args = self.of(call["args"])
+        args = self.replace(call["args"])
         return call if args is call["args"] else {**call, "args": args}
 
     def _send(self, value: Send) -> Any:
-        arg = self.of(value.arg)
+        arg = self.replace(value.arg)
         return value if arg is value.arg else Send(value.node, arg, timeout=value.timeout)
 
     def _dataclass(self, value: Any) -> Any:
@@ -205,14 +214,14 @@ class RedactedError(CallboardError):
 class Clearing:
     """Replacement of secrets in exceptions: in their texts and attributes, causes, contexts and group members."""
 
-    def __init__(self, text: Text, named: Named) -> None:
-        self._text = text
-        self._named = named
+    def __init__(self, replace_text: ReplaceText, token_under: TokenUnder) -> None:
+        self._replace_text = replace_text
+        self._token_under = token_under
         # Keyed by `id()`. The error itself is kept as well, because the id of a freed object may be reused.
         self._done: dict[int, tuple[BaseException, BaseException]] = {}
         self._depth = 0
 
-    def of(self, error: BaseException) -> BaseException:
+    def clear(self, error: BaseException) -> BaseException:
         """Replace secrets in an error, in place if possible; return the error, or a `RedactedError` if some remain."""
         if id(error) in self._done:
             return self._done[id(error)][1]
@@ -222,38 +231,38 @@ class Clearing:
         self._done[id(error)] = error, error
         self._depth += 1
         try:
-            cleared = self._cleared(error)
+            clear_error = self._clear_parts(error)
         finally:
             self._depth -= 1
-        self._done[id(error)] = error, cleared
-        return cleared
+        self._done[id(error)] = error, clear_error
+        return clear_error
 
     def copy(self, error: BaseException) -> BaseException:
         """Return the given error if its texts contain no secrets; otherwise return a `RedactedError`."""
         # The error itself is not changed, because other code may own it.
         return error if self._is_clear(error) else self._stand_in(error)
 
-    def control_flow(self, error: Exception) -> None:
+    def clear_control_flow(self, error: Exception) -> None:
         """Replace secrets in the interrupts or command of a control-flow exception, in place."""
         error.args = self._walk(error.args)
         if isinstance(error, CallsInterrupted):
             error.interrupts = error.args[0]
 
     def _walk(self, value: Any) -> Any:
-        return walked(value, self._text, self._named, self.of)
+        return replace_texts(value, self._replace_text, self._token_under, self.clear)
 
-    def _cleared(self, error: BaseException) -> BaseException:
+    def _clear_parts(self, error: BaseException) -> BaseException:
         if isinstance(error, BaseExceptionGroup):
-            cleared = self._group(error)
+            clear_error = self._group(error)
         else:
             self._in_place(error)
-            cleared = error if self._is_clear(error) else self._stand_in(error)
-        if cleared is not error:
-            cleared.__traceback__ = error.__traceback__
+            clear_error = error if self._is_clear(error) else self._stand_in(error)
+        if clear_error is not error:
+            clear_error.__traceback__ = error.__traceback__
             for note in getattr(error, "__notes__", ()):
-                cleared.add_note(self._text(str(note)))
-        self._chain(error, cleared)
-        return cleared
+                clear_error.add_note(self._replace_text(str(note)))
+        self._chain(error, clear_error)
+        return clear_error
 
     def _in_place(self, error: BaseException) -> None:
         """Replace secrets in those attributes of an error that are not read-only, such as `args`."""
@@ -272,25 +281,25 @@ class Clearing:
 
     def _is_clear(self, error: BaseException) -> bool:
         # Clearing a text again must change nothing. A `__str__` may use data that cannot be assigned.
-        return all(self._text(text) == text for text in _texts(error))
+        return all(self._replace_text(text) == text for text in _texts(error))
 
     def _stand_in(self, error: BaseException) -> RedactedError:
-        return RedactedError(type(error).__qualname__, self._text(next(_texts(error), "")))
+        return RedactedError(type(error).__qualname__, self._replace_text(next(_texts(error), "")))
 
     def _group(self, group: BaseExceptionGroup[Any]) -> BaseException:
-        members = [self.of(error) for error in group.exceptions]
-        message = self._text(group.message)
+        members = [self.clear(error) for error in group.exceptions]
+        message = self._replace_text(group.message)
         if message != group.message:
             return BaseExceptionGroup(message, members)
         self._attributes(group)
-        same = all(new is old for new, old in zip(members, group.exceptions, strict=True))
-        return group if same else group.derive(members)
+        is_same = all(new is old for new, old in zip(members, group.exceptions, strict=True))
+        return group if is_same else group.derive(members)
 
-    def _chain(self, error: BaseException, cleared: BaseException) -> None:
-        cause, context, hidden = error.__cause__, error.__context__, error.__suppress_context__
-        cleared.__cause__ = None if cause is None else self.of(cause)
-        cleared.__context__ = None if context is None else self.of(context)
-        cleared.__suppress_context__ = hidden
+    def _chain(self, error: BaseException, clear_error: BaseException) -> None:
+        cause, context, is_suppressed = error.__cause__, error.__context__, error.__suppress_context__
+        clear_error.__cause__ = None if cause is None else self.clear(cause)
+        clear_error.__context__ = None if context is None else self.clear(context)
+        clear_error.__suppress_context__ = is_suppressed
 
 
 def _texts(error: BaseException) -> Iterator[str]:
@@ -302,10 +311,10 @@ def _texts(error: BaseException) -> Iterator[str]:
             continue
 
 
-def _slots(kind: type) -> Iterator[str]:
+def _slots(error_class: type) -> Iterator[str]:
     """Yield the names of the attributes that an exception type stores outside of `__dict__`, such as in `__slots__`."""
     # They are in `__slots__`, or built-in ones such as `OSError.filename`.
-    for base in kind.__mro__:
+    for base in error_class.__mro__:
         if base in (BaseException, object):
             continue
         for name, value in vars(base).items():
