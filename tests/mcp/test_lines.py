@@ -60,7 +60,7 @@ async def read(parts: list[bytes], most: int, values: int = 100) -> tuple[list[A
     into, out_of = anyio.create_memory_object_stream[SessionMessage | Exception](1)
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group, out_of:
-            group.start_soon(child.hear)
+            group.start_soon(child.read_stderr)
             group.start_soon(child.read, into)
             found.extend([one async for one in out_of])
     return found, link

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from callboard import ActorStartError, EngineError, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpBounds, McpServer
-from callboard_actors.mcp._http import stray
+from callboard_actors.mcp._http import describe_stray
 
 from ._asked import answers, over_http, port_of
 
@@ -106,14 +106,14 @@ def message(**parts: Any) -> bytes:
 def test_an_answer_with_the_same_id_is_one_also_as_text(number: int, as_text: bool) -> None:
     """Some servers send the id as text, and the SDK accepts this."""
     request = message(id=number, method="tools/call")
-    assert stray(request, message(id=str(number) if as_text else number, result={})) is None
+    assert describe_stray(request, message(id=str(number) if as_text else number, result={})) is None
 
 
 @given(NUMBERS, NUMBERS | st.text(alphabet="abc", max_size=3) | st.none() | st.booleans() | st.lists(NUMBERS))
 def test_one_with_another_id_never_is(number: int, other: Any) -> None:
     """Any other id, whatever its type, is refused."""
     if isinstance(other, bool) or other != number:
-        assert stray(message(id=number, method="tools/call"), message(id=other, result={})) is not None
+        assert describe_stray(message(id=number, method="tools/call"), message(id=other, result={})) is not None
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_one_with_another_id_never_is(number: int, other: Any) -> None:
 )
 def test_what_is_for_others_to_judge_is_left_to_them(request_: bytes, answer: bytes) -> None:
     """Messages without an id, invalid messages and messages too large to parse twice are passed on."""
-    assert stray(request_, answer) is None
+    assert describe_stray(request_, answer) is None

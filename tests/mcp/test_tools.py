@@ -13,7 +13,7 @@ from callboard import CallEvent, CallPolicy, ChildSpec, ToolNode, child, observe
 from callboard.telemetry import Tracing
 from callboard.testing import ActorContract, tool_call
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp._connection import Catalog, Connection, Given, Plan, Sending, Target, target_of
+from callboard_actors.mcp._connection import Catalog, Connection, Plan, SdkTarget, Sending, Target, target_of
 from callboard_actors.mcp._tools import as_langchain_tool
 
 from ._asked import NEW, ROOT, WAIT, answers
@@ -183,7 +183,7 @@ class TestConnectionInThisProcess(_Contract):
     """Contract tests on a server in this process; each connection has its own server."""
 
     def target(self) -> Target:
-        return Given(server())
+        return SdkTarget(server())
 
 
 @pytest.mark.real_clock

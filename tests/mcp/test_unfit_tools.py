@@ -17,7 +17,7 @@ from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from callboard import ActorStartError, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpToolError
-from callboard_actors.mcp._link import MOST_PARTS, InvalidTools, Link, watched
+from callboard_actors.mcp._link import MOST_PARTS, InvalidTools, Link, watch_transport
 
 from ._asked import ERAS, answers, odd
 from ._odd import GOOD
@@ -247,7 +247,7 @@ async def line() -> AsyncIterator[tuple[Any, Any, Any, Any]]:
     async def transport() -> AsyncIterator[Any]:
         yield read, write
 
-    async with watched(transport(), Link()) as (incoming, outgoing):
+    async with watch_transport(transport(), Link()) as (incoming, outgoing):
         with into, read, write, out_of:
             yield into, incoming, outgoing, out_of
 

@@ -23,7 +23,7 @@ in_both_eras = pytest.mark.parametrize("era", ERAS)
 async def client_of(served: Any, era: str, *, description: str | None = None, **options: Any) -> AsyncIterator[Client]:
     service = Service(served, description=description)
     with anyio.fail_after(WAIT):
-        async with service.opened(), Client(service.server(), mode=era, **options) as client:
+        async with service.open(), Client(service.server(), mode=era, **options) as client:
             yield client
 
 

@@ -232,7 +232,7 @@ async def test_a_service_that_is_drained_lets_calls_finish_and_begins_none(era: 
         results.append(await client.call_tool("stay", {"nights": nights}))
 
     with anyio.fail_after(1000):
-        async with service.opened(), Client(service.server(), mode=era) as client, anyio.create_task_group() as group:
+        async with service.open(), Client(service.server(), mode=era) as client, anyio.create_task_group() as group:
             group.start_soon(call, client, 3)
             group.start_soon(call, client, 500)
             await hotel.began.wait()

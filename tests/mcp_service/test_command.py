@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said_before_anything_is_served(
         raise AssertionError("it is served")
 
     monkeypatch.setattr(anyio, "run", never)
-    monkeypatch.setattr(_serve, "claimed_stdio", _unclaimed)
+    monkeypatch.setattr(_serve, "claim_stdio", _unclaimed)
     result = CliRunner().invoke(app, [*line, "--app-dir", str(folder)])
 
     assert result.exit_code == WRONG, result.output
@@ -91,7 +91,7 @@ class _unclaimed:
 
 def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error contains the command that installs the extra."""
-    monkeypatch.setattr(_serve, "claimed_stdio", _unclaimed)
+    monkeypatch.setattr(_serve, "claim_stdio", _unclaimed)
     monkeypatch.setitem(sys.modules, "mcp", None)
     result = CliRunner().invoke(app, ["mcp_fine:tools", "--app-dir", str(folder)])
 

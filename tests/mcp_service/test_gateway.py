@@ -139,7 +139,7 @@ async def test_what_was_opened_to_be_served_is_closed_and_can_be_served_again() 
     server = McpServer(far())
     service = Service([server], name="gate")
     for _ in range(2):
-        async with service.opened():
+        async with service.open():
             assert server.is_open
             assert "weigh" in service.tool_names
         assert not server.is_open
@@ -151,7 +151,7 @@ async def test_a_server_that_cannot_be_had_is_why_nothing_is_served() -> None:
     good, bad = McpServer(far()), McpServer(["/no/such/program"], name="notes")
     service = Service([good, bad])
     with pytest.raises(ActorStartError, match=r"'notes' did not start: .*/no/such/program"):
-        async with service.opened():
+        async with service.open():
             raise AssertionError("it is served")
     assert not good.is_open
 

@@ -227,7 +227,7 @@ async def test_a_question_can_be_answered_once() -> None:
     desk = Desk()
     service = Service(desk.node)
     async with (
-        service.opened(),
+        service.open(),
         Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
     ):
         question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
@@ -252,7 +252,7 @@ async def test_a_question_that_has_waited_too_long_is_gone(monkeypatch: pytest.M
     desk = Desk()
     service = Service(desk.node)
     async with (
-        service.opened(),
+        service.open(),
         Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
     ):
         question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
@@ -289,7 +289,7 @@ async def test_answered_questions_are_remembered_only_until_they_expire(monkeypa
     remembered: Any = service._answered
     now = time.time()
     person = Person(*[filled(decision="accept")] * 3)
-    async with service.opened(), Client(service.server(), mode="2026-07-28", elicitation_callback=person) as client:
+    async with service.open(), Client(service.server(), mode="2026-07-28", elicitation_callback=person) as client:
         for hour in range(3):
             monkeypatch.setattr(time, "time", lambda hour=hour: now + 3601 * hour)
             await client.call_tool("delete", {"path": "a.txt"})
@@ -317,7 +317,7 @@ async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) ->
         except MCPError as error:
             results.append(error.error.message)
 
-    async with service.opened(), Client(service.server(), mode=era, elicitation_callback=think) as client:
+    async with service.open(), Client(service.server(), mode=era, elicitation_callback=think) as client:
         async with anyio.create_task_group() as group:
             group.start_soon(call, client)
             await is_asked.wait()

@@ -28,11 +28,11 @@ from callboard.telemetry import carrier
 from callboard_actors._util._options import check_counts, check_durations, variables
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT, http_transport
 from callboard_actors.mcp._lines import MessageSizes
-from callboard_actors.mcp._link import ConnectionLostError, Link, is_end, watched
+from callboard_actors.mcp._link import ConnectionLostError, Link, is_end, watch_transport
 from callboard_actors.mcp._questions import OnElicit, Questions
 from callboard_actors.mcp._schemas import OutputSchemas
 from callboard_actors.mcp._stdio import stdio_transport
-from callboard_actors.mcp._tools import EndlessListError, McpToolError, list_tools, repeated_names
+from callboard_actors.mcp._tools import EndlessListError, McpToolError, duplicate_names, list_tools
 
 # Targets.
 
@@ -62,7 +62,7 @@ class Url:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SdkTarget:
     """Target of a connection: a server object of the MCP SDK, or a function that returns an SDK transport.
 
     The server object runs in this process. The function is called for each connection.
@@ -75,26 +75,26 @@ class Given:
         return str(getattr(self.server, "name", None) or getattr(self.server, "__name__", "mcp"))
 
 
-Target = Command | Url | Given
+Target = Command | Url | SdkTarget
 
 
 def target_of(
     target: object, *, env: Mapping[str, str] | None, cwd: str | PathLike[str] | None, http: Mapping[str, object]
 ) -> Target:
-    """Return the argument `target` of `McpServer` as a `Command`, `Url` or `Given`."""
-    given = {"env": env, "cwd": cwd, **http}
+    """Return the argument `target` of `McpServer` as a `Command`, `Url` or `SdkTarget`."""
+    options = {"env": env, "cwd": cwd, **http}
     if isinstance(target, str):
-        _check_options("a URL", given, ("env", "cwd"))
+        _check_options("a URL", options, ("env", "cwd"))
         return _url(target)
     if isinstance(target, Sequence):
-        _check_options("a command", given, tuple(http))
+        _check_options("a command", options, tuple(http))
         return _command(target, {} if env is None else variables("McpServer(env=...)", env), cwd)
     if target is None or isinstance(target, (bytes, type)):
         raise TypeError(f"McpServer(target) is {_KINDS}; got {target!r}")
-    _check_options("a server of the SDK or a transport", given, tuple(given))
+    _check_options("a server of the SDK or a transport", options, tuple(options))
     if not callable(target) and not hasattr(target, "lifespan") and not hasattr(target, "streamable_http_app"):
         raise TypeError(f"McpServer(target) is {_KINDS}; got {target!r}")
-    return Given(target)
+    return SdkTarget(target)
 
 
 _KINDS = (
@@ -103,10 +103,10 @@ _KINDS = (
 )
 
 
-def _check_options(kind: str, given: Mapping[str, object], others: Sequence[str]) -> None:
-    wrong = [name for name in others if given[name] is not None]
-    if wrong:
-        raise TypeError(f"McpServer({wrong[0]}=...) is not for {kind}; leave it out")
+def _check_options(kind: str, options: Mapping[str, object], unsuitable: Sequence[str]) -> None:
+    conflicts = [name for name in unsuitable if options[name] is not None]
+    if conflicts:
+        raise TypeError(f"McpServer({conflicts[0]}=...) is not for {kind}; leave it out")
 
 
 def _url(target: str) -> Url:
@@ -120,10 +120,10 @@ def _url(target: str) -> Url:
 
 
 def _command(target: Sequence[object], env: dict[str, str], cwd: str | PathLike[str] | None) -> Command:
-    words = [fspath(cast("Any", word)) if isinstance(word, PathLike) else word for word in target]
-    if not words or not all(isinstance(word, str) for word in words) or not words[0]:
+    arguments = [fspath(cast("Any", word)) if isinstance(word, PathLike) else word for word in target]
+    if not arguments or not all(isinstance(word, str) for word in arguments) or not arguments[0]:
         raise ValueError(f"McpServer(target) is a command as a list of texts, the program first; got {target!r}")
-    return Command(cast("list[str]", words), env, None if cwd is None else fspath(cwd))
+    return Command(cast("list[str]", arguments), env, None if cwd is None else fspath(cwd))
 
 
 # The plan.
@@ -188,7 +188,7 @@ class Plan:
         """`True` for a URL target: each message is a separate HTTP request, and one may fail without the others."""
         return isinstance(self.target, Url)
 
-    async def way(self, key: Hashable, link: Link) -> Any:
+    async def transport_for(self, key: Hashable, link: Link) -> Any:
         """Return a new SDK transport for the connection of `key`; when the transport ends, `link` becomes lost."""
         bounds = self.bounds
         sizes = MessageSizes(bounds.max_message, bounds.max_values)
@@ -206,9 +206,9 @@ class Plan:
                     auth=auth,
                     sizes=sizes,
                 )
-            case Given(server):
+            case SdkTarget(server):
                 transport = server() if callable(server) else server
-        return watched(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
+        return watch_transport(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
 
 
 # Metadata of calls (`_meta`), and the server's progress.
@@ -219,13 +219,13 @@ IDEMPOTENCY_KEY = "callboard/idempotency-key"
 
 def meta_of_call() -> types.RequestParamsMeta:
     """Return the field `_meta` for the request of the current call: its trace context and its idempotency key."""
-    told: dict[str, object] = {**carrier()}
+    meta: dict[str, object] = {**carrier()}
     with suppress(RuntimeError, ValueError):  # not called by a tool, or with arguments that have no JSON form
-        told[IDEMPOTENCY_KEY] = idempotency_key()
-    return cast("types.RequestParamsMeta", told)
+        meta[IDEMPOTENCY_KEY] = idempotency_key()
+    return cast("types.RequestParamsMeta", meta)
 
 
-async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:
+async def report_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:
     """Report a server's progress notification as progress of the call to which the notification belongs."""
     # The SDK runs this in another task, so the context of the call is an argument.
     # A copy, because a context can be entered only once at a time, and reports may overlap with the call.
@@ -237,8 +237,8 @@ def _amount(value: float | None) -> float | None:
     return value if value is not None and 0 <= value < math.inf else None
 
 
-for _late in ("jsonschema", "referencing.exceptions"):
-    import_module(_late)  # otherwise the SDK imports them within the first call, which blocks the event loop
+for _module in ("jsonschema", "referencing.exceptions"):
+    import_module(_module)  # otherwise the SDK imports them within the first call, which blocks the event loop
 
 # The connection.
 
@@ -247,11 +247,11 @@ T = TypeVar("T")
 _log = logging.getLogger("callboard")
 _sessions = count(1)
 
-_SETTLES = 0.2
+_LIST_PAUSE = 0.2
 """Minimum seconds between two listings of the tools; a server may report changes very often."""
-_LISTENS_AGAIN = 1.0
+_FIRST_LISTEN_PAUSE = 1.0
 """Seconds before a lost subscription to tool changes is renewed; doubled after each failure."""
-_LISTENS_AT_MOST = 60.0
+_LONGEST_LISTEN_PAUSE = 60.0
 """Maximum seconds before a lost subscription is renewed."""
 
 
@@ -309,7 +309,7 @@ class Connection(Actor):
         self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
         self._watchers.start_soon(self._end_when_late)
         parallel = self._plan.bounds.parallel
-        self._places = nullcontext() if parallel is None else anyio.CapacityLimiter(parallel)
+        self._capacity = nullcontext() if parallel is None else anyio.CapacityLimiter(parallel)
         self._changed = anyio.Event()
         self._questions = Questions(
             self._plan.name,
@@ -320,15 +320,15 @@ class Connection(Actor):
         try:
             # Entering the client may block for ever; `_end_when_late()` then fails the actor.
             plan = self._plan
-            transport = await plan.way(self.key, self._link)
+            transport = await plan.transport_for(self.key, self._link)
             callbacks = self._questions.callbacks
-            client = Client(transport, mode=plan.mode, message_handler=self._notified, **callbacks)
+            client = Client(transport, mode=plan.mode, message_handler=self._on_notification, **callbacks)
             self._client = await self.enter(client)
             self._outputs.judge_for(self._client.session)
             self._link.unfit.version = self._client.protocol_version
             await self._list()
         except Exception as error:
-            raise self._not_started(error) from error
+            raise self._start_error_of(error) from error
         self._is_started = True
         self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
         # Servers of 2026 keep no session over HTTP, so a new connection loses nothing and is not reported.
@@ -336,18 +336,18 @@ class Connection(Actor):
         for watcher in (self._end_when_lost, self._list_when_changed, self._listen):
             self._watchers.start_soon(watcher)
 
-    def _not_started(self, error: Exception) -> ActorStartError:
+    def _start_error_of(self, error: Exception) -> ActorStartError:
         cause: BaseException = error
         while isinstance(cause, BaseExceptionGroup):  # the SDK's task groups wrap the error, maybe several times
             cause = cause.exceptions[0]
         if isinstance(cause, OSError) and not self._plan.is_http:
             # Another attempt cannot help if the program is missing or not executable.
             never = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
-            return self._failed(f"its command cannot be started: {cause}", never=never)
+            return self._start_error(f"its command cannot be started: {cause}", never=never)
         self._link.lose(f"{cause}" or repr(cause))
-        return self._failed(self._link.reason)
+        return self._start_error(self._link.reason)
 
-    def _failed(self, reason: str, *, never: bool = False) -> ActorStartError:
+    def _start_error(self, reason: str, *, never: bool = False) -> ActorStartError:
         if self.key is None:
             self._catalog.failure = reason
         return ActorStartError(self._plan.name, reason, never=never)
@@ -359,60 +359,60 @@ class Connection(Actor):
     @handler(group="calls")
     async def call(self, tool: str, arguments: Mapping[str, object], sending: Sending) -> Answer:
         """Call a tool; raise `EngineError` if only this HTTP request failed, `McpToolError` if the call was refused."""
-        async with self._places:
+        async with self._capacity:
             # Set before anything is sent: from here the server may see the request, so it must not be sent again.
             sending.has_begun = True
             send = partial(
                 self._client.session.call_tool,
                 tool,
                 dict(arguments),
-                progress_callback=partial(told_progress, copy_context()),
+                progress_callback=partial(report_progress, copy_context()),
                 meta=meta_of_call(),
                 allow_input_required=True,
             )
-            sent = partial(self._sent, tool, send)
+            send_with_answers = partial(self._send_call, tool, send)
             try:
-                result = await self._questions.call(tool, arguments, sent, modern=self._is_modern)
+                result = await self._questions.call(tool, arguments, send_with_answers, modern=self._is_modern)
             except MCPError as error:
-                raise await self._judged(error, tool, sending) from error
+                raise await self._error_of_request(error, tool, sending) from error
             return Answer(result, self._session)
 
-    async def _sent(
+    async def _send_call(
         self, tool: str, send: Callable[..., Awaitable[T]], responses: types.InputResponses | None, state: str | None, /
     ) -> T:
         """Send a tool call, with the answers to the server's previous requests (if any), and return the response."""
         # `responses` are the answers to its requests; `state` is its `requestState`.
-        again = partial(send, input_responses=responses, request_state=state)
+        send_once = partial(send, input_responses=responses, request_state=state)
         try:
             try:
-                return await again()
+                return await send_once()
             except MCPError as error:
                 if error.code != types.HEADER_MISMATCH:
                     raise
             # The tool's schema, which defines headers, has changed since it was listed. The server has refused the
             # request because of its headers, so sending it again cannot run the tool twice.
             await self._list()
-            return await again()
+            return await send_once()
         except (ValidationError, RuntimeError) as error:
             raise _no_result(tool, error) from error
 
     @handler(group="calls")
-    async def use(self, what: str, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run the read-only operation `work` with the MCP client, and return its result; errors name it `what`."""
-        async with self._places:
+    async def use(self, name: str, operation: Callable[[Client], Awaitable[T]]) -> T:
+        """Run a read-only operation with the MCP client, and return its result; errors have its `name`."""
+        async with self._capacity:
             try:
-                return await work(self._client)
+                return await operation(self._client)
             except MCPError as error:
-                raise await self._judged(error, what, Sending(has_begun=True)) from error
+                raise await self._error_of_request(error, name, Sending(has_begun=True)) from error
             except (ValidationError, EndlessListError, RuntimeError) as error:
-                raise _no_result(what, error) from error
+                raise _no_result(name, error) from error
 
     @handler(group="calls")
     async def list_tools(self) -> list[types.Tool]:
         """List the tools of the server again, and update the catalog."""
         return await self._list()
 
-    async def _judged(self, error: MCPError, tool: str, sending: Sending) -> Exception:
+    async def _error_of_request(self, error: MCPError, tool: str, sending: Sending) -> Exception:
         """Return the error to raise for a failed request; if the session is lost, wait until this actor fails."""
         # If the session is lost, this never returns: the actor fails and ends all calls.
         if self._plan.is_http:
@@ -436,13 +436,13 @@ class Connection(Actor):
         self._link.unfit.begin_list()
         tools = await list_tools(self._client)
         unfit = self._link.unfit.reasons
-        for name, why in unfit.items():
-            if self._left_out.get(name) != why:
-                _log.warning("the tool %r of the MCP server %r is left out: %s", name, self._plan.name, why)
+        for name, reason in unfit.items():
+            if self._left_out.get(name) != reason:
+                _log.warning("the tool %r of the MCP server %r is left out: %s", name, self._plan.name, reason)
         self._left_out = dict(unfit)
         self._outputs.learn(tools)
-        if repeated := repeated_names(tools):
-            _log.warning("the MCP server %r has several tools of one name: the last of %r", self._plan.name, repeated)
+        if names := duplicate_names(tools):
+            _log.warning("the MCP server %r has several tools of one name: the last of %r", self._plan.name, names)
         if self.key is None:  # a connection with a key may list tools that only its user may see
             self._catalog.tools = {tool.name: tool for tool in tools}
             self._catalog.unfit = self._left_out
@@ -453,13 +453,13 @@ class Connection(Actor):
         # A failed watcher ends the task group, and with it a client that is still connecting.
         if not self._is_started:
             self._link.lose(f"it did not answer within {self._plan.bounds.start_timeout:g} s")
-            raise self._failed(self._link.reason)
+            raise self._start_error(self._link.reason)
 
     async def _end_when_lost(self) -> None:
         await self._link.until_lost()
         raise ConnectionLostError(self._plan.name, self._link.reason)
 
-    async def _notified(self, message: object) -> None:
+    async def _on_notification(self, message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._changed.set()
 
@@ -472,7 +472,7 @@ class Connection(Actor):
                 await self._list()
             except (MCPError, ValidationError, EndlessListError) as error:
                 _log.warning("the tools of the MCP server %r have changed, and: %s", self._plan.name, error)
-            await anyio.sleep(_SETTLES)
+            await anyio.sleep(_LIST_PAUSE)
 
     async def _listen(self) -> None:
         """Subscribe to changes of the tool list, and renew a lost subscription."""
@@ -480,21 +480,21 @@ class Connection(Actor):
         tools = self._client.server_capabilities.tools
         if not self._is_modern or tools is None or not tools.list_changed:
             return
-        wait = _LISTENS_AGAIN
+        wait = _FIRST_LISTEN_PAUSE
         while True:
             try:
                 async with self._client.listen(tools_list_changed=True) as events:
                     async for _ in events:
-                        wait = _LISTENS_AGAIN
+                        wait = _FIRST_LISTEN_PAUSE
                         self._changed.set()
             except SubscriptionLost:
                 pass
             except (MCPError, TimeoutError) as error:
                 _log.info("the MCP server %r does not tell when its tools change: %s", self._plan.name, error)
             await anyio.sleep(wait)
-            wait = min(2 * wait, _LISTENS_AT_MOST)
+            wait = min(2 * wait, _LONGEST_LISTEN_PAUSE)
             self._changed.set()  # changes during the interruption were not reported
 
 
-def _no_result(what: str, error: Exception) -> McpToolError:
-    return McpToolError(f"The server's answer is no result of {what!r}: {error}")
+def _no_result(request: str, error: Exception) -> McpToolError:
+    return McpToolError(f"The server's answer is no result of {request!r}: {error}")

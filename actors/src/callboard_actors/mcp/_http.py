@@ -56,42 +56,42 @@ class _SideBySide(httpx2.Auth):
 
 # Responses that do not answer their request.
 
-_LOOKED_AT = 64 * 2**10
-"""Maximum bytes of a response that `stray` checks. A checked response is parsed twice: here, and in the SDK."""
+_MOST_CHECKED = 64 * 2**10
+"""Maximum bytes of a response that `describe_stray` checks; it parses the response before the SDK does so again."""
 _SHOWN = 200
 
 
-def stray(request: bytes, answer: bytes) -> str | None:
+def describe_stray(request: bytes, answer: bytes) -> str | None:
     """Return a description of a response that does not answer its request; `None` for any other response."""
-    if len(answer) > _LOOKED_AT:
+    if len(answer) > _MOST_CHECKED:
         return None
-    sent, came = _parsed(request), _parsed(answer)
-    if "method" not in sent or "id" not in sent or not came:
+    request_message, answer_message = _parse(request), _parse(answer)
+    if "method" not in request_message or "id" not in request_message or not answer_message:
         return None
-    if "method" in came:
-        return f"a message of its own, {came['method']!r:.{_SHOWN}}"
-    if "result" not in came and "error" not in came:
+    if "method" in answer_message:
+        return f"a message of its own, {answer_message['method']!r:.{_SHOWN}}"
+    if "result" not in answer_message and "error" not in answer_message:
         return None  # no JSON-RPC message, which the SDK reports itself
-    number = came.get("id")
-    if _same(number, sent["id"]):
+    answer_id = answer_message.get("id")
+    if _is_same_id(answer_id, request_message["id"]):
         return None
-    if number is None and "error" in came:
-        return f"an error without an id, {json.dumps(came['error'])[:_SHOWN]}"
-    return f"an answer to another request, with id {number!r:.{_SHOWN}} in place of {sent['id']!r}"
+    if answer_id is None and "error" in answer_message:
+        return f"an error without an id, {json.dumps(answer_message['error'])[:_SHOWN]}"
+    return f"an answer to another request, with id {answer_id!r:.{_SHOWN}} in place of {request_message['id']!r}"
 
 
-def _parsed(message: bytes) -> dict[str, Any]:
+def _parse(message: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(message)
+        value = json.loads(message)
     except (ValueError, RecursionError):
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _same(number: object, sent: object) -> bool:
+def _is_same_id(answer_id: object, request_id: object) -> bool:
     """Return whether two JSON-RPC ids are equal; as in the SDK, the string "7" equals the number 7."""
-    is_id = isinstance(number, (int, str)) and not isinstance(number, bool)
-    return is_id and coerce_request_id(cast("Any", number)) == coerce_request_id(cast("Any", sent))
+    is_id = isinstance(answer_id, (int, str)) and not isinstance(answer_id, bool)
+    return is_id and coerce_request_id(cast("Any", answer_id)) == coerce_request_id(cast("Any", request_id))
 
 
 # The transport.
@@ -103,7 +103,7 @@ NO_ANSWER = -32951
 
 _CONNECT = 30.0
 """Maximum seconds to connect to a server."""
-_BEFORE = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+_CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 """Errors of HTTP requests that occur before anything was sent."""
 
 
@@ -113,7 +113,7 @@ async def http_transport(
 ) -> AsyncGenerator[Any]:
     """Open a streamable HTTP transport to a server; `sizes` are those of one received message."""
     client = _Client(
-        transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), sizes),
+        transport=_ErrorTransport(httpx2.AsyncHTTPTransport(limits=_POOL_LIMITS), sizes),
         headers={"accept-encoding": "identity", **headers},  # a compressed answer may expand beyond all limits
         timeout=httpx2.Timeout(None, connect=_CONNECT),
         auth=_SideBySide(auth) if isinstance(auth, OAuthClientProvider) else auth,
@@ -123,7 +123,7 @@ async def http_transport(
         yield streams
 
 
-_MANY = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+_POOL_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 """HTTP connections without a maximum number: each waiting call needs a connection, and calls have their own limits."""
 
 
@@ -131,7 +131,7 @@ class _NotAuthorizedError(Exception):
     """Raised if the authentication of a request failed."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(f"it was not authorized: {_words(error)}")
+        super().__init__(f"it was not authorized: {_text_of(error)}")
 
 
 class _Client(httpx2.AsyncClient):
@@ -141,7 +141,7 @@ class _Client(httpx2.AsyncClient):
     so ask the person for authorization a second time.
     """
 
-    _is_known = False
+    _has_answered = False
     """`True` once the server has answered a request."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
@@ -150,17 +150,17 @@ class _Client(httpx2.AsyncClient):
         except Exception as error:  # from the authentication; the transport returns its errors as responses
             if self.auth is None:
                 raise
-            refused = _NotAuthorizedError(error)
-            if not self._is_known:
-                raise refused from error
-            response = _failed(NOT_SENT, f"{refused}")
+            refusal = _NotAuthorizedError(error)
+            if not self._has_answered:
+                raise refusal from error
+            response = _error_response(NOT_SENT, f"{refusal}")
             response.request = request
             return response
-        self._is_known = True
+        self._has_answered = True
         return response
 
 
-class _Forgiving(httpx2.AsyncBaseTransport):
+class _ErrorTransport(httpx2.AsyncBaseTransport):
     """HTTP transport that returns a JSON-RPC error response for a failed request, instead of raising an exception."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, sizes: MessageSizes) -> None:
@@ -170,27 +170,27 @@ class _Forgiving(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if _EVENTS not in request.headers.get("accept", ""):
             # A request of the authentication itself, such as for a token, which understands HTTP errors.
-            return await self._whole(await self._sent(request))
+            return await self._read_whole(await self._send(request))
         try:
-            response = await self._sent(request)
-        except _BEFORE as error:
-            return _failed(NOT_SENT, f"it cannot be reached: {_words(error)}")
+            response = await self._send(request)
+        except _CONNECT_ERRORS as error:
+            return _error_response(NOT_SENT, f"it cannot be reached: {_text_of(error)}")
         except httpx2.TransportError as error:
-            return _failed(NO_ANSWER, f"the connection broke before its answer came: {_words(error)}")
+            return _error_response(NO_ANSWER, f"the connection broke before its answer came: {_text_of(error)}")
         if str(response.headers.get("content-type", "")).lower().startswith("application/json"):
-            response = await self._whole(response)
-            if response.status_code < _REFUSED:
-                came = stray(request.content, response.content) if request.method == "POST" else None
-                return response if came is None else _failed(NO_ANSWER, f"in place of its answer came {came}")
+            response = await self._read_whole(response)
+            if response.status_code < _BAD_REQUEST:
+                stray = describe_stray(request.content, response.content) if request.method == "POST" else None
+                return response if stray is None else _error_response(NO_ANSWER, f"in place of its answer came {stray}")
             if b'"jsonrpc"' in response.content:
                 return response
-        if response.status_code < _REFUSED and isinstance(response.stream, httpx2.AsyncByteStream):
+        if response.status_code < _BAD_REQUEST and isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _BoundedEvents(response.stream, self._sizes.max_values)
-        if response.status_code < _REFUSED or response.status_code == _NOT_THERE or request.method != "POST":
+        if response.status_code < _BAD_REQUEST or response.status_code == _NOT_FOUND or request.method != "POST":
             return response
-        return await _in_words(response)
+        return await _with_error_body(response)
 
-    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and return the response; one with an encoding that was not asked for is an error response."""
         response = await self._inner.handle_async_request(request)
         encoding = str(response.headers.get("content-encoding", "")).strip().lower()
@@ -198,22 +198,24 @@ class _Forgiving(httpx2.AsyncBaseTransport):
         if encoding in ("", "identity") or request.headers.get("accept-encoding") != "identity":
             return response
         await response.aclose()
-        return _failed(NO_ANSWER, f"its answer has the encoding {encoding[:_SHOWN]!r}, and 'identity' was asked for")
+        return _error_response(
+            NO_ANSWER, f"its answer has the encoding {encoding[:_SHOWN]!r}, and 'identity' was asked for"
+        )
 
-    async def _whole(self, response: httpx2.Response) -> httpx2.Response:
+    async def _read_whole(self, response: httpx2.Response) -> httpx2.Response:
         """Return a JSON response with its whole body, or an error response if the body cannot be read."""
         try:
-            body = await _bounded(response, self._sizes.max_message)
+            body = await _read_body(response, self._sizes.max_message)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            return _failed(NO_ANSWER, f"the connection broke in its answer: {_words(error)}")
+            return _error_response(NO_ANSWER, f"the connection broke in its answer: {_text_of(error)}")
         finally:
             await response.aclose()
         if body is None:
-            return _failed(NO_ANSWER, f"it sent a message of more than {self._sizes.max_message} bytes")
+            return _error_response(NO_ANSWER, f"it sent a message of more than {self._sizes.max_message} bytes")
         try:
             await check_values(body, self._sizes.max_values)
         except TooManyValuesError as error:
-            return _failed(NO_ANSWER, str(error))
+            return _error_response(NO_ANSWER, str(error))
         return httpx2.Response(
             response.status_code, headers=_headers(response), content=body, extensions=response.extensions
         )
@@ -255,24 +257,24 @@ class _BoundedEvents(httpx2.AsyncByteStream):
 
 _EVENTS = "text/event-stream"
 """Content type in the Accept header of each MCP request. Requests of the authentication do not have it."""
-_REFUSED = 400
-_BROKEN = 500
-_NOT_THERE = 404
+_BAD_REQUEST = 400
+_SERVER_ERROR = 500
+_NOT_FOUND = 404
 """HTTP status that is returned unchanged. The SDK takes it for the end of a session, or for an older protocol."""
-_OF_CONTENT = (b"content-length", b"content-encoding", b"transfer-encoding", b"content-type")
+_CONTENT_HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding", b"content-type")
 
 
 def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
-    kept = [(key, value) for key, value in response.headers.raw if key.lower() not in _OF_CONTENT]
-    return [*kept, (b"content-type", b"application/json")]
+    headers = [(key, value) for key, value in response.headers.raw if key.lower() not in _CONTENT_HEADERS]
+    return [*headers, (b"content-type", b"application/json")]
 
 
-async def _in_words(response: httpx2.Response) -> httpx2.Response:
+async def _with_error_body(response: httpx2.Response) -> httpx2.Response:
     """Return an HTTP error response with the same status and headers, and with an MCP error message as its body."""
     # Status and headers stay, because the authentication reads them.
     await response.aclose()
     status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()
-    if response.status_code < _BROKEN:
+    if response.status_code < _SERVER_ERROR:
         # 4xx: the server rejected the request before handling it. 5xx: it may have failed half-way.
         error = _error(NOT_SENT, f"it refused the request with {status}")
     else:
@@ -280,8 +282,8 @@ async def _in_words(response: httpx2.Response) -> httpx2.Response:
     return httpx2.Response(response.status_code, headers=_headers(response), content=json.dumps(error).encode())
 
 
-async def _bounded(response: httpx2.Response, most: int) -> bytes | None:
-    """Return the decompressed body of a response; `None` if it has more than `most` bytes."""
+async def _read_body(response: httpx2.Response, max_size: int) -> bytes | None:
+    """Return the decompressed body of a response; `None` if it has more than `max_size` bytes."""
     # A small compressed body may be huge when decompressed.
     body, is_too_long = bytearray(), False
     chunks: AsyncGenerator[bytes] = cast("Any", response.aiter_bytes())
@@ -289,7 +291,7 @@ async def _bounded(response: httpx2.Response, most: int) -> bytes | None:
         try:
             async for chunk in chunks:
                 body += chunk
-                if len(body) > most:
+                if len(body) > max_size:
                     # The closed connection ends the loop. After a `return` from here, a generator of httpx2 would be
                     # left to the garbage collector, about which trio warns.
                     is_too_long = True
@@ -301,7 +303,7 @@ async def _bounded(response: httpx2.Response, most: int) -> bytes | None:
     return None if is_too_long else bytes(body)
 
 
-def _failed(code: int, message: str) -> httpx2.Response:
+def _error_response(code: int, message: str) -> httpx2.Response:
     return httpx2.Response(503, json=_error(code, message))
 
 
@@ -309,5 +311,5 @@ def _error(code: int, message: str) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
 
 
-def _words(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return f"{error}" or type(error).__name__

@@ -36,13 +36,13 @@ class LineSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Add received bytes; return the complete lines without their ends. Raise LineTooLongError for a long line."""
-        *ends, rest = chunk.split(b"\n")
+        *ends, beginning = chunk.split(b"\n")
         lines: list[bytes] = []
         for end in ends:
             lines.append(b"".join([*self._parts, end]))
             self._parts, self._size = [], 0
-        self._parts.append(rest)
-        self._size += len(rest)
+        self._parts.append(beginning)
+        self._size += len(beginning)
         if self._size > self._max_line or any(len(line) > self._max_line for line in lines):
             raise LineTooLongError
         return lines

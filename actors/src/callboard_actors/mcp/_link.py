@@ -1,7 +1,8 @@
 """State of a connection to an MCP server (working, or lost for a reason), and checks of received messages.
 
 The SDK rejects a list as a whole if one tool is invalid. `InvalidTools` removes such tools before the SDK sees the
-list, so that the valid ones can be used. `watched` wraps a transport of the SDK, and reports its end to the `Link`.
+list, so that the valid ones can be used. `watch_transport` wraps a transport of the SDK, and reports its end to the
+`Link`.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -51,8 +52,8 @@ class InvalidTools:
         if not isinstance(message, SessionMessage) or not isinstance(message.message, types.JSONRPCResponse):
             return message
         answer = message.message
-        if (why := _too_many(answer.result)) is not None:
-            return error_response(answer.id, why, metadata=message.metadata)
+        if (reason := _too_many(answer.result)) is not None:
+            return error_response(answer.id, reason, metadata=message.metadata)
         self._sift(answer.result)
         return message
 
@@ -69,25 +70,25 @@ class InvalidTools:
             return  # invalid beyond its tools, which the SDK reports
         result["tools"] = []
         for tool, flaw in zip(listed, flaws, strict=True):
-            if (why := _misfit({**result, "tools": [tool]}, self.version) or flaw) is None:
+            if (reason := _misfit({**result, "tools": [tool]}, self.version) or flaw) is None:
                 result["tools"].append(tool)
             else:
-                self.reasons[_name(tool) or _NAMELESS] = why
+                self.reasons[_name(tool) or _NAMELESS] = reason
 
 
-def error_response(number: types.RequestId | None, why: str, *, metadata: Any = None) -> SessionMessage:
+def error_response(number: types.RequestId | None, reason: str, *, metadata: Any = None) -> SessionMessage:
     """Return an error message for the request `number`, in place of a response that the SDK cannot or must not read."""
-    error = types.ErrorData(code=types.PARSE_ERROR, message=why)
+    error = types.ErrorData(code=types.PARSE_ERROR, message=reason)
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error), metadata=metadata)
 
 
 def _too_many(result: Mapping[str, Any]) -> str | None:
     """Return an error text if a list in a result has more items than the SDK should validate, otherwise `None`."""
     # Structured content is not counted, because the SDK does not validate it here.
-    for name, what in _LISTS.items():
+    for name, item_name in _LISTS.items():
         parts = result.get(name)
         if isinstance(parts, list) and len(cast("list[object]", parts)) > MOST_PARTS:
-            return f"it has more than {MOST_PARTS} {what}"
+            return f"it has more than {MOST_PARTS} {item_name}"
     return None
 
 
@@ -99,8 +100,8 @@ def _misfit(result: Mapping[str, Any], version: str) -> str | None:
         types.ListToolsResult.model_validate(result, by_name=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"][2:])
-        return f"{where}: {first['msg']}" if where else first["msg"]
+        location = ".".join(str(part) for part in first["loc"][2:])
+        return f"{location}: {first['msg']}" if location else first["msg"]
     return None
 
 
@@ -113,14 +114,14 @@ def _flaw(tool: object, schemas: "_Expansions") -> str | None:
     if not name.isprintable():
         return "name: it has characters that cannot be printed"
     schema = cast("Mapping[str, Any]", tool).get("inputSchema")
-    properties: object = schema.get("properties", {}) if isinstance(schema, dict) else {}
-    if not isinstance(properties, dict):
+    declared: object = schema.get("properties", {}) if isinstance(schema, dict) else {}
+    if not isinstance(declared, dict):
         return "inputSchema.properties: it is no object"
-    found = cast("Mapping[str, object]", properties)
-    wrong = next((name for name, one in found.items() if not isinstance(one, (dict, bool))), None)
-    if wrong is not None:
-        return f"inputSchema.properties.{wrong}: it is no schema"
-    return None if (why := schemas.flaw(cast("object", schema))) is None else f"inputSchema: {why}"
+    properties = cast("Mapping[str, object]", declared)
+    property_name = next((name for name, value in properties.items() if not isinstance(value, (dict, bool))), None)
+    if property_name is not None:
+        return f"inputSchema.properties.{property_name}: it is no schema"
+    return None if (reason := schemas.flaw(cast("object", schema))) is None else f"inputSchema: {reason}"
 
 
 _MAX_SCHEMA = 5_000
@@ -151,15 +152,15 @@ class _Expansions:
             if size > _MAX_SCHEMA or len(references) > _MAX_REFERENCES:
                 return f"with its references expanded, it has more than {_MAX_SCHEMA} parts"
             if isinstance(part, dict):
-                words = cast("dict[str, object]", part)
-                if "$ref" in words:
+                keywords = cast("dict[str, object]", part)
+                if "$ref" in keywords:
                     try:
-                        reference, target = _target(schema, words["$ref"])
+                        reference, target = _target(schema, keywords["$ref"])
                     except LookupError:
-                        return f"its reference {words['$ref']!r:.200} leads to no part of it"
+                        return f"its reference {keywords['$ref']!r:.200} leads to no part of it"
                     if reference not in references:
                         remaining.append((target, references | {reference}))
-                remaining += [(value, references) for word, value in words.items() if word != "$defs"]
+                remaining += [(value, references) for keyword, value in keywords.items() if keyword != "$defs"]
             elif isinstance(part, list):
                 remaining += [(value, references) for value in cast("list[object]", part)]
         if self._total + size > _MAX_SCHEMAS:
@@ -173,11 +174,11 @@ def _target(schema: object, reference: object) -> tuple[str, object]:
     if not isinstance(reference, str) or reference.split("/")[0] != "#":
         raise LookupError
     part = schema
-    for word in reference.split("/")[1:]:
+    for name in reference.split("/")[1:]:
         if isinstance(part, dict):
-            part = cast("dict[str, object]", part)[word]
-        elif isinstance(part, list) and word.isdecimal():
-            part = cast("list[object]", part)[int(word[:9])]
+            part = cast("dict[str, object]", part)[name]
+        elif isinstance(part, list) and name.isdecimal():
+            part = cast("list[object]", part)[int(name[:9])]
         else:
             raise LookupError
     return reference, part
@@ -191,9 +192,9 @@ def _name(tool: object) -> str:
 
 # State and end of the connection.
 
-_WORDS = ("Connection closed", "SSE stream ")
+_END_PREFIXES = ("Connection closed", "SSE stream ")
 """Prefixes of the SDK's error messages about a closed connection."""
-_MOST_ASKED = 16
+_MOST_REQUESTS = 16
 """Number of unanswered requests of a server at which reading from the server pauses."""
 _PAUSE = 0.05
 """Maximum seconds for which reading pauses before the next message."""
@@ -240,19 +241,19 @@ class Link:
 def is_end(error: MCPError, link: Link) -> bool:
     """Return whether a request failed because the connection ended."""
     # The code alone does not tell: servers also use it, as JSON-RPC's general error code, for errors of one call.
-    return error.code == types.CONNECTION_CLOSED and (link.is_lost or error.message.startswith(_WORDS))
+    return error.code == types.CONNECTION_CLOSED and (link.is_lost or error.message.startswith(_END_PREFIXES))
 
 
 @asynccontextmanager
-async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> AsyncGenerator[Any]:
+async def watch_transport(transport: AbstractAsyncContextManager[Any], link: Link) -> AsyncGenerator[Any]:
     """Open a transport of the SDK for an `async with` block; mark `link` as lost when the connection ends."""
     # The link learns of the end before the SDK's session notices it.
     async with transport as (read, write):
-        asked = _Asked()
-        yield _WatchedStream(read, link, asked), AnswerStream(write, asked.one_less)
+        counter = _RequestCounter()
+        yield _IncomingStream(read, link, counter), AnswerStream(write, counter.count_answer)
 
 
-class _Asked:
+class _RequestCounter:
     """Counter of requests that a server has sent and the SDK has not answered; if it is high, no messages are read.
 
     A server may send requests faster than they are answered, so reading pauses. The pause is bounded, because a request
@@ -263,20 +264,20 @@ class _Asked:
         self._count = 0
         self._has_fallen = anyio.Event()
 
-    async def one_more(self) -> None:
+    async def count_request(self) -> None:
         """Count a request of the server; if too many requests are unanswered, wait before more messages are read."""
         self._count += 1
-        if self._count < _MOST_ASKED:
+        if self._count < _MOST_REQUESTS:
             return
         with anyio.move_on_after(_PAUSE) as pause:
-            while self._count >= _MOST_ASKED:
+            while self._count >= _MOST_REQUESTS:
                 self._has_fallen = anyio.Event()
                 await self._has_fallen.wait()
         if pause.cancelled_caught:
             # Some of them will never be answered. Count anew, or every further message would pause.
             self._count = 0
 
-    def one_less(self, _: object) -> None:
+    def count_answer(self, _: object) -> None:
         """Count an answer to a request of the server; if reading is paused, let it continue."""
         if self._count:
             self._count -= 1
@@ -284,31 +285,31 @@ class _Asked:
 
 
 class AnswerStream(ObjectSendStream[Any]):
-    """Stream for outgoing messages; after it has sent an answer, it calls `answered` with the id of the request."""
+    """Stream for outgoing messages; after it has sent an answer, it calls `on_answer` with the id of the request."""
 
-    def __init__(self, stream: Any, answered: Callable[[Any], object]) -> None:
+    def __init__(self, stream: Any, on_answer: Callable[[Any], object]) -> None:
         self._stream = stream
-        self._answered = answered
+        self._on_answer = on_answer
 
     async def send(self, item: Any) -> None:
         await self._stream.send(item)
         if isinstance(item.message, (types.JSONRPCResponse, types.JSONRPCError)):
-            self._answered(item.message.id)
+            self._on_answer(item.message.id)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
-class _WatchedStream(ObjectReceiveStream[Any]):
+class _IncomingStream(ObjectReceiveStream[Any]):
     """Stream of messages from a server, without invalid tools; its end marks the connection as lost.
 
     It wraps the transport's stream directly, without a task or a buffer.
     """
 
-    def __init__(self, stream: Any, link: Link, asked: _Asked) -> None:
+    def __init__(self, stream: Any, link: Link, counter: _RequestCounter) -> None:
         self._stream = stream
         self._link = link
-        self._asked = asked
+        self._counter = counter
 
     @property
     def last_context(self) -> Any:
@@ -323,7 +324,7 @@ class _WatchedStream(ObjectReceiveStream[Any]):
             self._link.lose("the connection was closed")
             raise
         if isinstance(message, SessionMessage) and isinstance(message.message, types.JSONRPCRequest):
-            await self._asked.one_more()
+            await self._counter.count_request()
         return self._link.unfit.sift(message)
 
     async def aclose(self) -> None:

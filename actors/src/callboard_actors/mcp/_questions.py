@@ -98,17 +98,17 @@ def answer_shape(question: McpQuestion) -> Any:
     if not isinstance(params, types.ElicitRequestFormParams):
         return McpAnswer
     schema = params.requested_schema
-    shown = {
+    json_schema = {
         "type": "object",
         "properties": {"action": {"enum": ["accept", "decline", "cancel"]}, "content": schema},
         "required": ["action"],
     }
-    return Annotated[McpAnswer, AfterValidator(partial(_fits, schema)), WithJsonSchema(shown)]
+    return Annotated[McpAnswer, AfterValidator(partial(_fits, schema)), WithJsonSchema(json_schema)]
 
 
 def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
-    if answer["action"] == "accept" and (wrong := Judge(schema).misfit(answer.get("content") or {})):
-        raise ValueError(f"content: {wrong}")
+    if answer["action"] == "accept" and (misfit := Judge(schema).misfit(answer.get("content") or {})):
+        raise ValueError(f"content: {misfit}")
     return answer
 
 
@@ -141,7 +141,7 @@ class Round:
     responses: dict[str, types.InputResponse] = field(default_factory=dict[str, types.InputResponse])
 
     @classmethod
-    def of(cls, result: types.InputRequiredResult) -> "Round":
+    def from_result(cls, result: types.InputRequiredResult) -> "Round":
         """Return a `Round` with the requests in a response of the server; requests to a person come first."""
         # Requests to a person come first, because an interrupt repeats all earlier work.
         requests = result.input_requests or {}
@@ -149,14 +149,14 @@ class Round:
         return cls(dict(by_person), result.request_state)
 
     @classmethod
-    def resumed(cls, continuation: Mapping[str, Any], answer: types.ElicitResult) -> "Round":
+    def restore(cls, continuation: Mapping[str, Any], answer: types.ElicitResult) -> "Round":
         """Restore a `Round` (a server's requests and their answers) from a checkpoint, and add a person's answer."""
         responses = _RESPONSES.validate_python(continuation["responses"])
         responses[continuation["asking"]] = answer
         return cls(_REQUESTS.validate_python(continuation["requests"]), continuation["state"], responses)
 
     def continuation(self, asking: str) -> dict[str, Any]:
-        """Return the requests and answers as plain data for a checkpoint; `resumed()` restores the `Round` from it."""
+        """Return the requests and answers as plain data for a checkpoint; `restore()` restores the `Round` from it."""
         dumped: dict[str, Any] = {"by_alias": True, "mode": "json", "exclude_none": True}
         return {
             "state": self.state,
@@ -177,7 +177,7 @@ class Round:
 
 _log = logging.getLogger("callboard")
 
-asks: ContextVar["HeldCall | None"] = ContextVar("callboard_mcp_call", default=None)
+current_call: ContextVar["HeldCall | None"] = ContextVar("callboard_mcp_call", default=None)
 """Call during which a server sent the request that is being handled.
 
 It is known over HTTP, where the request arrives with the context of its call, but not over stdio.
@@ -185,11 +185,11 @@ It is known over HTTP, where the request arrives with the context of its call, b
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class OpenQuestion:
     """Question of a server to a person, and the person's answer (`None` until it arrives)."""
 
     params: types.ElicitRequestParams
-    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer_event: anyio.Event = field(default_factory=anyio.Event)
     answer: types.ElicitResult | None = None
 
 
@@ -211,14 +211,14 @@ class HeldCall:
     _ended: anyio.Event = field(default_factory=anyio.Event)
     _news: anyio.Event = field(default_factory=anyio.Event)
     _resumed: anyio.Event = field(default_factory=anyio.Event)
-    _asked: deque[Asked] = field(default_factory=deque[Asked])
+    _questions: deque[OpenQuestion] = field(default_factory=deque[OpenQuestion])
     _result: types.CallToolResult | None = None
     _error: Exception | None = None
 
     async def run(self) -> None:
         """Run the call to its end; its result or error is stored for `result()`."""
         # Set in this task: the SDK copies the context into requests of the server that arrive for this call.
-        asks.set(self)
+        current_call.set(self)
         try:
             with self._scope:
                 self._result = await self.send()
@@ -230,11 +230,11 @@ class HeldCall:
             self._news.set()
 
     @property
-    def question(self) -> Asked | None:
+    def question(self) -> OpenQuestion | None:
         """Oldest question of the server without an answer, or `None`; questions are answered one after the other."""
-        return self._asked[0] if self._asked else None
+        return self._questions[0] if self._questions else None
 
-    async def until_news(self) -> Asked | None:
+    async def until_news(self) -> OpenQuestion | None:
         """Wait until the server asks a question, or the call ends; return the question, or `None` after the end."""
         while self.question is None and not self._ended.is_set():
             await self._news.wait()
@@ -251,25 +251,25 @@ class HeldCall:
 
     async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Add a question of the server to the open questions, wait for the person's answer, and return it."""
-        asked = Asked(params)
-        self._asked.append(asked)
+        question = OpenQuestion(params)
+        self._questions.append(question)
         self._news.set()
         try:
-            await asked.answered.wait()
+            await question.answer_event.wait()
         finally:
-            if asked in self._asked:  # cancelled, because the server has withdrawn the question
-                self._asked.remove(asked)
-        assert asked.answer is not None
-        return asked.answer
+            if question in self._questions:  # cancelled, because the server has withdrawn the question
+                self._questions.remove(question)
+        assert question.answer is not None
+        return question.answer
 
     def answer(self, answer: types.ElicitResult) -> None:
         """Answer the oldest open question; do nothing if the server has withdrawn it."""
-        if not self._asked:
+        if not self._questions:
             _log.info("The server has not waited for the answer to what its tool %r asked.", self.tool)
             return
-        asked = self._asked.popleft()
-        asked.answer = answer
-        asked.answered.set()
+        question = self._questions.popleft()
+        question.answer = answer
+        question.answer_event.set()
 
     def hold(self, seconds: float) -> None:
         """Start a time limit: the call is cancelled unless a caller returns with an answer within `seconds`."""
@@ -314,7 +314,7 @@ class Questions:
     """Running calls to a server with an MCP version of 2025, by token; the oldest call is the first."""
     _waiting: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
     """Open calls by token whose callers were interrupted to ask a person."""
-    _seekers: int = 0
+    _unassigned: int = 0
     """Number of requests of the server for which it is not known yet which call has caused the request."""
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
@@ -326,33 +326,33 @@ class Questions:
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> types.CallToolResult:
         """Call a tool, answer the requests that the server sends for this call, and return the result."""
         name = name_of_call(self.server, tool, arguments) if can_ask() else ""
-        asked = cast("McpQuestion | None", earlier_question(partial(is_question_of, name)))
+        question = cast("McpQuestion | None", earlier_question(partial(is_question_of, name)))
         if modern:
-            return await self._in_rounds(tool, name, send, asked)
-        if asked is not None:
-            return await self._resumed(tool, asked)
-        return await self._begun(tool, name, cast("Any", partial(send, None, None)))
+            return await self._in_rounds(tool, name, send, question)
+        if question is not None:
+            return await self._resume(tool, question)
+        return await self._begin(tool, name, cast("Any", partial(send, None, None)))
 
-    async def _in_rounds(self, tool: str, name: str, send: Send, asked: McpQuestion | None) -> types.CallToolResult:
+    async def _in_rounds(self, tool: str, name: str, send: Send, question: McpQuestion | None) -> types.CallToolResult:
         """Call a tool of a server with MCP version 2026; repeat the call with answers while the server asks."""
-        # `asked` is the question that interrupted the call in an earlier run, if any; its answer is sent first.
+        # `question` is the one that interrupted the call in an earlier run, if any; its answer is sent first.
         respond = partial(self._respond, tool, name)
-        if asked is None:
+        if question is None:
             result = await send(None, None)
         else:
-            begun = Round.resumed(asked["continuation"], _answer_to(asked))
-            result = await send(await begun.complete(respond), begun.state)
+            first_round = Round.restore(question["continuation"], _answer_to(question))
+            result = await send(await first_round.complete(respond), first_round.state)
         for _ in range(MAX_ROUNDS):
             if isinstance(result, types.CallToolResult):
                 break
-            this = Round.of(result)
-            if not this.requests:
+            next_round = Round.from_result(result)
+            if not next_round.requests:
                 await anyio.sleep(_PAUSE)
-            result = await send(await this.complete(respond), this.state)
+            result = await send(await next_round.complete(respond), next_round.state)
         if isinstance(result, types.CallToolResult):
             return result
-        why = f"the server has asked for more in {MAX_ROUNDS} rounds, one after the other"
-        raise McpToolError(f"The call of {tool!r} was given up: {why}.")
+        reason = f"the server has asked for more in {MAX_ROUNDS} rounds, one after the other"
+        raise McpToolError(f"The call of {tool!r} was given up: {reason}.")
 
     async def _respond(
         self, tool: str, name: str, request: types.InputRequest, continuation: dict[str, Any]
@@ -362,8 +362,8 @@ class Questions:
                 return _answer_to(question_of(request.params, self.server, tool, {"call": name, **continuation}))
             return await self._without_person(request.params)
         if isinstance(request, types.CreateMessageRequest):
-            why = f"the MCP server {self.server!r} asks for a model, and this client lends none"
-            raise McpToolError(f"The call of {tool!r} was given up: {why}.")
+            reason = f"the MCP server {self.server!r} asks for a model, and this client lends none"
+            raise McpToolError(f"The call of {tool!r} was given up: {reason}.")
         return types.ListRootsResult(roots=[])
 
     async def _without_person(self, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -377,7 +377,7 @@ class Questions:
         )
         return types.ElicitResult(action="decline")
 
-    async def _begun(
+    async def _begin(
         self, tool: str, name: str, send: Callable[[], Awaitable[types.CallToolResult]]
     ) -> types.CallToolResult:
         # With `on_elicit`, answers do not depend on the call. So it need not be tracked.
@@ -401,13 +401,13 @@ class Questions:
             await call.until_fetched()
             self._waiting.pop(call.token, None)
 
-    async def _resumed(self, tool: str, asked: McpQuestion) -> types.CallToolResult:
+    async def _resume(self, tool: str, question: McpQuestion) -> types.CallToolResult:
         # The token is known only in the process and the life of the actor that hold the call open.
-        call = self._waiting.get(asked["continuation"]["token"])
+        call = self._waiting.get(question["continuation"]["token"])
         if call is None:
-            raise self._gone(tool, "asked a person, and the call was not kept open until the answer came")
+            raise self._lost_call(tool, "asked a person, and the call was not kept open until the answer came")
         # First the answer, which may raise for an invalid one: then the call must stay among the waiting ones.
-        answer = _answer_to(asked)
+        answer = _answer_to(question)
         del self._waiting[call.token]
         call.go_on()
         call.answer(answer)
@@ -417,9 +417,9 @@ class Questions:
         """Return the result of a call to a server with MCP version 2025; interrupt the caller if the server asks."""
         # If the server asks a question first, the call stays open, and its caller is interrupted to ask a person.
         try:
-            while (asked := await call.until_news()) is not None:
+            while (question := await call.until_news()) is not None:
                 continuation = {"call": call.name, "token": call.token}
-                call.answer(_answer_to(question_of(asked.params, self.server, call.tool, continuation)))
+                call.answer(_answer_to(question_of(question.params, self.server, call.tool, continuation)))
         except GraphInterrupt:
             # The next run may continue in another task, or never; `hold()` bounds the time until then.
             call.hold(self.hold)
@@ -430,17 +430,17 @@ class Questions:
             raise
         result = call.result()
         if result is None:
-            raise self._gone(call.tool, "was disconnected")
+            raise self._lost_call(call.tool, "was disconnected")
         return result
 
-    def _gone(self, tool: str, what: str) -> ActorDiedError:
-        return ActorDiedError(tool, None, f"the MCP server {self.server!r} {what}")
+    def _lost_call(self, tool: str, reason: str) -> ActorDiedError:
+        return ActorDiedError(tool, None, f"the MCP server {self.server!r} {reason}")
 
     async def _on_request(
         self, _: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
         """Answer a question that a server with an MCP version of 2025 sends during a call; a callback of the SDK."""
-        call = asks.get()
+        call = current_call.get()
         if call is None or call.token not in self._under_way:
             call = await self._asker()
         if call is None or not call.may_ask:
@@ -452,20 +452,20 @@ class Questions:
         # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
         # others do, so waiting narrows the choice.
         candidates = list(self._under_way.values())
-        self._seekers += 1
+        self._unassigned += 1
         self._change()
         try:
             while True:
-                left = [call for call in candidates if call.token in self._under_way and call.question is None]
-                if len(left) <= self._seekers:
+                remaining = [call for call in candidates if call.token in self._under_way and call.question is None]
+                if len(remaining) <= self._unassigned:
                     # If no more calls than open questions are left, each of them has asked.
                     break
                 await self._changed.wait()
         finally:
-            self._seekers -= 1
+            self._unassigned -= 1
         # If several calls remain, any of them will do, as long as all belong to one conversation: the same person is
         # asked. A question is never shown in another conversation.
-        return left[0] if len({call.conversation for call in left}) == 1 else None
+        return remaining[0] if len({call.conversation for call in remaining}) == 1 else None
 
     def _change(self) -> None:
         self._changed.set()

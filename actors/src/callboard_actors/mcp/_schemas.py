@@ -35,8 +35,8 @@ _ELSEWHERE = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema"
 def check_form(schema: dict[str, Any], server: str) -> None:
     """Raise `McpToolError` if the schema of a form refers to other schemas, or is not valid."""
     flat = {key: value for key, value in schema.items() if key != "$schema"}
-    if word := _first_of(_ELSEWHERE, flat):
-        raise McpToolError(f"The MCP server {server!r} asks by a form with {word!r}, which no form may have.")
+    if keyword := _find_keyword(_ELSEWHERE, flat):
+        raise McpToolError(f"The MCP server {server!r} asks by a form with {keyword!r}, which no form may have.")
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
@@ -45,12 +45,14 @@ def check_form(schema: dict[str, Any], server: str) -> None:
         ) from error
 
 
-def _first_of(words: frozenset[str], value: object) -> str | None:
+def _find_keyword(keywords: frozenset[str], value: object) -> str | None:
     if isinstance(value, dict):
-        known = cast("dict[str, object]", value)
-        return min(words & known.keys(), default=None) or _first_of(words, list(known.values()))
+        mapping = cast("dict[str, object]", value)
+        return min(keywords & mapping.keys(), default=None) or _find_keyword(keywords, list(mapping.values()))
     if isinstance(value, list):
-        return next((word for one in cast("list[object]", value) if (word := _first_of(words, one))), None)
+        return next(
+            (keyword for item in cast("list[object]", value) if (keyword := _find_keyword(keywords, item))), None
+        )
     return None
 
 
@@ -83,7 +85,7 @@ _BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "properties"})
 """Schema keywords with a dict from names to schemas as their value; these names must not be taken for keywords."""
 _VALUES = frozenset({"const", "default", "enum", "examples"})
 """Schema keywords with plain data as their value, which contains no schemas."""
-_LEFT_OUT = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"})
+_COSTLY = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"})
 """Schema keywords that are removed from schemas, because their validation time grows faster than the value."""
 
 
@@ -120,12 +122,12 @@ class Judge:
     """
 
     def __init__(self, schema: dict[str, Any], steps: int | None = None) -> None:
-        self._schema = cast("dict[str, Any]", _harmless(schema))
-        self._rules: Any = _counted(validator_for(schema))
+        self._schema = cast("dict[str, Any]", _without_costly_keywords(schema))
+        self._rules: Any = _counting_class(validator_for(schema))
         self._flaw: str | None
         try:
-            found = _first_error(self._rules(self._rules.META_SCHEMA), self._schema, steps)
-            self._flaw = None if found is None else f"its schema is none: {found:.200}"
+            message = _first_error(self._rules(self._rules.META_SCHEMA), self._schema, steps)
+            self._flaw = None if message is None else f"its schema is none: {message:.200}"
         except (SchemaError, RecursionError) as error:
             self._flaw = f"its schema is none: {error!s:.200}"
         except OverBudgetError as error:
@@ -138,30 +140,30 @@ class Judge:
         if self._flaw is not None:
             return self._flaw
         try:
-            found = _first_error(self._rules(self._schema, registry=Registry()), value, steps)
+            message = _first_error(self._rules(self._schema, registry=Registry()), value, steps)
         except (Unresolvable, RecursionError) as error:
             return f"its schema leads nowhere: {error!s:.200}"
-        return None if found is None else found[:_SHOWN]
+        return None if message is None else message[:_SHOWN]
 
 
 def _first_error(rules: Any, value: object, steps: int | None) -> str | None:
     _budget.set(_Budget(MOST_STEPS + _STEPS_OF_PART * _parts_of(value) if steps is None else steps))
-    found: Any = best_match(rules.iter_errors(value))
-    return None if found is None else str(found.message)
+    error: Any = best_match(rules.iter_errors(value))
+    return None if error is None else str(error.message)
 
 
-def is_small(value: object, most: int = 1_000) -> bool:
+def is_small(value: object, max_size: int = 1_000) -> bool:
     """Return whether a value has few parts and short texts, so that each validation step on it is fast."""
-    left = most
+    remaining = max_size
     values = [value]
     while values:
-        one = values.pop()
-        left -= 1 + (len(one) // 10 if isinstance(one, str) else 0)
-        if left < 0:
+        part = values.pop()
+        remaining -= 1 + (len(part) // 10 if isinstance(part, str) else 0)
+        if remaining < 0:
             return False
-        if isinstance(one, (list, dict)):
-            parts = cast("list[object] | dict[str, object]", one)
-            if len(parts) > left:
+        if isinstance(part, (list, dict)):
+            parts = cast("list[object] | dict[str, object]", part)
+            if len(parts) > remaining:
                 return False
             values += [*parts, *parts.values()] if isinstance(parts, dict) else parts
     return True
@@ -171,56 +173,62 @@ def _parts_of(value: object) -> int:
     """Return the number of values in a value: the value itself, and all values nested in it."""
     count, values = 0, [value]
     while values:
-        one = values.pop()
+        part = values.pop()
         count += 1
-        if isinstance(one, dict):
-            values += cast("dict[str, object]", one).values()
-        elif isinstance(one, list):
-            values += cast("list[object]", one)
+        if isinstance(part, dict):
+            values += cast("dict[str, object]", part).values()
+        elif isinstance(part, list):
+            values += cast("list[object]", part)
     return count
 
 
 @cache
-def _counted(known: Any) -> Any:
+def _counting_class(validator_class: Any) -> Any:
     """Return a validator class that counts a step of the current budget for every keyword that it checks."""
 
-    def counted(word: Callable[..., Iterator[Any] | None]) -> Callable[..., Iterator[Any]]:
-        def found(*args: Any) -> Iterator[Any]:
+    def count_steps(check: Callable[..., Iterator[Any] | None]) -> Callable[..., Iterator[Any]]:
+        def iter_errors(*args: Any) -> Iterator[Any]:
             budget = _budget.get()
             budget.step()
-            for error in word(*args) or ():
+            for error in check(*args) or ():
                 budget.step()
                 yield error
 
-        return found
+        return iter_errors
 
-    words = {**known.VALIDATORS, "pattern": pattern_in_one_pass, "uniqueItems": lambda *_: None}
-    made = cast("Any", extend)(known, {name: counted(word) for name, word in words.items()})
+    checks = {**validator_class.VALIDATORS, "pattern": pattern_in_one_pass, "uniqueItems": lambda *_: None}
+    counting_class = cast("Any", extend)(
+        validator_class, {keyword: count_steps(check) for keyword, check in checks.items()}
+    )
     # The original `evolve` switches to the class that a nested `$schema` names, which would not count steps.
-    made.evolve = attrs.evolve
-    return made
+    counting_class.evolve = attrs.evolve
+    return counting_class
 
 
-def _harmless(schema: object) -> object:
-    """Return a copy of a schema without the keywords in `_LEFT_OUT`, whose validation may take too long."""
+def _without_costly_keywords(schema: object) -> object:
+    """Return a copy of a schema without the keywords in `_COSTLY`, whose validation may take too long."""
     if isinstance(schema, list):
-        return [_harmless(one) for one in cast("list[object]", schema)]
+        return [_without_costly_keywords(item) for item in cast("list[object]", schema)]
     if not isinstance(schema, dict):
         return schema
-    words = cast("dict[str, object]", schema)
+    keywords = cast("dict[str, object]", schema)
     # `additionalProperties` depends on `patternProperties`, which is removed, so it would refuse valid properties.
-    open_ = {"additionalProperties"} if "patternProperties" in words else set[str]()
+    open_ = {"additionalProperties"} if "patternProperties" in keywords else set[str]()
     return {
-        word: value if word in _VALUES else _by_name(value) if word in _BY_NAME else _harmless(value)
-        for word, value in words.items()
-        if word not in _LEFT_OUT | open_
+        keyword: value
+        if keyword in _VALUES
+        else _without_costly_keywords_by_name(value)
+        if keyword in _BY_NAME
+        else _without_costly_keywords(value)
+        for keyword, value in keywords.items()
+        if keyword not in _COSTLY | open_
     }
 
 
-def _by_name(schemas: object) -> object:
+def _without_costly_keywords_by_name(schemas: object) -> object:
     if not isinstance(schemas, dict):
         return schemas
-    return {name: _harmless(one) for name, one in cast("dict[str, object]", schemas).items()}
+    return {name: _without_costly_keywords(schema) for name, schema in cast("dict[str, object]", schemas).items()}
 
 
 # Output schemas of tools; validation that may take long runs in a worker thread.
@@ -241,9 +249,11 @@ class OutputSchemas:
 
     def learn(self, tools: Iterable[types.Tool]) -> None:
         """Replace all schemas by the schemas in a new list of tools; keep the validators of unchanged schemas."""
-        before = self._schemas
+        old_schemas = self._schemas
         self._schemas = {tool.name: tool.output_schema for tool in tools if tool.output_schema is not None}
-        self._judges = {name: one for name, one in self._judges.items() if self._schemas.get(name) == before[name]}
+        self._judges = {
+            name: judge for name, judge in self._judges.items() if self._schemas.get(name) == old_schemas[name]
+        }
 
     def judge_for(self, session: ClientSession) -> None:
         """Replace a method of an SDK session, so that this object validates the structured results of tools."""
@@ -256,11 +266,11 @@ class OutputSchemas:
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
         try:
-            why = await self._misfit(name, schema, result.structured_content)
+            reason = await self._misfit(name, schema, result.structured_content)
         except OverBudgetError as error:
-            why = str(error)
-        if why is not None:
-            raise RuntimeError(f"Invalid structured content returned by tool {name}: {why}")
+            reason = str(error)
+        if reason is not None:
+            raise RuntimeError(f"Invalid structured content returned by tool {name}: {reason}")
 
     async def _misfit(self, name: str, schema: dict[str, Any], value: object) -> str | None:
         if (judge := self._judges.get(name)) is None:
@@ -278,5 +288,5 @@ class OutputSchemas:
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_THREADS)
         # A cancelled call abandons the thread, which ends by its own budget.
-        work = partial(judge, value, None)
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+        validate = partial(judge, value, None)
+        return await anyio.to_thread.run_sync(validate, abandon_on_cancel=True, limiter=self._threads)

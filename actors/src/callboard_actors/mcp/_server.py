@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 # Lost sessions, which are reported to each conversation once.
 
-_KEPT = 4096
+_MOST_CONVERSATIONS = 4096
 """Maximum number of conversations whose session is remembered; the least recently used is forgotten."""
 
 
@@ -36,23 +36,23 @@ class SeenSessions:
     """Record of the last server session of each conversation; it shows when a model must be told of a lost session."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[Hashable, int | None] = OrderedDict()
+        self._sessions_by_conversation: OrderedDict[Hashable, int | None] = OrderedDict()
 
     def is_news(self, conversation: Hashable, session: int) -> bool:
         """Record the session of a conversation; return whether the model must be told that the last session is lost."""
         # A server without state: nothing can be lost.
         if not session:
             return False
-        before = self._seen.get(conversation)
+        before = self._sessions_by_conversation.get(conversation)
         self.note(conversation, session)
         return before is not None and before != session
 
     def note(self, conversation: Hashable, session: int | None) -> None:
         """Record a conversation's current session; `None` means that the model already knows of a lost session."""
-        self._seen[conversation] = session
-        self._seen.move_to_end(conversation)
-        if len(self._seen) > _KEPT:
-            self._seen.popitem(last=False)
+        self._sessions_by_conversation[conversation] = session
+        self._sessions_by_conversation.move_to_end(conversation)
+        if len(self._sessions_by_conversation) > _MOST_CONVERSATIONS:
+            self._sessions_by_conversation.popitem(last=False)
 
 
 # Checks of options.
@@ -82,9 +82,9 @@ KeyOf = Callable[[RunnableConfig], Hashable]
 
 _TRIES = 3
 """Maximum number of connections that a call tries, if each is lost before the call was sent."""
-_SPARE = 20.0
+_START_MARGIN = 20.0
 """Seconds that are added to `start_timeout` for the connection's actor, so that a failed start can end."""
-_LEFT_ALONE = 3.0
+_STOP_MARGIN = 3.0
 """Seconds for the connection's actor to stop, in addition to the two times `grace` for the process to end."""
 
 
@@ -146,11 +146,11 @@ class McpServer(Openable):
     ) -> None:
         bounds = McpBounds() if bounds is None else bounds
         check_options(name, prefix, key, bounds, {"cap": cap, "idle": idle})
-        found = target_of(target, env=env, cwd=cwd, http={"headers": headers, "auth": auth})
-        self.name = name or found.name
+        server_target = target_of(target, env=env, cwd=cwd, http={"headers": headers, "auth": auth})
+        self.name = name or server_target.name
         plan = Plan(
             name=self.name,
-            target=found,
+            target=server_target,
             headers=headers or {},
             auth=auth,
             mode=mode,
@@ -167,12 +167,12 @@ class McpServer(Openable):
             name=self.name,
             cap=cap,
             idle=idle,
-            start_timeout=bounds.start_timeout + _SPARE,
-            stop_timeout=2 * bounds.grace + _LEFT_ALONE,
+            start_timeout=bounds.start_timeout + _START_MARGIN,
+            stop_timeout=2 * bounds.grace + _STOP_MARGIN,
         )
         self._sessions = SeenSessions()
         self._connections: Keyed[Connection] | None = None
-        self._opened = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r})"
@@ -186,23 +186,23 @@ class McpServer(Openable):
         """
         if self.is_open:
             raise RuntimeError(f"{self!r} is open already; one block at a time")
-        async with AsyncExitStack() as opened:
-            self._connections = await opened.enter_async_context(keyed(self._spec))
-            opened.callback(self._closed)
+        async with AsyncExitStack() as stack:
+            self._connections = await stack.enter_async_context(keyed(self._spec))
+            stack.callback(self._forget_connections)
             tools = await self.list_tools()
             self._choice.check(self.name, [tool.name for tool in tools], self._catalog.unfit)
             await self._check_extra_tools()
             self._warn_of_names()
             # Everything above succeeded: from here `__aexit__()` closes the connection.
-            self._opened = opened.pop_all()
+            self._exit_stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        return await self._opened.__aexit__(kind, error, traceback) or False
+        return await self._exit_stack.__aexit__(kind, error, traceback) or False
 
-    def _closed(self) -> None:
+    def _forget_connections(self) -> None:
         self._connections = None
 
     @property
@@ -214,8 +214,8 @@ class McpServer(Openable):
     def tools(self) -> list[BaseTool]:
         """Tools offered to models, from the server's last list; raise `RuntimeError` if the server is not open."""
         self._open()
-        wanted = self._choice.of(list(self._catalog.tools.values()))
-        tools = [_tools.as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
+        chosen_tools = self._choice.of(list(self._catalog.tools.values()))
+        tools = [_tools.as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in chosen_tools]
         if self._extra_tools["resources"]:
             tools += _tools.resource_tools(self._use_of_model, self._prefix)
         if self._extra_tools["prompts"]:
@@ -275,7 +275,7 @@ class McpServer(Openable):
     async def read_resource(self, uri: str, *, key: Hashable = None) -> list[Blob]:
         """Read a resource, and return its contents as LangChain's blobs, with the URI in their metadata."""
         contents = await self._use("read_resource", partial(_tools.read, uri=uri), key)
-        return [_tools.as_blob(one) for one in contents]
+        return [_tools.as_blob(part) for part in contents]
 
     async def list_prompts(self, *, key: Hashable = None) -> list[types.Prompt]:
         """List the server's prompts as objects of the MCP SDK; argument and errors are those of `list_resources`."""
@@ -289,7 +289,7 @@ class McpServer(Openable):
         Arguments that are no texts are converted.
         """
         messages = await self._use("get_prompt", partial(_tools.fill_in, name=name, arguments=arguments or {}), key)
-        return [_tools.prompt_message(one) for one in messages]
+        return [_tools.prompt_message(message) for message in messages]
 
     async def _call_of_model(self, tool: str, arguments: dict[str, Any]) -> tuple[types.CallToolResult, str]:
         config = ensure_config()
@@ -298,10 +298,9 @@ class McpServer(Openable):
         conversation = (key, config.get("configurable", {}).get("thread_id"))
         self._open()
         if tool not in self._catalog.tools:
-            wanted = [one.name for one in self._choice.of(self._catalog.tools.values())]
-            raise McpToolError(
-                f"Not started: {_tools.no_tool(self.name, tool, wanted, self._catalog.unfit)}. It had this tool before."
-            )
+            tool_names = [offered.name for offered in self._choice.of(self._catalog.tools.values())]
+            reason = _tools.no_tool(self.name, tool, tool_names, self._catalog.unfit)
+            raise McpToolError(f"Not started: {reason}. It had this tool before.")
         try:
             answer = await self._answer(tool, arguments, key)
         except ActorDiedError:
@@ -315,12 +314,16 @@ class McpServer(Openable):
     async def _answer(self, tool: str, arguments: dict[str, Any], key: Hashable) -> Answer:
         if reason := reason_unsendable(arguments):
             raise McpToolError(f"Not started: the value of the arguments of {tool!r} cannot be sent: {reason}.")
-        return await self._tried(tool, key, lambda at, sending: at.call(tool, arguments, sending))
+        return await self._retry_unsent(
+            tool, key, lambda connection, sending: connection.call(tool, arguments, sending)
+        )
 
-    async def _use(self, what: str, work: Callable[[Client], Awaitable[T]], key: Hashable) -> T:
-        return await self._tried(what, key, lambda at, _: cast("Awaitable[T]", at.use(what, work)))
+    async def _use(self, name: str, operation: Callable[[Client], Awaitable[T]], key: Hashable) -> T:
+        return await self._retry_unsent(
+            name, key, lambda connection, _: cast("Awaitable[T]", connection.use(name, operation))
+        )
 
-    async def _tried(self, what: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
+    async def _retry_unsent(self, name: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
         """Call the function `ask` with a key's connection; retry if the connection was lost before sending."""
         # A call that the server may have seen is not tried again. Read operations never count as seen.
         lost: ActorDiedError | None = None
@@ -332,33 +335,33 @@ class McpServer(Openable):
             except ActorDiedError as died:
                 if sending.has_begun:
                     # The call may have had its effect, so it must not be sent again.
-                    raise ActorDiedError(what, died.call_id, died.reason) from died.__cause__
+                    raise ActorDiedError(name, died.call_id, died.reason) from died.__cause__
                 lost = died
             except ActorGoneError as gone:
-                raise ActorGoneError(what, gone.call_id, gone.reason) from gone.__cause__
+                raise ActorGoneError(name, gone.call_id, gone.reason) from gone.__cause__
         assert lost is not None
-        raise ActorGoneError(what, lost.call_id, lost.reason) from lost
+        raise ActorGoneError(name, lost.call_id, lost.reason) from lost
 
-    async def _use_of_model(self, what: str, work: Callable[[Client], Awaitable[T]]) -> T:
+    async def _use_of_model(self, name: str, operation: Callable[[Client], Awaitable[T]]) -> T:
         key = None if self._key_of is None else self._key_of(ensure_config())
-        return await self._use(what, work, key)
+        return await self._use(name, operation, key)
 
     async def _check_extra_tools(self) -> None:
         """Raise `ValueError` if the option `resources` or `prompts` is set for a server without this capability."""
         if not any(self._extra_tools.values()):
             return
-        has = await self._use("capabilities", _capabilities, None)
+        capabilities = await self._use("capabilities", _capabilities, None)
         for name, is_wanted in self._extra_tools.items():
-            if is_wanted and getattr(has, name) is None:
+            if is_wanted and getattr(capabilities, name) is None:
                 raise ValueError(f"McpServer({name}=True): the MCP server {self.name!r} has no {name}; leave it out")
 
     def _warn_of_names(self) -> None:
-        if refused := [tool.name for tool in self.tools if _tools.TAKEN_BY_ALL.fullmatch(tool.name) is None]:
+        if names := [tool.name for tool in self.tools if _tools.PORTABLE_NAME.fullmatch(tool.name) is None]:
             _log.warning(
                 "the MCP server %r has tools with names that some models refuse, and all other tools with them: %r; "
                 "McpServer(deny=[...]) leaves them out",
                 self.name,
-                refused,
+                names,
             )
 
     def _open(self) -> Keyed[Connection]:

@@ -36,20 +36,20 @@ from callboard_actors.mcp._link import Link, error_response
 _log = logging.getLogger("callboard")
 
 _CHUNK = 64 * 1024
-_AHEAD = 64
+_MOST_READ_AHEAD = 64
 """Maximum number of messages that are read ahead; further output of the server waits in the pipe."""
 _TAIL = 2000
 """Number of last bytes of stderr that are kept for an error."""
 _NONSENSE = 1000
 """Number of consecutive stdout lines that are not messages, after which the connection is given up."""
-_LOOK = 0.01
+_CHECK_INTERVAL = 0.01
 """Seconds between two checks whether the process has ended. Waiting for it would also wait for its pipes, which
 grandchildren may keep open."""
-_LAST_WORDS = 0.5
+_END_WAIT = 0.5
 """Maximum seconds to wait for the exit code and the rest of stderr, after the server has closed stdin or stdout."""
-_STUCK = 2.0
+_KILL_WAIT = 2.0
 """Maximum seconds to wait for the end of a killed process; a process that hangs in the kernel may never end."""
-_GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
+_CLOSED_ERRORS = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
@@ -63,12 +63,12 @@ async def stdio_transport(
     # A new session makes the process a group leader, so that its whole group can be killed.
     process = await anyio.open_process(argv, cwd=cwd, env=get_default_environment() | dict(env), start_new_session=True)
     child = _Child(process, link, sizes)
-    into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](_AHEAD)
-    outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](_AHEAD)
+    incoming_sender, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](_MOST_READ_AHEAD)
+    outgoing, outgoing_receiver = anyio.create_memory_object_stream[SessionMessage](_MOST_READ_AHEAD)
     async with anyio.create_task_group() as group:
-        group.start_soon(child.read, into)
-        group.start_soon(child.hear)
-        group.start_soon(child.write, out_of)
+        group.start_soon(child.read, incoming_sender)
+        group.start_soon(child.read_stderr)
+        group.start_soon(child.write, outgoing_receiver)
         try:
             yield incoming, outgoing
         finally:
@@ -91,12 +91,12 @@ class _Child:
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._link = link
         self._sizes = sizes
-        self._said = b""
+        self._stderr_tail = b""
         """Last bytes that the process wrote to stderr."""
-        self._has_said_all = anyio.Event()
+        self._stderr_has_ended = anyio.Event()
         self._nonsense = 0
         """Number of lines on stdout since the last one that was a message."""
-        self._wrote = b""
+        self._last_nonsense = b""
         """Last line on stdout that was not a message."""
         link.remarks = self._remarks
 
@@ -111,11 +111,11 @@ class _Child:
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self._drain()  # the session is closed; a full pipe must not block the process from ending
             if not self._link.is_lost:
-                self._link.lose(await self._why())
+                self._link.lose(await self._end_reason())
 
     async def _lines(self) -> AsyncGenerator[bytes]:
         splitter = LineSplitter(self._sizes.max_message)
-        with suppress(anyio.EndOfStream, *_GONE):
+        with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
             while not self._link.is_lost:
                 try:
                     lines = splitter.feed(await self._stdout.receive(_CHUNK))
@@ -130,7 +130,7 @@ class _Child:
         try:
             await check_values(line, self._sizes.max_values)
         except TooManyValuesError as error:
-            if (number := _answered_request(line)) is not None:
+            if (number := _request_id_in(line)) is not None:
                 return error_response(number, str(error))
             self._link.lose(str(error))
             return None
@@ -141,40 +141,40 @@ class _Child:
             message = SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValueError:
             self._nonsense += 1
-            self._wrote = line[:_TAIL]
+            self._last_nonsense = line[:_TAIL]
             if self._nonsense >= _NONSENSE:
                 self._link.lose(f"it wrote {_NONSENSE} lines that are no messages of MCP")
-            return _no_answer(line)
+            return _error_for(line)
         self._nonsense = 0
         return message
 
     async def _drain(self) -> None:
-        with suppress(anyio.EndOfStream, *_GONE):
+        with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
             while True:
                 await self._stdout.receive(_CHUNK)
 
-    async def hear(self) -> None:
+    async def read_stderr(self) -> None:
         """Read stderr until it ends, and keep its last bytes. A pipe that nobody reads would block the server."""
-        with suppress(anyio.EndOfStream, *_GONE):
+        with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
             while True:
-                said = await self._stderr.receive(_CHUNK)
-                self._said = (self._said + said)[-_TAIL:]
-        self._has_said_all.set()
+                chunk = await self._stderr.receive(_CHUNK)
+                self._stderr_tail = (self._stderr_tail + chunk)[-_TAIL:]
+        self._stderr_has_ended.set()
 
-    async def write(self, out_of: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async def write(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Write the SDK's messages to the server's stdin."""
-        async with out_of:
+        async with outgoing:
             try:
-                async for one in out_of:
-                    text = one.message.model_dump_json(by_alias=True, exclude_unset=True)
+                async for message in outgoing:
+                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                     await self._stdin.send(text.encode() + b"\n")
-            except _GONE:
-                self._link.lose(await self._why())
+            except _CLOSED_ERRORS:
+                self._link.lose(await self._end_reason())
 
-    async def _why(self) -> str:
-        with anyio.move_on_after(_LAST_WORDS):
-            await self._has_ended(_LAST_WORDS)
-            await self._has_said_all.wait()
+    async def _end_reason(self) -> str:
+        with anyio.move_on_after(_END_WAIT):
+            await self._has_ended(_END_WAIT)
+            await self._stderr_has_ended.wait()
         code = self._process.returncode
         if code is None:
             return "it has closed its stdin or its stdout"
@@ -184,17 +184,17 @@ class _Child:
 
     def _remarks(self) -> str:
         """Return the end of stderr and the last invalid line of stdout, for error texts; "" if both are empty."""
-        found = ""
-        if self._wrote:
-            found += f"; on stdout, which is for messages, it wrote {_as_text(self._wrote[-200:])!r}"
-        if self._said.strip():
-            found += f"; the last on its stderr: {_as_text(self._said)!r}"
-        return found
+        text = ""
+        if self._last_nonsense:
+            text += f"; on stdout, which is for messages, it wrote {_as_text(self._last_nonsense[-200:])!r}"
+        if self._stderr_tail.strip():
+            text += f"; the last on its stderr: {_as_text(self._stderr_tail)!r}"
+        return text
 
     async def end(self, grace: float) -> None:
         """End the process of the server and all other processes of its group."""
         try:
-            with anyio.move_on_after(grace), suppress(*_GONE):
+            with anyio.move_on_after(grace), suppress(*_CLOSED_ERRORS):
                 await self._stdin.aclose()
             if not await self._has_ended(grace):
                 self._signal(signal.SIGTERM)
@@ -202,13 +202,13 @@ class _Child:
         finally:
             # Always, even if the process has ended by itself: processes that it started may still run.
             self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
-        with anyio.move_on_after(_STUCK), suppress(*_GONE):
+        with anyio.move_on_after(_KILL_WAIT), suppress(*_CLOSED_ERRORS):
             await self._process.aclose()
 
-    async def _has_ended(self, within: float) -> bool:
-        with anyio.move_on_after(within):
+    async def _has_ended(self, timeout: float) -> bool:
+        with anyio.move_on_after(timeout):
             while self._process.returncode is None:
-                await anyio.sleep(_LOOK)
+                await anyio.sleep(_CHECK_INTERVAL)
         return self._process.returncode is not None
 
     def _signal(self, number: int) -> None:
@@ -234,21 +234,21 @@ _ID_BEFORE_RESULT: Final = re.compile(rb'\{%b, ?"(?:result|error)":' % _ID)
 _ID_AFTER_RESULT: Final = re.compile(rb", ?%b\}\s*$" % _ID)
 
 
-def _answered_request(line: bytes) -> int | str | None:
+def _request_id_in(line: bytes) -> int | str | None:
     """Return the id in an answer that is too large for a parser; `None` if it is not where SDKs write it."""
-    place = _ID_BEFORE_RESULT.match(line)
-    if place is None and line.startswith(b'{"result":'):
-        place = _ID_AFTER_RESULT.search(line, len(line) - _TAIL)
-    return None if place is None else cast("int | str", json.loads(place[1]))
+    match = _ID_BEFORE_RESULT.match(line)
+    if match is None and line.startswith(b'{"result":'):
+        match = _ID_AFTER_RESULT.search(line, len(line) - _TAIL)
+    return None if match is None else cast("int | str", json.loads(match[1]))
 
 
-def _no_answer(line: bytes) -> SessionMessage | None:
+def _error_for(line: bytes) -> SessionMessage | None:
     """Return an error response in place of an invalid line that answers a request; `None` for any other line."""
     # Without the error, the caller of the request would wait for ever.
     try:
         message = json.loads(line)
     except RecursionError:
-        message = {"id": _answered_request(line)}
+        message = {"id": _request_id_in(line)}
     except ValueError:
         return None
     number = message.get("id") if isinstance(message, dict) and "method" not in message else None
@@ -257,5 +257,5 @@ def _no_answer(line: bytes) -> SessionMessage | None:
     return error_response(number, f"it answered with what is no message of MCP: {_as_text(line[:200])!r}")
 
 
-def _as_text(said: bytes) -> str:
-    return said.decode(errors="replace").strip()
+def _as_text(data: bytes) -> str:
+    return data.decode(errors="replace").strip()

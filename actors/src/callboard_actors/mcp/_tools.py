@@ -41,8 +41,8 @@ class McpToolError(ToolException):
     its structured content and `_meta`, which become the artifact of the message.
     """
 
-    def __init__(self, said: Sequence[Block] | str, artifact: McpArtifact | None = None) -> None:
-        self.content: list[Block] = [as_text(said)] if isinstance(said, str) else list(said)
+    def __init__(self, content: Sequence[Block] | str, artifact: McpArtifact | None = None) -> None:
+        self.content: list[Block] = [as_text(content)] if isinstance(content, str) else list(content)
         self.artifact = artifact
         super().__init__(_summary(self.content))
 
@@ -126,9 +126,9 @@ def _summary(content: Sequence[Block]) -> str:
 _P = TypeVar("_P", bound=types.PaginatedResult)
 _T = TypeVar("_T")
 
-TAKEN_BY_ALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PORTABLE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Pattern of tool names that every model provider accepts. One that does not refuses the whole request."""
-_PAGES = 100
+_MOST_PAGES = 100
 """Maximum number of pages of a server's list."""
 
 
@@ -138,29 +138,33 @@ class EndlessListError(Exception):
 
 async def list_tools(client: Any) -> list[types.Tool]:
     """Return all tools of a server, without the SDK's cache; raise `EndlessListError` for a list that is too long."""
-    return await all_of("tools", client.list_tools, lambda page: page.tools)
+    return await list_all("tools", client.list_tools, lambda page: page.tools)
 
 
-def repeated_names(tools: Iterable[types.Tool]) -> list[str]:
+def duplicate_names(tools: Iterable[types.Tool]) -> list[str]:
     """Return the names that several tools of a list share. A lookup by such a name finds the last tool."""
-    times = Counter(tool.name for tool in tools)
-    return sorted(name for name, several in times.items() if several > 1)
+    counts = Counter(tool.name for tool in tools)
+    return sorted(name for name, count in counts.items() if count > 1)
 
 
-async def all_of(what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[_P], Sequence[_T]]) -> list[_T]:
+async def list_all(
+    item_name: str, request_page: Callable[..., Awaitable[_P]], items_of: Callable[[_P], Sequence[_T]]
+) -> list[_T]:
     """Return all items of a list that a server sends page by page, without the SDK's cache."""
-    found: list[_T] = []
+    items: list[_T] = []
     cursor: str | None = None
     # Bounded, because a faulty or hostile server may return a next page for ever.
-    for _ in range(_PAGES):
-        page = await ask(cursor=cursor, cache_mode="refresh")
-        found += items(page)
-        if len(found) > MOST_PARTS:
-            raise EndlessListError(f"it has more than {MOST_PARTS} {what}")
+    for _ in range(_MOST_PAGES):
+        page = await request_page(cursor=cursor, cache_mode="refresh")
+        items += items_of(page)
+        if len(items) > MOST_PARTS:
+            raise EndlessListError(f"it has more than {MOST_PARTS} {item_name}")
         cursor = page.next_cursor
         if cursor is None:
-            return found
-    raise EndlessListError(f"its list of {what} does not end: {_PAGES} parts, and {len(found)} {what} so far")
+            return items
+    raise EndlessListError(
+        f"its list of {item_name} does not end: {_MOST_PAGES} parts, and {len(items)} {item_name} so far"
+    )
 
 
 class Choice:
@@ -176,11 +180,13 @@ class Choice:
     def check(self, server: str, offered: Iterable[str], unfit: Mapping[str, str]) -> None:
         """Raise `ValueError` for a name in `allow` or `deny` that the server does not offer."""
         # A denied tool may also be one that was left out because it is unfit.
-        known = sorted(offered)
+        offered_names = sorted(offered)
         for option, names in (("allow", self._allow or ()), ("deny", self._deny)):
             for name in sorted(names):
-                if name not in known and not (option == "deny" and name in unfit):
-                    raise ValueError(f"McpServer({option}=[{name!r}, ...]): {no_tool(server, name, known, unfit)}")
+                if name not in offered_names and not (option == "deny" and name in unfit):
+                    raise ValueError(
+                        f"McpServer({option}=[{name!r}, ...]): {no_tool(server, name, offered_names, unfit)}"
+                    )
 
     def of(self, tools: Iterable[types.Tool]) -> list[types.Tool]:
         """Return the tools in a list that `allow` and `deny` permit."""
@@ -188,11 +194,11 @@ class Choice:
         return [tool for tool in allowed if tool.name not in self._deny]
 
 
-def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, str]) -> str:
+def no_tool(server: str, name: str, offered: Iterable[str], unfit: Mapping[str, str]) -> str:
     """Return an error text about a tool that the server does not have, or that was left out because it is invalid."""
     if name in unfit:
         return f"the tool {name!r} of the MCP server {server!r} is left out: {unfit[name]}"
-    names = sorted(known)
+    names = sorted(offered)
     near = get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"the MCP server {server!r} has no tool {name!r}, only {names[:40]}{hint}"
@@ -247,13 +253,15 @@ Use = Callable[[str, Callable[[Client], Awaitable[Any]]], Awaitable[Any]]
 
 async def list_resources(client: Client) -> list[types.Resource]:
     """Return all resources that a server lists."""
-    return await all_of("resources", client.list_resources, lambda page: page.resources)
+    return await list_all("resources", client.list_resources, lambda page: page.resources)
 
 
 async def list_templates(client: Client) -> list[types.ResourceTemplate]:
     """Return all URI templates of a server; an empty list if the server does not implement URI templates."""
     try:
-        return await all_of("resource templates", client.list_resource_templates, lambda page: page.resource_templates)
+        return await list_all(
+            "resource templates", client.list_resource_templates, lambda page: page.resource_templates
+        )
     except MCPError as error:
         if error.code != types.METHOD_NOT_FOUND:
             raise
@@ -266,14 +274,14 @@ async def read(client: Client, *, uri: str) -> Sequence[Contents]:
     return (await client.read_resource(uri, cache_mode="refresh")).contents
 
 
-def _check_sendable(what: str, value: object) -> None:
+def _check_sendable(subject: str, value: object) -> None:
     if reason := reason_unsendable(value):
-        raise McpToolError(f"{what} cannot be sent: {reason}.")
+        raise McpToolError(f"{subject} cannot be sent: {reason}.")
 
 
 async def list_prompts(client: Client) -> list[types.Prompt]:
     """Return all prompts that a server lists, without the SDK's cache."""
-    return await all_of("prompts", client.list_prompts, lambda page: page.prompts)
+    return await list_all("prompts", client.list_prompts, lambda page: page.prompts)
 
 
 async def fill_in(client: Client, *, name: str, arguments: Mapping[str, Any]) -> Sequence[types.PromptMessage]:
@@ -300,14 +308,15 @@ def resource_tools(use: Use, prefix: str) -> list[BaseTool]:
     """Return two tools for a model: the first lists the server's resources, the second reads a resource."""
 
     async def list_resources_() -> tuple[list[Block], None]:
-        found = await use("list_resources", list_resources)
+        resources = await use("list_resources", list_resources)
         templates = await use("list_resource_templates", list_templates)
-        lines = [_line(one.uri, one) for one in found] + [_line(one.uri_template, one) for one in templates]
+        lines = [_resource_line(resource.uri, resource) for resource in resources]
+        lines += [_resource_line(template.uri_template, template) for template in templates]
         return [as_text("\n".join(lines) or "There are no resources.")], None
 
     async def read_resource(uri: str) -> tuple[list[Block], None]:
         contents = await use("read_resource", partial(read, uri=uri))
-        return [resource_block(one) for one in contents], None
+        return [resource_block(part) for part in contents], None
 
     return [
         _tool(prefix + "list_resources", "List the URIs that can be read, and patterns of them.", list_resources_),
@@ -319,13 +328,14 @@ def prompt_tools(use: Use, prefix: str) -> list[BaseTool]:
     """Return two tools for a model: the first lists the server's prompts, the second fills arguments into a prompt."""
 
     async def list_prompts_() -> tuple[list[Block], None]:
-        found = await use("list_prompts", list_prompts)
-        return [as_text("\n".join(map(_prompt_line, found)) or "There are no prompts.")], None
+        prompts = await use("list_prompts", list_prompts)
+        return [as_text("\n".join(map(_prompt_line, prompts)) or "There are no prompts.")], None
 
     async def get_prompt(name: str, arguments: dict[str, str] | None = None) -> tuple[list[Block], None]:
         messages = await use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}))
-        blocks = [block for one in messages for block in (as_text(f"{one.role}:"), as_block(one.content))]
-        return blocks, None
+        return [
+            block for message in messages for block in (as_text(f"{message.role}:"), as_block(message.content))
+        ], None
 
     return [
         _tool(prefix + "list_prompts", "List prepared prompts, with the arguments that they take.", list_prompts_),
@@ -344,11 +354,13 @@ def _tool(name: str, description: str, ask: Callable[..., Awaitable[Any]]) -> Ba
     )
 
 
-def _line(uri: str, one: types.Resource | types.ResourceTemplate) -> str:
-    kind = f" ({one.mime_type})" if one.mime_type else ""
-    return f"{uri}{kind}: {one.description or one.title or one.name}"
+def _resource_line(uri: str, resource: types.Resource | types.ResourceTemplate) -> str:
+    kind = f" ({resource.mime_type})" if resource.mime_type else ""
+    return f"{uri}{kind}: {resource.description or resource.title or resource.name}"
 
 
 def _prompt_line(prompt: types.Prompt) -> str:
-    arguments = ", ".join(one.name if one.required else f"{one.name} (optional)" for one in prompt.arguments or ())
+    arguments = ", ".join(
+        argument.name if argument.required else f"{argument.name} (optional)" for argument in prompt.arguments or ()
+    )
     return f"{prompt.name}({arguments}): {prompt.description or prompt.title or prompt.name}"

@@ -69,8 +69,8 @@ class Caller:
 def caller_of(context: Context) -> Caller:
     """Return the client that sent a request."""
     request: object = context.request
-    given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
-    key = given if isinstance(given, str) and given else None
+    value: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
+    key = value if isinstance(value, str) and value else None
     if not isinstance(request, Request):
         return Caller(key=key)
     is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS

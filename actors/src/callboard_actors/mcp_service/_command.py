@@ -101,7 +101,7 @@ def mcp(
     names something that does not exist. 3: some calls were ended, and may be run again. 4: some calls were ended, and
     their outcome is unknown.
     """
-    given = dict(locals(), backend=backend.value)
+    options = dict(locals(), backend=backend.value)
     try:
         needs("an MCP server", "mcp", extra="mcp")
     except ImportError as error:
@@ -109,4 +109,4 @@ def mcp(
         raise typer.Exit(2) from None
     from callboard_actors.mcp_service._serve import Options, run
 
-    raise typer.Exit(run(Options(**given)))
+    raise typer.Exit(run(Options(**options)))

@@ -19,7 +19,7 @@ from callboard_actors.mcp_service._questions import (
     Tell,
     form_questions,
 )
-from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with
+from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, error_result, result_of_error
 
 Outcome = types.CallToolResult | NeedsAnswers
 
@@ -50,13 +50,13 @@ class Dialogue:
             return await self.call.go_on({} if asking is None else asking.answers(results or {}), tell)
         except ERRORS_OF_CALLS as error:
             if isinstance(error, DeclinedError):
-                return failed(_DECLINED)
+                return error_result(_DECLINED)
             if asking is None or not isinstance(error, (InvalidAnswerError, ValidationError)):
-                return failed_with(error)
+                return result_of_error(error)
             # The answer was invalid, so the question stays open.
             self.complaints += 1
             if self.complaints > MOST_COMPLAINTS:
-                return failed(f"{_DECLINED} {error}")
+                return error_result(f"{_DECLINED} {error}")
             return NeedsAnswers(asking.questions, str(error))
 
 

@@ -79,7 +79,7 @@ class McpApp(Starlette):
 
         For a mounted application, pass this method as the lifespan of the outer one.
         """
-        async with self._service.opened(), anyio.create_task_group() as group:
+        async with self._service.open(), anyio.create_task_group() as group:
             await group.start(self._endpoint.serve)
             try:
                 yield
@@ -99,7 +99,7 @@ class McpApp(Starlette):
         """
         report = await self._service.drain(timeout)
         with anyio.move_on_after(_TO_ANSWER):
-            await self._endpoint.all_answered()
+            await self._endpoint.until_answered()
         self._endpoint.close()
         return report
 
@@ -114,7 +114,7 @@ class _Endpoint:
         self._closing = anyio.Event()
         self._was_open = False
         self._requests = 0  # POST requests without a complete answer
-        self._none_left = anyio.Event()
+        self._no_requests = anyio.Event()
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Answer requests, by the SDK's session manager, until `close()` is called."""
@@ -137,11 +137,11 @@ class _Endpoint:
         self._sessions = None
         self._closing.set()
 
-    async def all_answered(self) -> None:
+    async def until_answered(self) -> None:
         """Wait until every POST request has been answered."""
         while self._requests:
-            self._none_left = anyio.Event()
-            await self._none_left.wait()
+            self._no_requests = anyio.Event()
+            await self._no_requests.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._sessions is None:
@@ -163,7 +163,7 @@ class _Endpoint:
             finally:
                 self._requests -= 1
                 if not self._requests:
-                    self._none_left.set()
+                    self._no_requests.set()
 
 
 def _opens_session(scope: Scope) -> bool:
@@ -208,7 +208,7 @@ def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
 _log = logging.getLogger("callboard")
 
 
-def bracketed(host: str) -> str:
+def url_host(host: str) -> str:
     """Return a host as it is written in a URL."""
     return f"[{host}]" if ":" in host else host
 
@@ -228,9 +228,9 @@ async def serve_http(app: McpApp, host: str, port: int, drain: float) -> Drained
         server = _Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
         # The server is drained after the calls.
         async with app.lifespan(), drain_on_signal(app, server, timeout=drain) as shutdown:
-            at, bound = listener.getsockname()[:2]
-            where = f"http://{bracketed(at)}:{bound}{PATH}"
-            print(f"{len(app.tool_names)} served at {where}", file=sys.stderr, flush=True)  # noqa: T201
+            address, bound_port = listener.getsockname()[:2]
+            url = f"http://{url_host(address)}:{bound_port}{PATH}"
+            print(f"{len(app.tool_names)} served at {url}", file=sys.stderr, flush=True)  # noqa: T201
             await server.serve(sockets=[listener])
             server.has_ended.set()
     return shutdown.report

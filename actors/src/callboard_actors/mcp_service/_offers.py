@@ -28,11 +28,11 @@ from callboard_actors._util._sendable import reason_unsendable
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._questions import NeedsAnswers, Tell, form_questions
-from callboard_actors.mcp_service._results import failed, result_of, result_type
+from callboard_actors.mcp_service._results import error_result, result_of, result_type
 
 # Tools with a state per conversation: handlers of actors with a key that depends on the thread.
 
-_SOME, _OTHER = (CallContext(config={"configurable": {"thread_id": name}}) for name in ("some", "other"))
+_SOME_THREAD, _OTHER_THREAD = (CallContext(config={"configurable": {"thread_id": name}}) for name in ("some", "other"))
 _NO_KEY: Final = object()
 
 
@@ -43,10 +43,10 @@ def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
         return False
     # Probes with two thread ids: different keys mean that the key depends on the thread.
     call = {"name": tool.name, "args": arguments, "id": "probe"}
-    return _of(actor, call, _SOME) != _of(actor, call, _OTHER)
+    return _key_of(actor, call, _SOME_THREAD) != _key_of(actor, call, _OTHER_THREAD)
 
 
-def _of(actor: ToolActor, call: object, context: CallContext) -> object:
+def _key_of(actor: ToolActor, call: object, context: CallContext) -> object:
     """Return the actor key of a call, or a constant if the user's key function fails."""
     try:
         return actor.key and actor.key.of(call, lambda: context)
@@ -81,10 +81,10 @@ def tool_entry(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.To
 def check_servable(node: ToolNode) -> None:
     """Raise ValueError for the first tool with an injected argument that only a graph or an agent can provide."""
     for name, tool in node.tools_by_name.items():
-        for argument, what in _missing(node, tool):
+        for argument, description in _missing(node, tool):
             raise ValueError(
-                f"the tool {name!r} cannot be served by itself: its argument {argument!r} is {what}, and no graph is "
-                "around it. Serve the agent that has it, or give the argument a default"
+                f"the tool {name!r} cannot be served by itself: its argument {argument!r} is {description}, and no "
+                "graph is around it. Serve the agent that has it, or give the argument a default"
             )
 
 
@@ -103,10 +103,10 @@ def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
     yield from (
         (name, "the state of a graph") for name, value in injected.items() if not isinstance(value, ToolRuntime)
     )
-    written = _fields(tool.tool_call_schema)
+    model_fields = _fields(tool.tool_call_schema)
     for name, info in _fields(tool.get_input_schema()).items():
-        is_call_id = any(one is InjectedToolCallId or isinstance(one, InjectedToolCallId) for one in info.metadata)
-        if name not in written and name not in injected and info.is_required() and not is_call_id:
+        is_call_id = any(item is InjectedToolCallId or isinstance(item, InjectedToolCallId) for item in info.metadata)
+        if name not in model_fields and name not in injected and info.is_required() and not is_call_id:
             yield name, "injected"
 
 
@@ -157,7 +157,7 @@ class NodeOffer:
             return None
         # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
         if caller.thread_id is None and depends_on_thread(self.supervised.tools_by_name[name], arguments):
-            return failed(_NO_CONVERSATION.format(name))
+            return error_result(_NO_CONVERSATION.format(name))
         convert_result = partial(
             result_of, structured=self._results[name] is not None, of_server=name in self._of_servers
         )
@@ -224,7 +224,7 @@ _THREAD: Final = {
     "description": "The conversation to go on with, as an earlier answer has named it; without it, a new one begins",
 }
 
-_OF_OURS: Final = re.compile("[0-9a-f]{32}")
+_OWN_THREAD_ID: Final = re.compile("[0-9a-f]{32}")
 """Pattern of the thread ids that this server makes. They are random: no client can guess ids of other clients."""
 
 
@@ -260,8 +260,8 @@ class AgentOffer:
         """
         if name != self._tool.name:
             return None
-        if mistake := _mistake_in(arguments, keeps=self._keeps) or _unnamed_thread(arguments, caller):
-            return failed(mistake)
+        if mistake := _mistake_in(arguments, keeps=self._keeps) or _refusal_of_thread(arguments, caller):
+            return error_result(mistake)
         return AgentCall(self.supervised, {**arguments, **(state or {})}, caller, keeps=self._keeps)
 
 
@@ -306,7 +306,7 @@ class AgentCall:
             async for mode, chunk in chunks:
                 if mode == "values":
                     state = chunk
-                elif (progress := _step(chunk) if mode == "updates" else _said(chunk)) is not None:
+                elif (progress := _step_text(chunk) if mode == "updates" else _progress_text(chunk)) is not None:
                     tell({"type": "progress", "message": progress})
         if questions := state.get(_INTERRUPT):
             return NeedsAnswers(form_questions(questions))
@@ -337,12 +337,12 @@ def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
     return None
 
 
-def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
+def _refusal_of_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
     """Return an error text if a client sends a thread id that it may not use; `None` otherwise."""
     # Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
     # conversations apart.
     name = arguments.get("thread_id")
-    if not name or caller.principal is not None or not caller.is_remote or _OF_OURS.fullmatch(str(name)):
+    if not name or caller.principal is not None or not caller.is_remote or _OWN_THREAD_ID.fullmatch(str(name)):
         return None
     return (
         f"There is no thread {str(name)[:50]!r}: leave thread_id out to begin a conversation, and go on with it by the "
@@ -350,18 +350,18 @@ def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
     )
 
 
-def _step(update: Mapping[str, Any]) -> str:
+def _step_text(update: Mapping[str, Any]) -> str:
     """Return a progress message about a step of the agent."""
-    for node, written in update.items():
-        messages = written.get("messages", ()) if isinstance(written, Mapping) else ()
-        names = [call["name"] for one in messages if isinstance(one, AIMessage) for call in one.tool_calls]
+    for node, changes in update.items():
+        messages = changes.get("messages", ()) if isinstance(changes, Mapping) else ()
+        names = [call["name"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
         if names:
             return f"{node}: calls {', '.join(names)}"
         return "waits for a person" if node == _INTERRUPT else node
     return ""
 
 
-def _said(chunk: object) -> str | None:
+def _progress_text(chunk: object) -> str | None:
     """Return the text of a tool's progress report in a chunk of the agent's stream; `None` for any other chunk."""
     # Its numbers are dropped, because they do not count the agent's steps.
     if not isinstance(chunk, dict) or chunk.get("type") != "progress":

@@ -203,13 +203,13 @@ class NeedsAnswers:
     @property
     def forms(self) -> dict[str, types.ElicitRequest]:
         """Forms for all questions, each under a unique key; their texts begin with the complaint."""
-        found: dict[str, types.ElicitRequest] = {}
+        forms: dict[str, types.ElicitRequest] = {}
         for number, question in enumerate(self.questions):
             for position, form in enumerate(question.forms):
                 message = f"{self.complaint}\n\n{form.params.message}" if self.complaint else form.params.message
                 params = form.params.model_copy(update={"message": message})
-                found[f"{number}.{position}"] = form.model_copy(update={"params": params})
-        return found
+                forms[f"{number}.{position}"] = form.model_copy(update={"params": params})
+        return forms
 
     def answers(self, results: Mapping[str, types.ElicitResult]) -> dict[str, object]:
         """Return the answer to each question by its id, from the client's results for the forms, by their keys."""

@@ -33,35 +33,35 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
     """Return the outcome of a tool call as an MCP result."""
     message = _message_in(outcome)
     if message is None:
-        return failed("The tool has answered with a command for the graph around it, and here is none.")
+        return error_result("The tool has answered with a command for the graph around it, and here is none.")
     content = list(_blocks(message.content))
     is_error = message.status == "error"
     # The tool belongs to another MCP server: its structured content and `_meta` are passed on.
     if of_server and isinstance(message.artifact, Mapping):
-        given = cast("McpArtifact", message.artifact)
-        structured_content, meta = given.get("structured_content"), given.get("meta")
+        artifact = cast("McpArtifact", message.artifact)
+        structured_content, meta = artifact.get("structured_content"), artifact.get("meta")
         return types.CallToolResult(
             content=content, structured_content=structured_content, _meta=meta, is_error=is_error
         )
     if is_error:
         return types.CallToolResult(content=content, is_error=True)
-    return types.CallToolResult(content=content, structured_content=_structured(message, of_text=structured))
+    return types.CallToolResult(content=content, structured_content=_structured_content(message, of_text=structured))
 
 
 def sendable(result: types.CallToolResult, name: str) -> types.CallToolResult:
     """Return the result of the tool `name`, or an error result if JSON cannot carry it."""
     reason = reason_unsendable(result.model_dump())
-    return result if reason is None else failed(f"The result of {name!r} cannot be sent: {reason}.")
+    return result if reason is None else error_result(f"The result of {name!r} cannot be sent: {reason}.")
 
 
-def failed(text: str) -> types.CallToolResult:
+def error_result(text: str) -> types.CallToolResult:
     """Return an MCP error result with a text for the model."""
     return types.CallToolResult(content=[types.TextContent(text=as_sendable(text))], is_error=True)
 
 
-def failed_with(error: BaseException) -> types.CallToolResult:
+def result_of_error(error: BaseException) -> types.CallToolResult:
     """Return an MCP error result for an unhandled error, with the text that a `ToolNode` would return."""
-    return failed(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
+    return error_result(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
 
 
 def _message_in(outcome: object) -> ToolMessage | None:
@@ -71,21 +71,21 @@ def _message_in(outcome: object) -> ToolMessage | None:
     if isinstance(update, Mapping):
         update = next((value for value in update.values() if _message_in(value) is not None), None)
     if isinstance(update, Sequence) and not isinstance(update, str):
-        return next((found for one in update if (found := _message_in(one)) is not None), None)
+        return next((message for item in update if (message := _message_in(item)) is not None), None)
     return update if isinstance(update, ToolMessage) else None
 
 
-def _structured(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None:
+def _structured_content(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None:
     """Return the structured content of a tool's message, from its artifact or its JSON text; `None` without one."""
     if message.artifact is not None:
         return _as_object(message.artifact)
     if not of_text or not isinstance(message.content, str):
         return None
     try:
-        found = json.loads(message.content)
+        value = json.loads(message.content)
     except ValueError:
         return None  # a middleware has shortened the text, or a person has answered instead of the tool
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _as_object(artifact: object) -> dict[str, Any] | None:
@@ -95,10 +95,10 @@ def _as_object(artifact: object) -> dict[str, Any] | None:
     if isinstance(artifact, dict) and is_data_content_block(cast("dict[str, Any]", artifact)):
         return None  # a content block: a client that prefers structured content would hide the text from its model
     try:
-        found = _ANYTHING.dump_python(artifact, mode="json", by_alias=True)
+        value = _ANYTHING.dump_python(artifact, mode="json", by_alias=True)
     except (PydanticSerializationError, ValueError):
         return None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 def _blocks(content: str | Sequence[str | dict[Any, Any]]) -> Iterator[types.ContentBlock]:
@@ -112,8 +112,8 @@ def _block(block: Mapping[Any, Any]) -> types.ContentBlock:
     if kind == "text" and isinstance(block.get("text"), str):
         return types.TextContent(text=block["text"])
     if kind == "image_url":
-        found = block.get("image_url")
-        return _of_url(str(found.get("url") if isinstance(found, Mapping) else found), "image/*")
+        image = block.get("image_url")
+        return _of_url(str(image.get("url") if isinstance(image, Mapping) else image), "image/*")
     data = block.get("base64") or (block.get("data") if block.get("source_type") == "base64" else None)
     if isinstance(data, str):
         return _of_bytes(str(kind), data, block.get("mime_type"))
@@ -164,59 +164,61 @@ class ResultType:
 
 def result_type(tool: BaseTool) -> ResultType | None:
     """Return the annotated return type of a tool's function; `None` if its results are not JSON objects."""
-    function = next((one for attribute in _FUNCTIONS if (one := getattr(tool, attribute, None)) is not None), None)
+    function = next(
+        (candidate for attribute in _FUNCTIONS if (candidate := getattr(tool, attribute, None)) is not None), None
+    )
     if function is None or tool.response_format != "content":
         return None
     try:
-        returned = get_type_hints(function).get("return")
-        if returned is None or returned is Any or _is_langchains_own(returned):
+        annotation = get_type_hints(function).get("return")
+        if annotation is None or annotation is Any or _is_langchains_own(annotation):
             return None
-        adapter = _adapter(returned)
+        adapter = _adapter(annotation)
         schema = adapter.json_schema(mode="serialization")
     except (PydanticSchemaGenerationError, PydanticUserError, NameError, TypeError):
         return None  # a type without a schema, such as a Command
     return ResultType(adapter, schema) if schema.get("type") == "object" else None
 
 
-def _adapter(returned: Any) -> TypeAdapter[Any]:
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
     try:
-        return TypeAdapter(returned)
+        return TypeAdapter(annotation)
     except PydanticUserError:
-        if not is_typeddict(returned):
+        if not is_typeddict(annotation):
             raise
         return TypeAdapter(dict[str, Any])  # pydantic rejects `typing.TypedDict` before Python 3.12: accept any fields
 
 
-def _is_langchains_own(returned: object) -> bool:
+def _is_langchains_own(annotation: object) -> bool:
     """Return whether a return type is a LangChain message or command: a container of the tool's result."""
-    kind = get_origin(returned) or returned
+    kind = get_origin(annotation) or annotation
     return isinstance(kind, type) and issubclass(kind, ToolOutputMixin | BaseMessage)
 
 
 def with_json_results(tool: BaseTool) -> BaseTool:
     """Return a copy of a tool with results in JSON, or the tool itself if its results are not JSON objects."""
-    found = result_type(tool)
-    if found is None or not isinstance(tool, StructuredTool):
+    type_of_result = result_type(tool)
+    if type_of_result is None or not isinstance(tool, StructuredTool):
         return tool
-    wrapped: Mapping[str, object] = {
-        attribute: _wrapped(tool.name, function, found)
+    functions: Mapping[str, object] = {
+        attribute: _with_json_result(tool.name, function, type_of_result)
         for attribute in _FUNCTIONS
         if (function := getattr(tool, attribute)) is not None
     }
-    return tool.model_copy(update=wrapped)
+    return tool.model_copy(update=functions)
 
 
-def _wrapped(name: str, function: Callable[..., Any], found: ResultType) -> Callable[..., Any]:
+def _with_json_result(name: str, function: Callable[..., Any], type_of_result: ResultType) -> Callable[..., Any]:
     if not inspect.iscoroutinefunction(function):
 
         @wraps(function)
-        def plain(*args: object, **kwargs: object) -> object:
-            return found.as_json(name, function(*args, **kwargs))
+        def call(*args: object, **kwargs: object) -> object:
+            return type_of_result.as_json(name, function(*args, **kwargs))
 
-        return plain
+        return call
 
     @wraps(function)
-    async def awaited(*args: object, **kwargs: object) -> object:
-        return found.as_json(name, await cast("Awaitable[object]", function(*args, **kwargs)))
+    async def acall(*args: object, **kwargs: object) -> object:
+        return type_of_result.as_json(name, await cast("Awaitable[object]", function(*args, **kwargs)))
 
-    return awaited
+    return acall

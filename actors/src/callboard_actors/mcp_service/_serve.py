@@ -16,9 +16,9 @@ import anyio
 from callboard import ActorStartError, Drained
 from callboard.commands import load_named
 from callboard_actors._util._loopback import is_loopback
-from callboard_actors.mcp_service._http import PATH, McpApp, bracketed, serve_http
+from callboard_actors.mcp_service._http import PATH, McpApp, serve_http, url_host
 from callboard_actors.mcp_service._service import Served, Service
-from callboard_actors.mcp_service._stdio import StdioConnection, claimed_stdio, serve_stdio
+from callboard_actors.mcp_service._stdio import StdioConnection, claim_stdio, serve_stdio
 from callboard_actors.mcp_service._token import Token, check_token, take_token
 
 Transport = Literal["stdio", "http"]
@@ -76,7 +76,7 @@ async def serve_mcp(
             "serve_mcp(host=..., port=..., token=..., allowed_hosts=...) are for HTTP: give transport='http', too"
         )
     service = Service(served, name=name, description=description)
-    with claimed_stdio() as wire:
+    with claim_stdio() as wire:
         return await serve_stdio(service, wire, drain)
 
 
@@ -97,8 +97,8 @@ def http_app(
         )
     if not is_loopback(host) and token is None:
         _log.warning("whoever reaches %s may call these tools: have clients show a token, or listen at 127.0.0.1", host)
-    own = () if host in _ANYWHERE or is_loopback(host) else (bracketed(host),)
-    names = [*_LOOPBACK, *own, *allowed_hosts]
+    own_names = () if host in _ANYWHERE or is_loopback(host) else (url_host(host),)
+    names = [*_LOOPBACK, *own_names, *allowed_hosts]
     return mcp_app(served, name=name, description=description, allowed_hosts=names, token=token)
 
 
@@ -162,11 +162,11 @@ def run(options: Options) -> int:
     logging.getLogger("mcp").setLevel(logging.WARNING)
     with ExitStack() as stack:
         # Before the module is imported: its output must not reach the client.
-        wire = None if options.http else stack.enter_context(claimed_stdio())
+        wire = None if options.http else stack.enter_context(claim_stdio())
         try:
-            serve = _planned(options, wire)
+            serve = _prepare(options, wire)
         except (ImportError, TypeError, ValueError) as error:
-            return _said(WRONG, f"{error}")
+            return _fail(WRONG, f"{error}")
         # The garbage collector leaves out what was imported. Otherwise a request of many lists would start collections
         # of 100 ms each.
         gc.collect()
@@ -174,15 +174,15 @@ def run(options: Options) -> int:
         try:
             return anyio.run(serve, backend=options.backend).exit_code
         except (ActorStartError, OSError) as error:
-            return _said(FAILED, f"{error}")
+            return _fail(FAILED, f"{error}")
 
 
-def _planned(options: Options, wire: StdioConnection | None) -> Callable[[], Awaitable[Drained]]:
+def _prepare(options: Options, wire: StdioConnection | None) -> Callable[[], Awaitable[Drained]]:
     """Check the options, load the object to serve, and return the function that serves it."""
     # First of all, so that neither the user's module nor its subprocesses see the token in the environment.
     token = take_token(options.token_env or [])
     _check(options)
-    served = _served(options)
+    served = _load_served(options)
     if wire is not None:
         service = Service(served, name=options.name, description=options.description)
         return partial(serve_stdio, service, wire, options.drain)
@@ -202,31 +202,31 @@ def _check(options: Options) -> None:
     """Raise ValueError for command-line options that contradict each other."""
     if options.http and options.backend == "trio":
         raise ValueError("--http runs uvicorn, which needs asyncio: leave --backend trio out")
-    given = {
+    option_flags = {
         "--host": options.host is not None,
         "--port": options.port is not None,
         "--allow-host": bool(options.allow_host),
         "--token-env": bool(options.token_env),
     }
-    if not options.http and (of_http := [name for name, is_given in given.items() if is_given]):
+    if not options.http and (of_http := [name for name, is_given in option_flags.items() if is_given]):
         are = "are" if len(of_http) > 1 else "is"
         raise ValueError(f"{' and '.join(of_http)} {are} for clients that come by HTTP: give --http, too")
 
 
-def _served(options: Options) -> Any:
+def _load_served(options: Options) -> Any:
     try:
-        module, found = load_named(options.tools, options.app_dir, example="tools")
+        module, served = load_named(options.tools, options.app_dir, example="tools")
     except (ImportError, ValueError):
         raise
     except Exception as error:  # an error in the user's code: they need its traceback
         traceback.print_exception(error)
         raise ValueError(f"{options.tools} could not be loaded: {error!r}") from error
-    if found is module:
+    if served is module:
         public = sorted(name for name in vars(module) if not name.startswith("_"))
         raise ValueError(f"which tools of {options.tools}? Write {options.tools}:NAME; it has {', '.join(public)}")
-    return found
+    return served
 
 
-def _said(code: int, what: str) -> int:
-    print(f"Error: {what}", file=sys.stderr)  # noqa: T201
+def _fail(code: int, text: str) -> int:
+    print(f"Error: {text}", file=sys.stderr)  # noqa: T201
     return code

@@ -24,7 +24,7 @@ from callboard_actors.mcp_service._callers import Context, caller_of
 from callboard_actors.mcp_service._dialogue import Dialogue, DialogueState, Outcome, dump_dialogue, load_dialogue
 from callboard_actors.mcp_service._offers import AgentOffer, NodeOffer
 from callboard_actors.mcp_service._questions import NeedsAnswers, Tell, progress_sender
-from callboard_actors.mcp_service._results import failed, sendable, with_json_results
+from callboard_actors.mcp_service._results import error_result, sendable, with_json_results
 
 # Objects that must be opened first: MCP servers, and functions that yield the object to serve.
 
@@ -135,7 +135,7 @@ class Service:
         return next((tool.input_schema for tool in self._tools() if tool.name == name), None)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[None]:
+    async def open(self) -> AsyncGenerator[None]:
         """Open the object that has the served tools, such as a client of an MCP server, for the `async with` block."""
         self._is_closing = False
         async with AsyncExitStack() as stack:
@@ -211,15 +211,15 @@ class Service:
         if not isinstance(outcome, NeedsAnswers):
             return sendable(outcome, params.name)
         if not _can_ask(context):
-            return failed(_CANNOT_ASK)
+            return error_result(_CANNOT_ASK)
         if self._is_closing:
-            return failed(_CLOSING)
+            return error_result(_CLOSING)
         if call.state is None:
-            return failed(_NO_CHECKPOINTER)
+            return error_result(_NO_CHECKPOINTER)
         try:
             state_text = dump_dialogue(dialogue, outcome)
         except TypeError as error:
-            return failed(f"{_NOT_STORABLE} {error}")
+            return error_result(f"{_NOT_STORABLE} {error}")
         return types.InputRequiredResult(input_requests={**outcome.forms}, request_state=state_text)
 
     # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
@@ -227,7 +227,7 @@ class Service:
     async def _ask_during_call(self, context: Context, dialogue: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
         """Ask the user during the call, and continue the call; return an error result if the user cannot be asked."""
         if not _can_ask(context) or not context.session.can_send_request:
-            return failed(_CANNOT_ASK)
+            return error_result(_CANNOT_ASK)
         metadata = ServerMessageMetadata(related_request_id=context.request_id)
         results: dict[str, types.ElicitResult] | None = None
         with anyio.CancelScope() as scope:
@@ -240,10 +240,10 @@ class Service:
                     for key, form in asking.forms.items()
                 }
             except (MCPError, ValidationError) as error:
-                return failed(f"{_CANNOT_ASK} It says: {error}")
+                return error_result(f"{_CANNOT_ASK} It says: {error}")
             finally:
                 self._asking.discard(scope)
-        return failed(_CLOSING) if results is None else await dialogue.go_on(tell, asking, results)
+        return error_result(_CLOSING) if results is None else await dialogue.go_on(tell, asking, results)
 
     # Protocol versions since 2026-07-28: the answer has the questions; the client repeats its request with the forms.
 

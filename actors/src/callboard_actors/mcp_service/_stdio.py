@@ -33,7 +33,7 @@ from callboard_actors.mcp_service._service import PATIENCE, Service
 
 _log = logging.getLogger("callboard")
 
-_AT_ONCE = 4096
+_WRITE_SIZE = 4096
 """Number of bytes that a pipe accepts without blocking, once it is ready for writing: PIPE_BUF of POSIX."""
 _MOST_LINE = 16 * 2**20
 """Maximum bytes of one line of the client. A longer one ends the connection: it would fill the memory."""
@@ -60,16 +60,16 @@ class StdioConnection:
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yield the received lines until the client leaves, or until `hang_up()`."""
         splitter = LineSplitter(_MOST_LINE)
-        while chunk := await self._chunk():
+        while chunk := await self._read_chunk():
             try:
-                lines = splitter.feed(chunk)
+                received_lines = splitter.feed(chunk)
             except LineTooLongError:
                 _log.error("The client has sent a line of more than %d bytes; the connection is closed.", _MOST_LINE)
                 return
-            for line in lines:
-                yield line.decode(errors="replace")
+            for data in received_lines:
+                yield data.decode(errors="replace")
 
-    async def _chunk(self) -> bytes:
+    async def _read_chunk(self) -> bytes:
         if self._hung_up:
             return b""
         with anyio.CancelScope() as self._waiting:
@@ -79,11 +79,11 @@ class StdioConnection:
 
     async def write(self, text: str) -> None:
         """Write a text as fast as the client reads it; discard it if the client has left."""
-        left = memoryview(text.encode())
+        remaining = memoryview(text.encode())
         try:
-            while left:
+            while remaining:
                 await _until(anyio.wait_writable, self._sink)
-                left = left[os.write(self._sink, left[:_AT_ONCE]) :]
+                remaining = remaining[os.write(self._sink, remaining[:_WRITE_SIZE]) :]
         except (BrokenPipeError, ConnectionResetError):
             self.hang_up()
 
@@ -91,15 +91,15 @@ class StdioConnection:
         """Do nothing: `write()` does not buffer."""
 
 
-async def _until(ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
-    """Wait until a file descriptor is ready; `ready` is anyio's `wait_readable` or `wait_writable`."""
-    # Return at once for a file on disk, which is always ready: `ready` raises PermissionError for it.
+async def _until(wait_ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
+    """Wait until a file descriptor is ready; `wait_ready` is anyio's `wait_readable` or `wait_writable`."""
+    # Return at once for a file on disk, which is always ready: `wait_ready` raises PermissionError for it.
     with suppress(PermissionError):
-        await ready(descriptor)
+        await wait_ready(descriptor)
 
 
 @contextmanager
-def claimed_stdio() -> Generator[StdioConnection]:
+def claim_stdio() -> Generator[StdioConnection]:
     """Reserve stdin and stdout for the MCP client during the `with` block; yield the connection to the client."""
     sys.stdout.flush()
     source, sink = os.dup(_STDIN), os.dup(_STDOUT)
@@ -125,13 +125,13 @@ async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> 
     """Serve the connected client until it leaves, or until SIGTERM or SIGINT; return the report of the drain."""
     answers = _Answers(wire)
     # The connection is drained after the calls.
-    async with service.opened(), drain_on_signal(service, answers, timeout=drain) as shutdown:
+    async with service.open(), drain_on_signal(service, answers, timeout=drain) as shutdown:
         try:
             server = service.server()
             server.middleware.append(answers)
             async with stdio_server(cast("Any", wire), cast("Any", wire)) as (requests, responses):
                 await server.run(
-                    requests, AnswerStream(responses, answers.settled), server.create_initialization_options()
+                    requests, AnswerStream(responses, answers.settle), server.create_initialization_options()
                 )
         finally:
             answers.has_ended.set()  # also after an error, or a drain would wait for ever
@@ -148,34 +148,34 @@ class _Answers:
         self.has_ended = anyio.Event()
         """Event that is set when the connection has ended."""
         self._wire = wire
-        self._due: set[str | int | None] = set()
-        self._none_due = anyio.Event()
+        self._unanswered: set[str | int | None] = set()
+        self._all_answered = anyio.Event()
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.request_id is None:
             return await call_next(ctx)
-        self._due.add(ctx.request_id)
+        self._unanswered.add(ctx.request_id)
         try:
             return await call_next(ctx)
         except Exception:
             raise  # the server sends an error response, which `AnswerStream` sees
         except BaseException:
-            self.settled(ctx.request_id)  # cancelled: no response will be sent
+            self.settle(ctx.request_id)  # cancelled: no response will be sent
             raise
 
-    def settled(self, request: str | int | None) -> None:
+    def settle(self, request: str | int | None) -> None:
         """Remove a request from the unanswered requests, because it was answered or needs no answer."""
-        self._due.discard(request)
-        if not self._due:
-            self._none_due.set()
+        self._unanswered.discard(request)
+        if not self._unanswered:
+            self._all_answered.set()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Wait until all requests are answered, for `timeout` seconds at most, then end the connection."""
         if not self.has_ended.is_set():
             with anyio.move_on_after(timeout):
-                while self._due:
-                    self._none_due = anyio.Event()
-                    await self._none_due.wait()
+                while self._unanswered:
+                    self._all_answered = anyio.Event()
+                    await self._all_answered.wait()
             self._wire.hang_up()
             await self.has_ended.wait()
         return Drained()

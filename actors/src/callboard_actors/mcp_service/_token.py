@@ -14,7 +14,7 @@ Token = str | Mapping[str, str]
 def check_token(token: Token | None) -> None:
     """Raise ValueError for an empty token, equal tokens of two clients, or an empty mapping."""
     tokens = [] if token is None else [token] if isinstance(token, str) else list(token.values())
-    if not all(one.strip() for one in tokens):
+    if not all(secret.strip() for secret in tokens):
         raise ValueError("the token is empty: whoever shows none would have it")
     if token is not None and not tokens:
         raise ValueError("token={} names no client, so nobody could come in; give {name: token}, or None")
@@ -27,19 +27,19 @@ def take_token(variables: Sequence[str] | None) -> Token | None:
     # Each entry is VARIABLE or NAME=VARIABLE. They are removed, because subprocesses must not inherit the tokens.
     if not variables:
         return os.environ.pop(TOKEN, "").strip() or None
-    named = [one.rpartition("=") for one in variables]
-    taken = {client: _taken(variable) for client, _, variable in named}
-    if "" not in taken and len(taken) == len(named):
-        return taken
-    if len(named) > 1:
+    entries = [entry.rpartition("=") for entry in variables]
+    tokens = {client: _pop_variable(variable) for client, _, variable in entries}
+    if "" not in tokens and len(tokens) == len(entries):
+        return tokens
+    if len(entries) > 1:
         raise ValueError(
             "--token-env is given once for a token that all clients show, or as NAME=VARIABLE for each client, with "
             f"another name each; got {', '.join(variables)}"
         )
-    return taken[""]
+    return tokens[""]
 
 
-def _taken(variable: str) -> str:
-    if found := os.environ.pop(variable, "").strip():
-        return found
+def _pop_variable(variable: str) -> str:
+    if token := os.environ.pop(variable, "").strip():
+        return token
     raise ValueError(f"--token-env names the variable {variable}, which is not set, or empty")
