@@ -140,15 +140,15 @@ class FixedModel:
 
     def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> Awaitable[BaseMessage]:
         """Send the state to the model and return the reply, which may call only the tools in `offered`."""
-        model = self.bound_model if len(offered) == len(self._tools) else self._bind_offered_tools(offered)
+        model = self.bound_model
+        if len(offered) < len(self._tools):
+            if isinstance(model, RunnableBinding) and model is self._model:  # the user has bound the tools
+                names = {tool.name for tool in self._tools} - {tool.name for tool in offered}
+                offered_tools = [tool for tool in model.kwargs["tools"] if _tool_name(tool) not in names]
+                model = model.bound.bind(**{**model.kwargs, "tools": offered_tools})
+            else:
+                model = model_with_tools(self._model, offered, self._provider_tools)
         return run_model(*self._prompt.model_and_input(model, state), config)
-
-    def _bind_offered_tools(self, offered: Sequence[BaseTool]) -> Model:
-        if isinstance(self.bound_model, RunnableBinding) and self.bound_model is self._model:
-            names = {tool.name for tool in self._tools} - {tool.name for tool in offered}
-            offered_tools = [tool for tool in self.bound_model.kwargs["tools"] if _tool_name(tool) not in names]
-            return self.bound_model.bound.bind(**{**self.bound_model.kwargs, "tools": offered_tools})
-        return model_with_tools(self._model, offered, self._provider_tools)
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
         return await request_structured_response(self.bound_model, state, config, response_format)
@@ -221,19 +221,14 @@ async def request_structured_response(model: Model, state: Any, config: Runnable
     if isinstance(response_format, tuple):
         prompt, response_format = cast("tuple[str, Any]", response_format)
         messages = [SystemMessage(content=prompt), *messages]
-    chat_model = _inside(model)
+    model = _step_with_tools(model)
+    chat_model = model.bound if isinstance(model, RunnableBinding) else model
     if not isinstance(chat_model, BaseChatModel):
         raise TypeError(
             f"Expected `model` to be a ChatModel or RunnableBinding (e.g. model.bind_tools(...)), got "
             f"{type(chat_model)}"
         )
     return await run_model(chat_model.with_structured_output(response_format), messages, config)
-
-
-def _inside(model: Any) -> Any:
-    """Return the model inside a LangChain binding or sequence; return any other value unchanged."""
-    model = _step_with_tools(model)
-    return model.bound if isinstance(model, RunnableBinding) else model
 
 
 def _step_with_tools(model: Any) -> Any:

@@ -44,8 +44,10 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
             if (value := getattr(policy, option)) is not None:
                 raise ValueError(f"create_agent(model_policy=...): {option} is for calls of tools, got {value!r}")
         # Held here, because the table of policies does not: it lasts as long as an agent uses the policy.
-        self._by_policy = _shared_by(policy)
-        self._supervision = self._by_policy.supervision
+        if (shared := _shared.get(id(policy))) is None:
+            shared = _shared[id(policy)] = _Shared(policy)
+        self._by_policy = shared
+        self._supervision = shared.supervision
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
         """Send a supervised request to the model; LangChain calls this method in async runs."""
@@ -90,12 +92,6 @@ class _Shared:
 
 # By the identity of the policy, which the value keeps alive: equal policies of two agents are two limits.
 _shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
-
-
-def _shared_by(policy: CallPolicy) -> _Shared:
-    if (shared := _shared.get(id(policy))) is None:
-        shared = _shared[id(policy)] = _Shared(policy)
-    return shared
 
 
 @contextmanager

@@ -59,31 +59,23 @@ class ReactNodes(NodeBodies):
 
     async def _reply(self, state: Any, config: RunnableConfig, is_sent: bool) -> dict[str, Any]:
         """Send the state to the model; return the reply as an update of the state, in a form that can be stored."""
-        reply = await self._ask_model(state, config, is_sent)
+        model, flow = self._parts.model, self._parts.flow
+        if is_sent:
+            model_input = for_model(state, before=flow.before)
+        else:
+            model_input = state if self._is_conversation_in_order and not flow.before else self._order_messages(state)
+        reporter = self.context.reporter
+        ask = partial(model.reply, model_input, config, self.context.plan.tools.offered_tools())
+        reply = await (ask() if reporter is None else reporter.ask(model.bound_model, model_input, ask))
         if reply.name != self.context.plan.name:
             reply.name = self.context.plan.name
         complete_calls(reply)
         remaining = value_in(state, "remaining_steps") if is_sent else self.context.steps_left
-        if (
-            remaining is not None
-            and remaining < 2
-            and isinstance(reply, AIMessage)
-            and self._needs_more_steps(reply, remaining)
-        ):
-            reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
+        if remaining is not None and remaining < 2 and isinstance(reply, AIMessage):
+            are_all_direct = all(call["name"] in flow.direct for call in reply.tool_calls)
+            if (remaining < 1 and are_all_direct) or all_calls_in(reply):
+                reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
         return {"messages": storable_messages(reply, is_stored=self.context.thread.is_kept)}
-
-    def _ask_model(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
-        model, before, tools = self._parts.model, self._parts.flow.before, self.context.plan.tools
-        if is_sent:
-            model_input = for_model(state, before=before)
-        else:
-            model_input = state if self._is_conversation_in_order and not before else self._order_messages(state)
-        if (reporter := self.context.reporter) is None:
-            return model.reply(model_input, config, tools.offered_tools())
-        return reporter.ask(
-            model.bound_model, model_input, partial(model.reply, model_input, config, tools.offered_tools())
-        )
 
     async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         model, reporter, form = self._parts.model, self.context.reporter, self._parts.response_format
@@ -103,7 +95,3 @@ class ReactNodes(NodeBodies):
             return {**state, "messages": ordered_messages}
         state.messages = ordered_messages
         return state
-
-    def _needs_more_steps(self, reply: AIMessage, remaining: int) -> bool:
-        all_direct = all(call["name"] in self._parts.flow.direct for call in reply.tool_calls)
-        return (remaining < 1 and all_direct) or bool(all_calls_in(reply))

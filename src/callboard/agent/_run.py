@@ -142,7 +142,11 @@ class Run:
             self.context.reporter.question_ids = tuple(question.id for question in self.interrupts)
         if self.context.outer is not None and self._has_stopped:
             raise GraphInterrupt(tuple(self.interrupts))
-        self.result = self._output_values()
+        state = self.thread.state
+        if self.thread.records and self.context.by_call:
+            # The results of an unfinished step's tasks, too.
+            state = state.with_writes(writes_of_finished_tasks(self.thread))
+        self.result = state.read(self._plan.schema.output)
         if self.context.reporter is not None:
             self.context.reporter.result = self.result
         return self.result
@@ -214,7 +218,10 @@ class Run:
         targets: list[Target] = []
         if gotos:
             # A wrong target raises; the thread must not have moved by then.
-            targets = self._checked(gotos, thread.state.with_writes(thread.writes_of_tasks(task_names)))
+            flow, state = self._plan.flow, thread.state.with_writes(thread.writes_of_tasks(task_names))
+            check_sends([target for _, target in gotos], flow.nodes, MESSAGES)
+            for node, target in gotos:
+                targets += admit_targets(flow, node, [target], state)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(task_names)
         if len(node_runs) == 1 and before is None and not targets:  # nearly all steps
@@ -228,11 +235,6 @@ class Run:
         await thread.record_step(task_names, next_targets, may_wait=may_wait)
         if self.stream.has_readers:
             self.stream.send_values(thread.state, written)
-
-    def _checked(self, gotos: Sequence[tuple[str, Target]], state: State) -> list[Target]:
-        flow = self._plan.flow
-        check_sends([target for _, target in gotos], flow.nodes, MESSAGES)
-        return [found for node, target in gotos for found in admit_targets(flow, node, [target], state)]
 
     async def _run_task(self, task: str | NumberedSend, *, ends_step: bool) -> Sequence[NodeRun]:
         """Run a node or a `Send`, unless its result is stored; `ends_step` is `True` if the step has no other task."""
@@ -301,13 +303,6 @@ class Run:
         finally:
             var_child_runnable_config.reset(token)
         return with_sent_writes(output, config)
-
-    def _output_values(self) -> dict[str, Any]:
-        """Return the values of the state for the caller, including the results of an unfinished step's tasks."""
-        state = self.thread.state
-        if self.thread.records and self.context.by_call:
-            state = state.with_writes(writes_of_finished_tasks(self.thread))
-        return state.read(self._plan.schema.output)
 
     async def give_up(self, reason: str) -> None:
         """Answer each unfinished call of the cancelled step with an error message that contains `reason`."""

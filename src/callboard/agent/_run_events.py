@@ -179,7 +179,14 @@ async def _in_chain_run(
     async def report(event: str, *args: Any, transform: Callable[[Any], Any] | None = None, **facts: Any) -> None:
         """Report an event; tracers get its payload, the last of `args`, as the policy of the node records it."""
         recorded = traced_payload(args[-1], transform)
-        tracers = [] if recorded is args[-1] else [*filter(_is_tracer, manager.handlers)]
+        tracers: list[BaseCallbackHandler] = []
+        if recorded is not args[-1]:
+            # Readers of streams are tracers, too, but need the messages themselves.
+            tracers = [
+                handler
+                for handler in manager.handlers
+                if isinstance(handler, BaseTracer) and _StreamingCallbackHandler not in type(handler).__mro__
+            ]
         other_handlers = [handler for handler in manager.handlers if handler not in tracers]
         for handlers, payload in ((other_handlers, args[-1]), (tracers, recorded)):
             await tell(handlers, context, event, "ignore_chain", *args[:-1], payload, **facts, **run_facts)
@@ -202,11 +209,6 @@ async def _in_chain_run(
             await run_on_asyncio(partial(_stream_output, manager.handlers, run_id, output))
         await report("on_chain_end", output, transform=policy.process_outputs)
     return result
-
-
-def _is_tracer(handler: BaseCallbackHandler) -> bool:
-    # Readers of streams are tracers, too, but need the messages themselves.
-    return isinstance(handler, BaseTracer) and _StreamingCallbackHandler not in type(handler).__mro__
 
 
 async def _stream_output(handlers: Sequence[BaseCallbackHandler], run_id: UUID, output: Any) -> None:

@@ -111,7 +111,11 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}{suggestion}")
     if command.resume is None and not writes and not goto:
         raise EmptyInputError("Received empty Command input")
-    answers = _answers_in(command, thread)
+    is_stopped = bool(thread.next_nodes) and not thread.questions and not thread.has_unattributed_questions
+    answers: Answers = {}
+    if command.resume is not None and (not is_stopped or is_by_id(command.resume)):
+        # Of a thread that stopped without a question, any other value only resumes the run.
+        answers = answers_by_id(command.resume, thread.questions)
     if writes or goto:
         # A command on a new thread is its first input.
         has_next_targets = bool(goto) or not thread.has_begun
@@ -137,13 +141,6 @@ def _must_ask_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: 
     # Private keys, which no input may set: middleware may keep edits of calls there.
     is_private = len(thread.schema.writes_of_input(values_by_key)) < len(values_by_key)
     return is_private and flow.approval_between(None, TOOLS, after, state) is not None
-
-
-def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
-    is_stopped = bool(thread.next_nodes) and not thread.questions and not thread.has_unattributed_questions
-    if command.resume is None or (is_stopped and not is_by_id(command.resume)):
-        return {}  # no question is open: any value resumes the run
-    return answers_by_id(command.resume, thread.questions)
 
 
 def check_input(input: object, thread: Thread) -> None:
@@ -319,13 +316,17 @@ class Runner:
             answers, is_resumed = outer.answers([question.id for question in thread.questions]), True
         else:
             answers, is_resumed = await apply_input(request.input, thread, self.plan.flow)
+        path = () if outer is None else outer.path
+        readers = [] if put is None else [Reader(request.modes, path, put)]
+        if outer is not None and outer.stream is not None:
+            readers.append(Reader(outer.stream.modes, path, outer.stream))
         context = RunContext(
             self.plan,
             thread,
             request.config,
             self._runtime(request, put, outer),
             RunStream(
-                [] if put is None and outer is None else _readers(request, put, outer),
+                readers,
                 self.plan.schema,
                 request.output_keys,
                 request.config,
@@ -363,15 +364,6 @@ def _has_taken_input(thread: Thread) -> bool:
     return thread.has_begun and not (
         isinstance(thread, SavedThread) and thread.parents and thread.parents != thread.saver.parents
     )
-
-
-def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Reader]:
-    """Return the readers of the run's events: the caller's stream, and the stream of the outer graph, if any."""
-    path = () if outer is None else outer.path
-    readers = [] if put is None else [Reader(request.modes, path, put)]
-    if outer is not None and outer.stream is not None:
-        readers.append(Reader(outer.stream.modes, path, outer.stream))
-    return readers
 
 
 async def _run_within_budget(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:

@@ -196,7 +196,12 @@ class RunStream:
         self._step = step
         self.has_readers = bool(readers)
         """`True` if there is a reader; without a reader, no chunk is computed."""
-        self._user_metadata = _metadata_of_user(config) if readers else {}
+        self._user_metadata: dict[str, Any] = {}
+        if readers:
+            metadata = config.get("metadata") or {}
+            self._user_metadata = {k: v for k, v in metadata.items() if k not in EXCLUDED_METADATA_KEYS}
+            if tags := [tag for tag in config.get("tags") or () if not tag.startswith("seq:step")]:
+                self._user_metadata["tags"] = tags
 
     async def wait_for_reader(self) -> None:
         """Wait until the reader of the run's own stream has taken all chunks and asks for more."""
@@ -209,20 +214,18 @@ class RunStream:
             as_debug = "debug" in modes and mode in ("tasks", "checkpoints")
             if mode not in modes and not as_debug:
                 continue
-            value = payload()
+            value: Any = payload()
             if mode in modes:
                 put((namespace, mode, value))
             if as_debug:
-                put((namespace, "debug", self._debug_payload(mode, value)))
-
-    def _debug_payload(self, mode: str, value: Any) -> dict[str, Any]:
-        kind = "checkpoint" if mode == "checkpoints" else "task_result" if "result" in value else "task"
-        return {
-            "step": value["metadata"]["step"] if kind == "checkpoint" else self._step(),
-            "timestamp": datetime.now(UTC).isoformat(),
-            "type": kind,
-            "payload": value,
-        }
+                kind = "checkpoint" if mode == "checkpoints" else "task_result" if "result" in value else "task"
+                debug_payload = {
+                    "step": value["metadata"]["step"] if kind == "checkpoint" else self._step(),
+                    "timestamp": datetime.now(UTC).isoformat(),
+                    "type": kind,
+                    "payload": value,
+                }
+                put((namespace, "debug", debug_payload))
 
     def send_values(self, state: State, written: Sequence[Write] | None = None) -> None:
         """Send the state as a `values` chunk, if one of the writes `written` changes an output key of the stream."""
@@ -349,9 +352,3 @@ def _pending_task(task: PregelTask) -> dict[str, Any]:
     if task.result:
         payload["result"] = task.result
     return {**payload, "interrupts": tuple(asdict(question) for question in task.interrupts), "state": task.state}
-
-
-def _metadata_of_user(config: RunnableConfig) -> dict[str, Any]:
-    metadata = {k: v for k, v in (config.get("metadata") or {}).items() if k not in EXCLUDED_METADATA_KEYS}
-    tags = [tag for tag in config.get("tags") or () if not tag.startswith("seq:step")]
-    return {**metadata, "tags": tags} if tags else metadata

@@ -436,9 +436,9 @@ def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: 
     for index, call in enumerate(calls):
         open_indexes.setdefault(id_of(call), deque()).append(index)
     for piece in _pieces(result, messages_key, name):
-        candidates = [
-            open_indexes[call_id] for call_id in _call_ids_of(piece, messages_key) if open_indexes.get(call_id)
-        ]
+        update: Any = {messages_key: [piece]} if isinstance(piece, ToolMessage) else piece.update
+        answers = update.get(messages_key, []) if isinstance(update, dict) else []
+        candidates = [open_indexes[call_id] for call_id in ids_with_answer(answers) if open_indexes.get(call_id)]
         # Several calls may have the same id: their messages are assigned in call order.
         indexes = min(candidates, key=itemgetter(0), default=None)
         (unassigned_pieces if indexes is None else pieces_by_call[indexes.popleft()]).append(piece)
@@ -461,29 +461,16 @@ def _pieces(result: Any, messages_key: str, name: str) -> list[ToolMessage | Com
         if isinstance(item, (ToolMessage, Command)):
             pieces.append(item)
         elif isinstance(item, dict):
-            pieces.extend(_pieces_of_update(cast("dict[str, Any]", item), messages_key))
+            values: dict[str, Any] = {**item}
+            written = values.pop(messages_key, [])
+            for message in written if isinstance(written, list) else [written]:
+                is_result = isinstance(message, ToolMessage)
+                pieces.append(message if is_result else Command(update={messages_key: [message]}))
+            if values:
+                pieces.append(Command(update=values))
         else:
             raise TypeError(
                 f"{name} returned {result!r}; it has to return what ToolNode returns, such as "
                 f"{{{messages_key!r}: [ToolMessage(...)]}}"
             )
     return pieces
-
-
-def _pieces_of_update(update: dict[str, Any], messages_key: str) -> list[ToolMessage | Command[Any]]:
-    written = update.get(messages_key, [])
-    messages: list[Any] = list(written) if isinstance(written, list) else [written]
-    pieces: list[ToolMessage | Command[Any]] = [
-        message if isinstance(message, ToolMessage) else Command(update={messages_key: [message]})
-        for message in messages
-    ]
-    if other_values := {key: value for key, value in update.items() if key != messages_key}:
-        pieces.append(Command(update=other_values))
-    return pieces
-
-
-def _call_ids_of(piece: ToolMessage | Command[Any], messages_key: str) -> set[str]:
-    if isinstance(piece, ToolMessage):
-        return ids_with_answer([piece])
-    update: Any = piece.update
-    return ids_with_answer(update.get(messages_key, [])) if isinstance(update, dict) else set()

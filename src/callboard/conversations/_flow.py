@@ -146,7 +146,11 @@ class ReactFlow:
         # some models start their ids anew in each reply.
         earlier = messages[: last_reply(messages)]
         answered = ids_with_answer(message for message in earlier if not is_repair(message))
-        return [call for call in calls if not (call["id"] in answered and _asks(earlier, call))]
+        return [
+            call
+            for call in calls
+            if not (call["id"] in answered and any(call in calls_in(message) for message in earlier))
+        ]
 
     def _after_reply(self, messages: Sequence[BaseMessage], *, calls: bool = True) -> str:
         if self.tools and calls and self.open_calls(messages):
@@ -175,10 +179,6 @@ class ReactFlow:
             if message.name in self.direct:
                 return True
         return False
-
-
-def _asks(messages: Sequence[BaseMessage], call: ToolCall) -> bool:
-    return any(call in calls_in(message) for message in messages)
 
 
 def _has_only_results_after(messages: Sequence[BaseMessage]) -> bool:

@@ -7,13 +7,13 @@ Providers also refuse an answer without its call, and a second answer to a call.
 
 from collections.abc import Callable, Collection, Sequence
 from operator import is_
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
 from callboard.tools._bounds import refusals_of_storage, whole_text
-from callboard.tools._unanswered import Exchange, calls_in, exchanges_in, id_of, is_whole
+from callboard.tools._unanswered import calls_in, exchanges_in, id_of, is_whole
 
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
@@ -54,21 +54,26 @@ def repair(
     conversation: list[BaseMessage] = []
     request: list[BaseMessage] = []
     for exchange in exchanges_in([message for message in messages if not is_repair(message)]):
-        complete = _made_whole(exchange, text_about)
+        runnable = calls_in(exchange.message)
+        missing = [
+            ToolMessage(
+                content=text_about(call) if call in runnable else MALFORMED,
+                name=call["name"],
+                tool_call_id=id_of(call),
+                status="error",
+            )
+            for call in exchange.open_calls()
+        ]
+        answers: Sequence[BaseMessage] = exchange.answers
+        if missing or not exchange.is_in_order:
+            answers = exchange.in_call_order([*exchange.answers, *missing])
+        complete = (exchange.message, *answers)
         conversation += complete
         if not isinstance(exchange.message, ToolMessage):
             request += complete
     # A different order is for the model alone: the thread keeps its messages as they were added.
     has_all = {*map(id, conversation)} == {*map(id, messages)}
     return Repair([*messages] if has_all else conversation, request)
-
-
-def _made_whole(exchange: Exchange, text_about: Callable[[ToolCall], str]) -> Sequence[BaseMessage]:
-    runnable = calls_in(exchange.message)
-    missing = [_error(text_about(call) if call in runnable else MALFORMED, call) for call in exchange.open_calls()]
-    if exchange.is_in_order and not missing:
-        return (exchange.message, *exchange.answers)
-    return (exchange.message, *exchange.in_call_order([*exchange.answers, *missing]))
 
 
 def complete_calls(reply: BaseMessage) -> None:
@@ -104,7 +109,7 @@ _CALL_BLOCKS = frozenset({"tool_use", "tool_call", "invalid_tool_call"})
 def storable_messages(reply: BaseMessage, answered_ids: Collection[str] = (), *, is_stored: bool) -> list[BaseMessage]:
     """Return a list: the reply in a storable form, and an error message for each call that cannot be stored."""
     # A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does
-    # not run. Calls with the ids in `answered` have a message already. With `is_stored`, a database gets the reply.
+    # not run. Calls with the ids in `answered_ids` have a message already. With `is_stored`, a database gets the reply.
     refused = refusals_of_storage(reply.tool_calls, is_stored=is_stored) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
         return [reply]
@@ -112,23 +117,16 @@ def storable_messages(reply: BaseMessage, answered_ids: Collection[str] = (), *,
     calls = [{**call, "args": {}} if index in refused else call for index, call in enumerate(reply.tool_calls)]
     content = reply.content
     if isinstance(content, list):  # some providers repeat the arguments in content blocks
-        content = [_without_arguments(block) if _id_in(block) in ids else block for block in content]
+        content = [
+            {name: {} if name in ("input", "args") else value for name, value in block.items()}
+            if isinstance(block, dict) and block.get("id") in ids
+            else block
+            for block in content
+        ]
     error_messages = [error for index, error in refused.items() if id_of(reply.tool_calls[index]) not in answered_ids]
     return [reply.model_copy(update={"tool_calls": calls, "content": content}), *error_messages]
-
-
-def _id_in(block: object) -> object:
-    return cast("dict[str, object]", block).get("id") if isinstance(block, dict) else None
-
-
-def _without_arguments(block: Any) -> dict[str, Any]:
-    return {name: {} if name in ("input", "args") else value for name, value in block.items()}
 
 
 def is_repair(message: BaseMessage) -> bool:
     """Return whether a message is the error message that `repair` adds in place of a missing answer."""
     return message.content == UNANSWERED
-
-
-def _error(text: str, call: ToolCall) -> ToolMessage:
-    return ToolMessage(content=text, name=call["name"], tool_call_id=id_of(call), status="error")

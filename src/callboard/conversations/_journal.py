@@ -313,15 +313,6 @@ class SavedThread(RecordedThread):
         # then dropped the claim without an error. If it ended later, that run may have run the call again.
         await self._check_lease()
 
-    def _take_back_claims(self) -> None:
-        """Withdraw the claim (the record that a call is about to start) of each call that has not started."""
-        # Stored with the last entries of the run. Otherwise the outcome of these calls would be unknown.
-        claims = {task: self.records[task] for task in self._claimed_ahead if task in self.records}
-        self._claimed_ahead = set()
-        if released := {task: record.with_answers_only() for task, record in claims.items() if record.claimed}:
-            self.apply_entry(entry := Asked(released))
-            self._entries.append(entry)
-
     def _take_actor_states(self, entry: Entry) -> None:
         """Append to the journal the actor states that have to be stored in the same write as `entry`."""
         # Result and actor state share one write: a crash leaves both or neither. A repeated call must not find its own
@@ -564,7 +555,13 @@ class SavedThread(RecordedThread):
             return
         if not self._is_hold_confirmed:
             await self._flush(wait=True)  # raises if another run holds the thread
-        self._take_back_claims()
+        # Claims of calls that have not started are taken back with the last entries of the run. Otherwise the outcomes
+        # of these calls would be unknown.
+        claims = {task: self.records[task] for task in self._claimed_ahead if task in self.records}
+        self._claimed_ahead = set()
+        if released := {task: record.with_answers_only() for task, record in claims.items() if record.claimed}:
+            self.apply_entry(entry := Asked(released))
+            self._entries.append(entry)
         self._take_actor_states(Left())
         # No `Left` entry if a checkpoint follows: holder entries stay on the old one, so the new one frees the thread.
         if self._own_holder is not None and self._base is not None and self._base.id == self.checkpoint_id:

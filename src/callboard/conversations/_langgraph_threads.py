@@ -30,18 +30,16 @@ def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
 def next_node_channels(thread: Thread) -> dict[str, Any]:
     if START in thread.next:
         return {START: thread.records[START].output}
-    channels: dict[str, Any] = {BRANCH + name: None for node in thread.next for name in _names(thread, node)}
+    # The tools node has no such channel: sends run it.
+    nodes = [node for node in thread.next if node != TOOLS]
+    names = [name for node in nodes for name in (node, *thread.schema.flow.aliases(node))]
+    channels: dict[str, Any] = {BRANCH + name: None for name in names}
     sends: list[Send] = [drop_untracked_of_send(send.send, thread.schema) for send in thread.sends]
     if TOOLS in thread.next:
         sends += [Send(TOOLS, [call]) for _, call in open_calls(thread)]
     if TOOLS in thread.next or sends:
         channels[TASKS] = sends
     return channels
-
-
-def _names(thread: Thread, node: str) -> Sequence[str]:
-    """Return the names of a next node in LangGraph's agents; no names for the tools node, which `Send`s run."""
-    return () if node == TOOLS else (node, *thread.schema.flow.aliases(node))
 
 
 def entries_of_records(records: Mapping[str, CallRecord]) -> list[Entry]:

@@ -34,10 +34,6 @@ Change = tuple[str, tuple[Any, ...]]
 """Name of a checkpointer's method that stores something, and its arguments."""
 
 
-def _unchanged(saver: Any) -> Any:
-    return saver
-
-
 def _outline_reader(saver: Any) -> Any:
     """Return a copy of a saver that reads outlines; return a saver that cannot be copied, or read in part, as it is."""
     return with_serde(saver, OutlineSerializer()) if is_known(saver) and can_be_outlined(saver.serde) else saver
@@ -90,7 +86,10 @@ class Saver:
         return self._validate(await self._get(self._awaited.store, self.config(), _outline_reader), is_outline=True)
 
     async def _get(
-        self, call: Callable[..., Awaitable[Any]], config: RunnableConfig, reader_of: Callable[[Any], Any] = _unchanged
+        self,
+        call: Callable[..., Awaitable[Any]],
+        config: RunnableConfig,
+        reader_of: Callable[[Any], Any] = lambda saver: saver,
     ) -> CheckpointTuple | None:
         def get(saver: Any) -> Any:
             create_tables(saver)

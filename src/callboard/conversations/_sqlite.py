@@ -130,18 +130,15 @@ class SqliteFile(Generic[T]):
         """Return the text of an error message: why the database file cannot be used, and the remedy."""
         code = _code(error)
         if code == sqlite3.SQLITE_CANTOPEN:
-            return self._cannot_open()
+            path = Path(self._path)
+            if not path.parent.is_dir():
+                return f"cannot be made: there is no directory {str(path.parent)!r}; make it first"
+            if path.is_dir():
+                return "is a directory; name a file in it"
+            return "cannot be opened: allow this process to read and write the file, and to make files beside it"
         if code == sqlite3.SQLITE_ERROR and ("no such column" in str(error) or "has no column" in str(error)):
             return _OF_ANOTHER_VERSION
         return _REASONS.get(code) or f"cannot be used: {error_text(error)}. {MEND}"
-
-    def _cannot_open(self) -> str:
-        path = Path(self._path)
-        if not path.parent.is_dir():
-            return f"cannot be made: there is no directory {str(path.parent)!r}; make it first"
-        if path.is_dir():
-            return "is a directory; name a file in it"
-        return "cannot be opened: allow this process to read and write the file, and to make files beside it"
 
 
 def _make_private_file(path: str) -> None:
@@ -191,12 +188,10 @@ def _repeat_while_busy(step: Callable[[], object]) -> None:
         try:
             step()
         except sqlite3.Error as error:
-            if not _is_race(error) or time.monotonic() >= until:
+            codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CONSTRAINT)
+            is_race = _code(error) in codes or "duplicate column" in str(error)
+            if not is_race or time.monotonic() >= until:
                 raise
             time.sleep(_RETRY_DELAY)
         else:
             return
-
-
-def _is_race(error: sqlite3.Error) -> bool:
-    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CONSTRAINT) or "duplicate column" in str(error)

@@ -241,12 +241,16 @@ class Threads:
     def saver_for(self, agent: Any) -> "BaseCheckpointSaver[str]":
         """Return a checkpointer on this database for an agent, to be used on any event loop.
 
-        It also reads and writes values of the types that the agent's schemas name.
+        It also reads and writes values of the types that the schemas of the agent and of its subgraphs name.
 
         Args:
             agent: agent of callboard, or compiled graph of LangGraph.
         """
-        saver = _Saver(self._database, StrictSerializer(self._database.where, _collect_stored_types(agent)))
+        graphs = [agent, *(graph for _, graph in agent.get_subgraphs(recurse=True))]
+        builders = [graph.builder for graph in graphs if hasattr(graph, "builder")]
+        schemas = [schema for builder in builders for schema in (*builder.schemas, builder.context_schema)]
+        types = {*getattr(agent, "stored_types", ()), *collect_types(*schemas)}
+        saver = _Saver(self._database, StrictSerializer(self._database.where, types))
         self._opened.add(saver)
         return saver
 
@@ -283,11 +287,3 @@ def _thread_ids(saver: Any) -> list[str]:
         rows.execute(_NAMES)
         fetched_rows: list[Any] = rows.fetchall()
     return [str(row["thread_id"] if isinstance(row, Mapping) else row[0]) for row in fetched_rows]
-
-
-def _collect_stored_types(agent: Any) -> set[type]:
-    """Return the types of values that conversations of an agent and of its subgraphs may contain."""
-    graphs = [agent, *(graph for _, graph in agent.get_subgraphs(recurse=True))]
-    builders = [graph.builder for graph in graphs if hasattr(graph, "builder")]
-    schemas = [schema for builder in builders for schema in (*builder.schemas, builder.context_schema)]
-    return {*getattr(agent, "stored_types", ()), *collect_types(*schemas)}
