@@ -55,24 +55,6 @@ async def test_a_call_is_refused_by_choice_when_the_server_has_been_away_for_a_w
     assert "cannot be reached" in message.content
 
 
-async def test_a_process_goes_on_with_its_share_by_choice(nowhere: str) -> None:
-    """By option each process uses its share of the limit, rounded down so that the sum stays within the limit."""
-    limits = store_at(nowhere, "limits", away="local", patience=0.0, processes=3)
-    asking = Asking(Limit(concurrency=7))
-    for number in range(4):
-        await asking.ask(limits, f"{number}", is_away=True)
-    await asking.until_answered("0", "1")
-    await anyio.sleep(0.2)
-    assert asking.answered == ["0", "1"]
-
-    asking.leave("0")
-    await asking.until_answered("2")
-    assert asking.answered == ["0", "1", "2"]
-    limits.close()
-
-    assert asking.permits["2"].token is None  # no server has granted a permit
-
-
 @pytest.mark.parametrize("kind", ["redis", "postgres"])
 async def test_who_waits_is_served_when_the_server_is_there_again(kind: str, request: pytest.FixtureRequest) -> None:
     """Positions in the queue and held permits survive, although the server has lost its memory.

@@ -7,7 +7,7 @@ from callboard_actors.postgres import PostgresLimits
 from callboard_actors.redis import RedisLimits
 
 stores: list[SharedLimits] = [
-    RedisLimits("redis://localhost", away="local", processes=4),
+    RedisLimits("redis://localhost", away="refuse"),
     PostgresLimits("postgresql://localhost/app", name="host", lease=5.0),
 ]
 policies = [

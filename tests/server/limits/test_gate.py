@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from callboard import Limit, Rate
 from callboard.extend import PermitRequest
-from callboard_actors._server._limits import Answer, Gate, LocalPermit, Numbers, Phase, Share
+from callboard_actors._server._limits import Answer, Gate, LocalPermit, Numbers, Phase
 
 LIMIT = Limit(concurrency=1, rate=Rate(5))
 LEASE = 9.0
@@ -129,14 +127,3 @@ def test_a_place_is_lost_that_no_body_began_with_when_the_lease_was_over() -> No
     assert waits.is_lost
     waits.leave()
     assert world.says() == []
-
-
-@pytest.mark.parametrize(("limit", "starts"), [(Limit(concurrency=7), [0, 1]), (Limit(rate=Rate(6, per=0.4)), [0, 1])])
-def test_a_share_is_rounded_down(limit: Limit, starts: list[int]) -> None:
-    """The sum of the shares of all processes stays within the limit: here, a third of seven or of six is two."""
-    share, numbers = Share(3), Numbers.of(limit, lease=LEASE)
-
-    assert [number for number in range(5) if share.allows("gate", numbers, number, 10.0)] == starts
-    assert share.allows("gate", numbers, 0, 10.39) == (limit.rate is None)
-    assert share.allows("gate", numbers, 0, 10.41)
-    assert share.allows("other gate", numbers, 0, 10.41)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 from operator import itemgetter
-from typing import Any, Final, Literal, Protocol, cast, get_args
+from typing import Any, Final, Literal, Protocol, get_args
 
 from callboard import Limit, StorageError
 from callboard.extend import PermitRequest
@@ -140,7 +140,7 @@ class LimitsTransport(Connection, Protocol):
 
 # The gate.
 
-Away = Literal["wait", "refuse", "local"]
+Away = Literal["wait", "refuse"]
 """Policy for calls during an outage."""
 
 _MAX_OPS = 500
@@ -188,8 +188,8 @@ class LocalPermit:
     def is_waiting(self) -> bool:
         return self.phase in (Phase.NEW, Phase.ASKED, Phase.WAITING)
 
-    def grant(self, token: int | None) -> None:
-        """Grant the permit to the waiting call; `token` is `None` if this process grants it during a server outage."""
+    def grant(self, token: int) -> None:
+        """Grant the permit to the waiting call."""
         self.phase = Phase.HELD
         self.token = token
         # Last: the waiting call reads phase and token as soon as this wakes it.
@@ -198,7 +198,7 @@ class LocalPermit:
     @property
     def is_lost(self) -> bool:
         """Return whether another process may have this permit by now; called before the call's function starts."""
-        if self.phase is not Phase.HELD or self.token is None:
+        if self.phase is not Phase.HELD:
             return self._was_lost
         return self.gate is not None and not self.gate.is_safe()
 
@@ -231,41 +231,6 @@ class LocalPermit:
         # A lost or refused permit needs no release: a full report leaves it out, or the server never granted it.
         if self.gate is not None and self.phase is not Phase.GONE:
             self.gate.note_leave(self)
-
-
-class Share:
-    """Share of a limit that one process may use during an outage of the server.
-
-    It is rounded down, so that the shares of all processes together never exceed the limit.
-    """
-
-    def __init__(self, processes: int) -> None:
-        self._processes = processes
-        # Starts of each gate within its window, in loop time. Kept over outages: a rate does not begin anew.
-        self._starts: dict[str, deque[float]] = {}
-
-    def check(self, limit: Limit) -> None:
-        """Raise ValueError for a limit that is too small to give each process a share."""
-        counts = {"concurrency": limit.concurrency, "rate": None if limit.rate is None else limit.rate.calls}
-        for name, maximum in counts.items():
-            if maximum is not None and maximum < self._processes:
-                raise ValueError(
-                    f"{limit!r} cannot be shared out among processes={self._processes}: its {name} has {maximum}; "
-                    "give it more, or choose away='wait' or away='refuse'"
-                )
-
-    def allows(self, gate: str, numbers: Numbers, held_count: int, now: float) -> bool:
-        """Return whether one more call may start, with `held_count` permits in use; if so, count its start."""
-        if numbers.concurrency is not None and held_count >= numbers.concurrency // self._processes:
-            return False
-        if numbers.calls is None:
-            return True
-        maximum = numbers.calls // self._processes
-        starts = self._starts.setdefault(gate, deque(maxlen=maximum))
-        if len(starts) == maximum and starts[0] + numbers.per / 1e6 > now:
-            return False
-        starts.append(now)
-        return True
 
 
 class Gate:
@@ -326,8 +291,8 @@ class Gate:
     def _lose(self) -> None:
         """Drop permits of calls that have not started: after the lease, other processes may hold these permits."""
         for permit in list(self.permits.values()):
-            # A body that runs cannot be undone, so its permit stays. Local shares (no token) have no lease.
-            if permit.phase is Phase.HELD and permit.token is not None and not permit.is_begun:
+            # A body that runs cannot be undone, so its permit stays.
+            if permit.phase is Phase.HELD and not permit.is_begun:
                 del self.permits[permit.id]
                 permit.lose()
         # The server has dropped this process: everything is reported again.
@@ -489,20 +454,11 @@ class Gate:
         # The refused calls must not enter the queue at the server later.
         self._ops = deque(op for op in self._ops if op.kind != "enter")
 
-    def grant_share(self, share: Share, now: float) -> None:
-        """Grant permits from this process's own share during an outage, in the order in which the calls arrived."""
-        for permit in [permit for permit in self.permits.values() if permit.is_waiting]:
-            held_count = sum(local_permit.phase is Phase.HELD for local_permit in self.permits.values())
-            if not share.allows(self.name, self.numbers, held_count, now):
-                return  # the first refusal ends it: a later call must not overtake
-            # No token: no server has ordered this permit against those of other processes.
-            permit.grant(None)
-
 
 # The client.
 
 _logger = logging.getLogger("callboard_actors.limits")
-_OUTAGE_BEHAVIOUR = {"wait": "calls wait", "refuse": "calls are refused", "local": "a local share is used"}
+_OUTAGE_BEHAVIOUR = {"wait": "calls wait", "refuse": "calls are refused"}
 
 
 class LimitsClient(BackgroundClient[LimitsTransport]):
@@ -517,13 +473,12 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         make_connection: Callable[[], LimitsTransport],
         server_address: str,
         away: Away,
-        share: Share,
         *,
         patience: float,
         lease: float,
     ) -> None:
         self.outage_behaviour = _OUTAGE_BEHAVIOUR[away]
-        self._lease, self._away, self._share = lease, away, share
+        self._lease, self._away = lease, away
         # Client's thread only; other threads post functions, so gates and permits need no lock.
         self._gates: dict[str, Gate] = {}
         self._numbers = count(1)
@@ -577,13 +532,11 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         return min((gate.next_due(now) for gate in self._gates.values()), default=math.inf)
 
     def answer_waiting(self) -> None:
-        for gate in self._gates.values():
-            if self._away == "refuse":
+        if self._away == "refuse":
+            for gate in self._gates.values():
                 gate.refuse(
                     lambda permit: f"{self.server_address}, which has {permit.request.title}, cannot be reached"
                 )
-            elif self._away == "local":
-                gate.grant_share(self._share, self.loop.time())
 
     def refuse_all(self, error: StorageError) -> None:
         # A list, because gates without permits are deleted on the way.
@@ -618,7 +571,6 @@ class LimitStore(ServerStore):
         lease: float = 10.0,
         away: Away = "wait",
         patience: float = 1.0,
-        processes: int | None = None,
     ) -> None:
         super().__init__(url, prefix)
         if name is not None and not is_name(name):
@@ -626,18 +578,9 @@ class LimitStore(ServerStore):
         check_seconds(self._store_name, [("lease", lease, 0.1), ("patience", patience, 0.0)])
         if away not in get_args(Away):
             raise ValueError(f"{self._store_name}(away=...) is one of {get_args(Away)}, got {away!r}")
-        if (away == "local") != (processes is not None):
-            raise ValueError(
-                f"{self._store_name}(away='local', processes=...) go together: while the server is away, each of so "
-                f"many processes has its share; got away={away!r}, processes={processes!r}"
-            )
-        if processes is not None and (
-            isinstance(processes, bool) or not isinstance(cast("object", processes), int) or processes < 1
-        ):
-            raise ValueError(f"{self._store_name}(processes=...) is a whole number from 1, got {processes!r}")
         self._name = name
         self._away: Away = away
-        self._lease, self._patience, self._share = lease, patience, Share(processes or 1)
+        self._lease, self._patience = lease, patience
         # Any thread may be the first to use the store, so `_current` is read and replaced under the lock only.
         self._lock = threading.Lock()
         self._current: LimitsClient | None = None
@@ -657,8 +600,6 @@ class LimitStore(ServerStore):
         for option, number in counts.items():
             if number is not None and number > _MAX_COUNT:
                 raise ValueError(f"a shared limit counts up to {_MAX_COUNT:,}, got {option}={number!r}")
-        if self._away == "local":
-            self._share.check(limit)
 
     def ask(self, request: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
         """Request a permit, and return it at once, before the server grants it; may be called from any thread."""
@@ -680,9 +621,7 @@ class LimitStore(ServerStore):
             client = self._current
             if client is None or client.pid != os.getpid():  # after a fork the child has the object, but not the thread
                 seconds = {"patience": self._patience, "lease": self._lease}
-                client = LimitsClient(
-                    self._connection_factory(), self._server_address, self._away, self._share, **seconds
-                )
+                client = LimitsClient(self._connection_factory(), self._server_address, self._away, **seconds)
                 self._current = client
                 # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
                 weakref.finalize(self, client.dismiss).atexit = False

@@ -16,10 +16,8 @@ class RedisLimits(LimitStore):
         name: makes all limits with this object one limit, in all processes; by default one for each tool and each node.
         prefix: of all keys and channels, to keep applications apart.
         lease: seconds without a heartbeat after which a process counts as dead.
-        away: while the server cannot be reached, calls "wait" within their budgets, are refused ("refuse"), or use this
-            process's share ("local").
-        patience: seconds of outage before calls are refused, or use the share.
-        processes: number of processes that share the limit, with `away="local"`.
+        away: while the server cannot be reached, calls "wait" within their budgets, or are refused ("refuse").
+        patience: seconds of outage before calls are refused.
 
     Raises:
         ImportError: if the extra `redis` is not installed.
