@@ -27,7 +27,6 @@ class PostgresLimits(_OnPostgres, LimitStore):
         lease: as for `callboard_actors.redis.RedisLimits`, in seconds.
         away: as for `callboard_actors.redis.RedisLimits`.
         patience: as for `callboard_actors.redis.RedisLimits`, in seconds.
-        processes: as for `callboard_actors.redis.RedisLimits`.
 
     Raises the same errors as `RedisLimits`.
     """
