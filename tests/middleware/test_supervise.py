@@ -202,22 +202,38 @@ async def test_statistics_tell_what_runs_and_waits(recorder: Recorder) -> None:
     assert (after.running, after.waiting, after.abandoned_threads) == (0, 0, 0)
 
 
+@tool("fetch")
+async def fetch_host(host: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
+    """Fetch."""
+    return host
+
+
 async def test_a_key_that_cannot_be_made_of_wrong_arguments_is_the_models_affair() -> None:
     """The key function gets what the model wrote, so its error about wrong arguments becomes a message."""
 
-    @tool
-    async def fetch(host: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
-        """Fetch."""
-        return host
-
     policy = CallPolicy(limit=Limit(concurrency=1, key=lambda call: call["args"]["host"]))
-    agent = agent_of([fetch], Supervise(policies={"fetch": policy}), asks=["fetch", ("fetch", {"host": "a.org"})])
+    agent = agent_of([fetch_host], Supervise(policies={"fetch": policy}), asks=["fetch", ("fetch", {"host": "a.org"})])
 
     state = await run(agent)
 
     assert [message.status for message in answers(state)] == ["error", "success"]
     assert "host: Field required" in contents(state)[0]
     assert "messages" not in contents(state)[0], "what LangGraph injects is not the model's"
+
+
+async def test_a_call_whose_error_a_middleware_replaced_by_another_attempt_ends_without_error() -> None:
+    async def with_host(request: Any, call_next: Any) -> Any:
+        message = await call_next(request)
+        assert message.status == "error"
+        return await call_next(request.override(tool_call={**request.tool_call, "args": {"host": "a.org"}}))
+
+    limit = Limit(concurrency=1, key=lambda call: call["args"]["host"])
+    supervise = Supervise(limit=limit, middleware=[with_host])
+    events: list[CallEvent] = []
+    with observe(events.append):
+        state = await run(agent_of([fetch_host], supervise, asks=["fetch"]))
+    assert contents(state) == ["a.org"]
+    assert [(event.phase, event.error) for event in events if event.phase == "ended"] == [("ended", None)]
 
 
 @pytest.mark.parametrize("name", ["fetch", "made_up"])
