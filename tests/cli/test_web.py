@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import pytest
 
 from callboard._cli import _web
 from callboard._cli._web import WebPage, web_page
 from tests.chromium import chromium, needs_chromium
+from tests.helpers import watched_loop
 from tests.telemetry._recordings import HEADER, call, in_order, run, write
 
 from ._agents import AGENT
@@ -297,6 +299,35 @@ def test_making_the_data_takes_a_share_of_the_time(page: WebPage, monkeypatch: p
     show(page, [HEADER, *call(1, 0), *call(2, 1)])
 
     assert client.ask()[1] == first
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.real_clock
+async def test_twenty_thousand_calls_do_not_hold_the_loop(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_web, "_LEAST_AGE", 0)
+    monkeypatch.setattr(_web, "_SHARE", 0)
+    monkeypatch.setattr(_web, "_LIFE", PATIENCE)  # a busy machine takes longer than ten seconds for the data
+    client = show(page, [HEADER, *(event for number in range(20_000) for event in call(number, 0))])
+    holds = []
+    with anyio.fail_after(PATIENCE):
+        for _ in range(3):
+            async with watched_loop() as hold:
+                _, body = await anyio.to_thread.run_sync(client.ask)
+            holds.append(hold.longest)
+    assert body.count(b'"tool":"fetch"') == 20_000
+    assert min(holds) < 0.02
+
+
+def test_a_process_that_ends_is_started_again(page: WebPage, caplog: pytest.LogCaptureFixture) -> None:
+    client = show(page, [HEADER, *call(1, 0)])
+    page.recording.unlink()
+    page.recording.mkdir()
+    with pytest.raises(http.client.RemoteDisconnected):
+        client.ask()
+    assert "the process that makes the data of the page has ended, with exit code 1" in caplog.text
+    page.recording.rmdir()
+    show(page, [HEADER, *call(1, 0)])
+    assert client.calls() == {"fetch": "ok"}
 
 
 # The command.

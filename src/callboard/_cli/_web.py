@@ -7,8 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from hashlib import sha256
+from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -17,18 +16,18 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
-from callboard._cli._page import LiveState, live_page, page_json
+from callboard._cli._page import live_page
+from callboard._cli._page_data import PageData, Request
 from callboard._cli._shown_text import CommandError
 from callboard._cli._signals import Stopped
 from callboard.questions import printable
-from callboard.telemetry import Recording, read_recording
 
 _log = logging.getLogger("callboard")
 
 # Data of the page.
 
 _LONGEST = 64 * 1024 * 1024
-"""Largest recording that is shown, in bytes; it bounds the memory and the time that the page takes from the run."""
+"""Largest recording that is shown, in bytes; it bounds the memory and the time that the page takes."""
 _SHARE = 10
 """Making the page's data takes at most one part in this number of the time."""
 _LEAST_AGE = 0.2
@@ -46,17 +45,21 @@ class Picture:
         """`True` after the last run of the command."""
         self._lock = threading.Lock()
         self._next = 0.0
-        self._content = Recording(path=recording, parts=())
+        self._data = PageData(recording)
         self._response = (b"", "")
+        self._version = 0
 
     def newest(self) -> tuple[bytes, str]:
         """Return the web page's current data as JSON, with an HTTP entity tag (ETag) that changes with the data."""
         with self._lock:
-            since = monotonic()
-            if since >= self._next:
-                state = self._read()
-                body = page_json(self._content, state).encode()
-                self._response = (body, f'"{sha256(body).hexdigest()[:32]}"')
+            if monotonic() >= self._next:
+                self._data.start()
+                since = monotonic()
+                is_long = self.recording.exists() and self.recording.stat().st_size > _LONGEST
+                body = self._data.make(Request(self.is_over, is_long))
+                if body != self._response[0]:
+                    self._version += 1
+                self._response = (body, f'"{self._version}"')
                 now = monotonic()
                 self._next = now + max(_LEAST_AGE, _SHARE * (now - since))
             return self._response
@@ -66,16 +69,9 @@ class Picture:
         with self._lock:
             self.is_over, self._next = True, 0.0
 
-    def _read(self) -> LiveState:
-        """Read the recording; return the state of the command, or "long" if the file is too large for the web page."""
-        if self.recording.exists():
-            if self.recording.stat().st_size > _LONGEST:
-                return "ended" if self.is_over else "long"
-            self._content = read_recording(self.recording)
-        if self.is_over:
-            return "ended"
-        parts = self._content.parts
-        return "running" if parts and parts[-1].closing is None else "waiting"
+    def close(self) -> None:
+        with self._lock:
+            self._data.close()
 
 
 # Server.
@@ -253,7 +249,7 @@ def web_page(title: str, port: int) -> Generator[WebPage]:
             reason = error.strerror or str(error)
             raise CommandError(f"--web cannot listen on {_HOST}:{port}: {printable(reason)}") from error
         thread = threading.Thread(target=server.serve_forever, args=(_LOOK_UP,), name="callboard page", daemon=True)
-        with server:
+        with closing(server.picture), server:
             thread.start()
             try:
                 yield WebPage(server)
