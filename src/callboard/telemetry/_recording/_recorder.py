@@ -204,7 +204,7 @@ class RecordingWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         is_cut = self._append and _ends_within_line(self.path)
         # Results of calls are for this user alone.
-        opener = partial(os.open, mode=0o644)
+        opener = partial(os.open, mode=0o600)
         self._writer = _Writer(open(self.path, "ab" if self._append else "wb", opener=opener), BOUND)
         if is_cut:  # a killed process left half a line: the new header must begin on a line of its own
             self._writer.offer(b"\n")
