@@ -466,7 +466,7 @@ def actor_behind(function: object) -> ToolActor | None:
 
 
 def unhashable(option: str, key: object) -> TypeError:
-    """Return the TypeError for a key that cannot be hashed; `where` names the option that produced the key."""
+    """Return the TypeError for a key that cannot be hashed; `option` names the one that produced the key."""
     kind = type(key).__name__
     hint = "give a text, a number or a tuple of those, such as str(...) or tuple(...)"
     return TypeError(f"{option} gave a {kind} as a key, which is unhashable or has something unhashable in it; {hint}")
@@ -480,8 +480,13 @@ def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunc
         signature = inspect.signature(key)
     except ValueError:
         return KeyFunction(key, takes_context=False, name=name)  # a builtin without a signature
-    needed = [parameter for parameter in signature.parameters.values() if _is_needed(parameter)]
-    takes_context = len(needed) == 2  # a second parameter with a default is the author's own: no context is passed
+    required = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+    ]
+    takes_context = len(required) == 2  # a second parameter with a default is the author's own: no context is passed
     try:
         signature.bind(*[None] * (1 + takes_context))
     except TypeError as error:
@@ -492,11 +497,6 @@ def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunc
     return KeyFunction(key, takes_context, name)
 
 
-def _is_needed(parameter: inspect.Parameter) -> bool:
-    by_place = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    return by_place and parameter.default is parameter.empty
-
-
-def check_type(name: str, value: object, kind: type, example: str) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} takes {kind.__name__}, such as {example}; got {value!r}")
+def check_type(name: str, value: object, expected_type: type, example: str) -> None:
+    if value is not None and not isinstance(value, expected_type):
+        raise TypeError(f"{name} takes {expected_type.__name__}, such as {example}; got {value!r}")

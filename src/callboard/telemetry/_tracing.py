@@ -29,7 +29,6 @@ from callboard.telemetry._links import CALL, RUN, link_to_call, link_to_run, mar
 from callboard.telemetry._tracker import (
     CallTracker,
     ObserverSet,
-    Outcome,
     RunTracker,
     TrackedCall,
     error_type,
@@ -265,7 +264,15 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             attributes[names.QUEUE_WAIT] = event.queue_wait
         failure = failure_of(event)
         if event.error is not None and (failure is not None or event.result is None):
-            self._describe_error(span, event, event.error, outcome, attributes)
+            if isinstance(event.error, GraphInterrupt):
+                interrupts = event.error.args[0] if event.error.args else ()
+                attributes[names.INTERRUPTS] = [interrupt.id for interrupt in interrupts]
+                span.add_event(names.INTERRUPTED)
+            elif outcome == "cancelled":
+                span.add_event(names.CANCELLED)
+            if outcome == "error" and event.result is not None:
+                attributes[names.HANDLED] = error_type(event.error)
+            mark_failed(span, event.error, self._capture)
         elif failure is not None:
             attributes[names.ERROR_TYPE] = failure
             span.set_status(Status(StatusCode.ERROR))
@@ -273,19 +280,6 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             attributes[names.TOOL_RESULT] = self._capture.text(result_of(event.result))
         span.set_attributes(attributes)
         span.end()
-
-    def _describe_error(
-        self, span: Span, event: CallEvent, error: BaseException, outcome: Outcome, attributes: Attributes
-    ) -> None:
-        if isinstance(error, GraphInterrupt):
-            interrupts = error.args[0] if error.args else ()
-            attributes[names.INTERRUPTS] = [interrupt.id for interrupt in interrupts]
-            span.add_event(names.INTERRUPTED)
-        elif outcome == "cancelled":
-            span.add_event(names.CANCELLED)
-        if outcome == "error" and event.result is not None:
-            attributes[names.HANDLED] = error_type(error)
-        mark_failed(span, error, self._capture)
 
 
 def _of_run(run: RunInfo) -> Attributes:

@@ -21,7 +21,7 @@ from callboard.extend import Resolver, system_resolver
 from callboard_actors._util._excerpts import clean
 from callboard_actors._util._import_path import import_path
 from callboard_actors._util._options import check_counts, check_durations
-from callboard_actors.http._guard import GuardedTransport, UrlRefusedError, rules_of, shown_url
+from callboard_actors.http._guard import GuardedTransport, UrlRefusedError, display_url, rules_of
 from callboard_actors.http._page import Part, Task, media_type_of
 
 # Conversion of a page in a process of its own.
@@ -88,7 +88,7 @@ async def read_part(body: bytes, task: Task, seconds: float) -> Part | None:
 
 # Texts for a model.
 
-_OF_AN_ERROR = 2_000
+_LONGEST_ERROR_PAGE = 2_000
 """Maximum characters of a page that a model reads if the page has an error status."""
 _LONGEST_REASON = 300
 _LONGEST_TYPE = 1024
@@ -103,7 +103,7 @@ def text_for_model(
     media_type = media_type_of(content_type)
     kind = media_type if _MEDIA_TYPE.fullmatch(media_type) else "of no media type"
     # Not the reason of the server, which may be any text.
-    head = f"HTTP {status} {responses.get(status, '')}".rstrip() + f", {shown_url(url)}"
+    head = f"HTTP {status} {responses.get(status, '')}".rstrip() + f", {display_url(url)}"
     length = f"{'more than ' if is_cut else ''}{size:,} bytes"
     if part is None:
         return f"{head} ({kind}, {length}). It is too complex, and its text could not be read."
@@ -193,16 +193,16 @@ def fetch_tool(
         except UrlRefusedError as refused:
             raise ToolException(str(refused)) from refused
         except TimeoutError as error:
-            raise ToolException(f"{shown_url(url)} has no response: it did not end in time.") from error
+            raise ToolException(f"{display_url(url)} has no response: it did not end in time.") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:  # UnicodeError: a host that is no name
             reason = clean(str(error)[:_LONGEST_REASON]) or type(error).__name__
-            raise ToolException(f"{shown_url(url)} has no response: {reason}.") from error
+            raise ToolException(f"{display_url(url)} has no response: {reason}.") from error
         content_type = response.headers.get("content-type", "")[:_LONGEST_TYPE]
         task = Task(
             url=str(response.url),
             content_type=content_type,
             start=start if response.is_success else 0,
-            max_chars=max_chars if response.is_success else min(max_chars, _OF_AN_ERROR),
+            max_chars=max_chars if response.is_success else min(max_chars, _LONGEST_ERROR_PAGE),
         )
         part = await read_part(body, task, min(_CONVERSION_TIME, _MOST_TIME * remaining()))
         return text_for_model(

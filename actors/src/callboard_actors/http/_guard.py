@@ -49,10 +49,10 @@ class UrlRefusedError(CallboardError):
     def __init__(self, url: str, reason: str, allowed: str) -> None:
         self.url = url
         self.reason = reason
-        super().__init__(f"{shown_url(url)} was not requested: {reason}. {allowed}")
+        super().__init__(f"{display_url(url)} was not requested: {reason}. {allowed}")
 
 
-def shown_url(url: str) -> str:
+def display_url(url: str) -> str:
     """Return a URL as it is quoted in texts: without invisible characters, and cut if it is very long."""
     # Half a surrogate pair could be neither sent to a model nor stored.
     url = clean(url[: 2 * _LONGEST_URL]).encode(errors="replace").decode()
@@ -302,8 +302,10 @@ _GZIP = 31
 class _Body(httpx2.AsyncByteStream):
     """Body of a response: decompressed in small pieces, and bounded in bytes and time."""
 
-    def __init__(self, answer: httpcore2.Response, library: Any, *, is_gzip: bool, max_bytes: int, end: float) -> None:
-        self._answer = answer
+    def __init__(
+        self, response: httpcore2.Response, library: Any, *, is_gzip: bool, max_bytes: int, end: float
+    ) -> None:
+        self._response = response
         self._library = library
         self._decoder = zlib.decompressobj(_GZIP) if is_gzip else None
         self._max_bytes = max_bytes
@@ -312,7 +314,7 @@ class _Body(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         received = size = 0
         # A generator that is left to the garbage collector is a warning on trio.
-        async with aclosing(aiter(cast("Any", self._answer.stream))) as parts:
+        async with aclosing(aiter(cast("Any", self._response.stream))) as parts:
             while True:
                 with _errors_of(self._library), anyio.fail_after(self._end - anyio.current_time()):
                     part = await anext(parts, None)
@@ -352,7 +354,7 @@ class _Body(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Close the response; the connection is kept for other requests only if the body was read to its end."""
-        await self._answer.aclose()
+        await self._response.aclose()
 
 
 @cache
@@ -468,26 +470,26 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
         token = _head_size.set(_HeadSize())
         try:
             with _errors_of(library), anyio.fail_after(self._timeout):
-                answer = await self._pool.handle_async_request(outgoing)
+                response = await self._pool.handle_async_request(outgoing)
         except _AddressRefusedError as error:
             refused = UrlRefusedError(str(url), str(error), self._rules.allowed)
             refused.add_note(error.remedy)
             raise refused from error
         finally:
             _head_size.reset(token)
-        encodings = [value.strip().lower() for name, value in answer.headers if name.lower() == b"content-encoding"]
+        encodings = [value.strip().lower() for name, value in response.headers if name.lower() == b"content-encoding"]
         encodings = [encoding for encoding in encodings if encoding not in (b"", b"identity")]
         if encodings not in ([], [b"gzip"], [b"x-gzip"]):
-            await answer.aclose()
+            await response.aclose()
             text = clean(b", ".join(encodings)[:100].decode("latin-1"))
             raise library.DecodingError(f"the body is encoded as {text!r}, and only gzip, once, was asked for")
-        body = _body_type(library)(answer, library, is_gzip=bool(encodings), max_bytes=self._max_bytes, end=end)
+        body = _body_type(library)(response, library, is_gzip=bool(encodings), max_bytes=self._max_bytes, end=end)
         removed = (b"content-encoding", b"content-length") if encodings else ()
         return library.Response(
-            answer.status,
-            headers=[field for field in answer.headers if field[0].lower() not in removed],
+            response.status,
+            headers=[field for field in response.headers if field[0].lower() not in removed],
             stream=body,
-            extensions=answer.extensions,
+            extensions=response.extensions,
         )
 
     async def aclose(self) -> None:

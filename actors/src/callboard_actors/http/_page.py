@@ -25,8 +25,8 @@ _CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{2,40})", re.IGN
 _DECLARED = re.compile(
     rb"<(?:meta|\?xml)\b[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?([A-Za-z0-9_:.-]{2,40})", re.IGNORECASE
 )
-_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_LOOKED_AT = 2048
+_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_SNIFFED_BYTES = 2048
 """First bytes of a body by which its kind and its charset are recognised."""
 
 
@@ -37,7 +37,7 @@ def media_type_of(content_type: str) -> str:
 
 def is_text(media_type: str, data: bytes) -> bool:
     """Return whether a body is text: by its media type or, without a media type, by its first bytes."""
-    begin = data[:_LOOKED_AT]
+    begin = data[:_SNIFFED_BYTES]
     if b"\0" in begin and not begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return False
     if media_type and media_type != "application/octet-stream":
@@ -51,9 +51,9 @@ def decode(data: bytes, content_type: str) -> str:
 
     The charset is that of the byte order mark, else that of the server, else UTF-8, else the one declared in HTML.
     """
-    mark = next((charset for mark, charset in _MARKS if data.startswith(mark)), None)
+    mark = next((charset for mark, charset in _BYTE_ORDER_MARKS if data.startswith(mark)), None)
     charset = _CHARSET.search(content_type)
-    declared = _DECLARED.search(data[:_LOOKED_AT])
+    declared = _DECLARED.search(data[:_SNIFFED_BYTES])
     charsets = (mark, charset and charset[1], "utf-8", declared and declared[1].decode("ascii"))
     for name in charsets:
         if name is not None:
@@ -67,7 +67,7 @@ def decode(data: bytes, content_type: str) -> str:
 
 # HTML as Markdown.
 
-_UNSEEN = "script, style, noscript, template, svg, math, iframe, object, datalist, img, [hidden]"
+_HIDDEN_ELEMENTS = "script, style, noscript, template, svg, math, iframe, object, datalist, img, [hidden]"
 _HIDING_STYLES = ("display:none", "visibility:hidden")
 
 
@@ -85,7 +85,7 @@ def as_markdown(html: str, base: str) -> str:
         return Decide.DROP if is_hidden or any(hiding in style for hiding in _HIDING_STYLES) else Decide.KEEP
 
     hidden = Decide("[style], [aria-hidden]", drop_if_hidden)  # a selector would compare the case of letters and spaces
-    page = JustHTML(html, transforms=[Drop(_UNSEEN), hidden, Edit("a[href]", complete_link)])
+    page = JustHTML(html, transforms=[Drop(_HIDDEN_ELEMENTS), hidden, Edit("a[href]", complete_link)])
     title_element = page.query_one("title")
     title = "" if title_element is None else title_element.to_text().strip()
     body = page.to_markdown().strip()
@@ -120,7 +120,7 @@ def read_part(task: Task, body: bytes) -> Part:
     if not is_text(media_type, body):
         return {"text": None, "total": 0}
     text = decode(body, task["content_type"])
-    if media_type in _HTML or (not media_type and _BEGINS_AS_HTML.search(body[:_LOOKED_AT])):
+    if media_type in _HTML or (not media_type and _BEGINS_AS_HTML.search(body[:_SNIFFED_BYTES])):
         text = as_markdown(text, task["url"])
     text = clean(text)
     start = max(0, task["start"])

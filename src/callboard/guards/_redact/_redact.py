@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
@@ -71,7 +71,12 @@ class Redaction:
         self.has_tokens = False
         """`True` if a text has had tokens: new ones, or those of an earlier redaction."""
         self._kinds = Counter[str]()
-        self._detectors = (*detectors, *_value_detectors(values or {}))
+        values_by_kind: dict[str, list[str]] = {}
+        for token, value in (values or {}).items():
+            match = TOKEN.fullmatch(token)
+            if match is not None and len(value) >= _SHORTEST:
+                values_by_kind.setdefault(match[1], []).append(value)
+        self._detectors = (*detectors, *(Detector(kind, literals(texts)) for kind, texts in values_by_kind.items()))
         self._names = {detector.name for detector in self._detectors}
         self._keyed = [detector for detector in detectors if detector.keys is not None]
         # Hashed first, because HMAC pads short keys with NUL: `key` and `key + b"\0"` would give the same tokens.
@@ -177,15 +182,6 @@ class Redaction:
 
 def _secrets(text: str, findings: Iterable[Finding]) -> set[tuple[str, str]]:
     return {(finding.kind, text[finding.start : finding.end]) for finding in findings}
-
-
-def _value_detectors(values: Mapping[str, str]) -> list[Detector]:
-    by_kind: dict[str, list[str]] = {}
-    for token, value in values.items():
-        match = TOKEN.fullmatch(token)
-        if match is not None and len(value) >= _SHORTEST:
-            by_kind.setdefault(match[1], []).append(value)
-    return [Detector(kind, literals(texts)) for kind, texts in by_kind.items()]
 
 
 def detectors_of(choice: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
@@ -493,7 +489,9 @@ class Redact(Middleware):
         """Return the request for the tool, and the secrets that the tool can read, as a dict from token to value."""
         # The tool may repeat these values, so they are replaced in its result.
         call = request.tool_call
-        hidden_args, revealed_args = self._divide_arguments(call)
+        args, names = call["args"], self._reveal.get(call["name"], ())
+        revealed_args = {name: value for name, value in args.items() if names is None or name in names}
+        hidden_args = {name: args[name] for name in args.keys() - revealed_args.keys()} if revealed_args else args
         redaction = self._redaction(thread_id)
         hidden = await run_if_long(self._threads, hidden_args, partial(redaction.redact, hidden_args))
         await self._keep(thread_id, redaction)
@@ -501,19 +499,13 @@ class Redact(Middleware):
         # The tool may repeat these tokens, and the same token has no value in another conversation.
         _bind_to_thread(redaction.has_tokens or bool(values))
         if values:
-            note("revealed", kinds=_kinds(values), count=len(values))
+            note("revealed", kinds=sorted({token[1:].partition(":")[0] for token in values}), count=len(values))
         # Secrets that the model wrote itself for a revealed argument: it knows them, but results must not repeat them.
         argument_redaction = self._redaction(thread_id)
         await run_if_long(self._threads, revealed, partial(argument_redaction.redact, revealed))
         if hidden is not hidden_args or revealed is not revealed_args:
             request = request.override(tool_call={**call, "args": {**hidden, **revealed}})
         return request, {**argument_redaction.values, **values}
-
-    def _divide_arguments(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a call's arguments as two dicts: arguments to redact, and arguments to pass with original values."""
-        args, names = call["args"], self._reveal.get(call["name"], ())
-        revealed = {name: value for name, value in args.items() if names is None or name in names}
-        return ({name: args[name] for name in args.keys() - revealed.keys()} if revealed else args), revealed
 
     async def _reveal_tokens(self, value: Any, thread_id: str) -> tuple[Any, dict[str, str]]:
         """Return a copy of a nested value with its tokens replaced by their values, and a dict from token to value."""
@@ -576,10 +568,6 @@ def _tokens_in(value: Any) -> set[str]:
 
 def _with_values(values: Mapping[str, str], text: str) -> str:
     return TOKEN.sub(lambda match: values.get(match[0], match[0]), text)
-
-
-def _kinds(tokens: Iterable[str]) -> list[str]:
-    return sorted({token[1:].partition(":")[0] for token in tokens})
 
 
 def _reveal_of(reveal: object) -> dict[str, frozenset[str] | None]:

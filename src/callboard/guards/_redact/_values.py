@@ -5,7 +5,7 @@ Exceptions are changed in place if possible, so that their types stay.
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -166,14 +166,13 @@ class _Walk:
         items = {**vars(value), **(value.__pydantic_extra__ or {})}.items()
         changed = self._fields((name, item) for name, item in items if name not in excluded)
         for name, old_calls in calls.items():
-            new_calls = [self._call(call) for call in old_calls]
+            new_calls = []
+            for call in old_calls:
+                args = self.replace(call["args"])
+                new_calls.append(call if args is call["args"] else {**call, "args": args})
             if any(new is not old for new, old in zip(new_calls, old_calls, strict=True)):
                 changed[name] = new_calls
         return value.model_copy(update=changed) if changed else value
-
-    def _call(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
-        args = self.replace(call["args"])
-        return call if args is call["args"] else {**call, "args": args}
 
     def _send(self, value: Send) -> Any:
         arg = self.replace(value.arg)
@@ -261,7 +260,10 @@ class Clearing:
             clear_error.__traceback__ = error.__traceback__
             for note in getattr(error, "__notes__", ()):
                 clear_error.add_note(self._replace_text(str(note)))
-        self._chain(error, clear_error)
+        cause, context, is_suppressed = error.__cause__, error.__context__, error.__suppress_context__
+        clear_error.__cause__ = None if cause is None else self.clear(cause)
+        clear_error.__context__ = None if context is None else self.clear(context)
+        clear_error.__suppress_context__ = is_suppressed
         return clear_error
 
     def _in_place(self, error: BaseException) -> None:
@@ -294,12 +296,6 @@ class Clearing:
         self._attributes(group)
         is_same = all(new is old for new, old in zip(members, group.exceptions, strict=True))
         return group if is_same else group.derive(members)
-
-    def _chain(self, error: BaseException, clear_error: BaseException) -> None:
-        cause, context, is_suppressed = error.__cause__, error.__context__, error.__suppress_context__
-        clear_error.__cause__ = None if cause is None else self.clear(cause)
-        clear_error.__context__ = None if context is None else self.clear(context)
-        clear_error.__suppress_context__ = is_suppressed
 
 
 def _texts(error: BaseException) -> Iterator[str]:
