@@ -1,7 +1,6 @@
 """The pool of Ray actors, tested with fake Ray actors and without a cluster."""
 
-import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import anyio
 import pytest
@@ -9,7 +8,6 @@ import pytest
 pytest.importorskip("ray")
 
 from callboard import ActorStartError
-from callboard.extend import Body
 from callboard_actors.ray import _engine
 from callboard_actors.ray._options import RayOptions
 
@@ -22,7 +20,6 @@ class _FakeHost:
     failures: ClassVar[list[ActorStartError]] = []
 
     def __init__(self, title: str, terms: RayOptions) -> None:
-        self.idle_since = math.inf
         self.has_started = False
         self.lost = anyio.Event()
 
@@ -47,59 +44,14 @@ class _FakeHost:
         self.lost.set()
 
 
-def _crew_of(monkeypatch: pytest.MonkeyPatch, idle_for: float) -> _engine.Crew:
+def _crew_of(monkeypatch: pytest.MonkeyPatch) -> _engine.Crew:
     monkeypatch.setattr(_engine, "HostProxy", _FakeHost)
     monkeypatch.setattr(_engine, "disconnect", lambda: None)
     terms = RayOptions(
-        workers=1, max_workers=2, concurrency=1, idle_for=idle_for, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
+        workers=1, concurrency=1, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
         start_timeout=10, patience=10,
     )  # fmt: skip
     return _engine.Crew(terms, lambda: None)
-
-
-def _body() -> Body:
-    return Body(fn=_body, title="body")
-
-
-@pytest.mark.real_clock
-async def test_a_lost_additional_ray_actor_leaves_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If lost Ray actors still counted, only the first `workers` would remain after a while."""
-    crew = _crew_of(monkeypatch, idle_for=60)
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(crew.keep)
-            await crew.until_ready()
-            await crew.take(_body(), is_sync=False)
-            for _ in range(3):
-                additional: Any = await crew.take(_body(), is_sync=False)
-                additional.lost.set()
-                await anyio.wait_all_tasks_blocked()  # the slot of a call is free only from here on
-            await crew.dismiss()
-
-
-@pytest.mark.real_clock
-async def test_an_additional_ray_actor_is_watched_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `idle_for=0` an unpaced watch would run in each step of the event loop while the Ray actor works."""
-    crew = _crew_of(monkeypatch, idle_for=0)
-    pauses: list[float] = []
-    sleep = anyio.sleep
-
-    async def noted(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(seconds)
-
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(crew.keep)
-            await crew.until_ready()
-            await crew.take(_body(), is_sync=False)
-            monkeypatch.setattr(anyio, "sleep", noted)
-            await crew.take(_body(), is_sync=False)
-            await anyio.wait_all_tasks_blocked()
-            await crew.dismiss()
-
-    assert pauses
-    assert all(pause > 0 for pause in pauses)
 
 
 @pytest.mark.real_clock
@@ -115,7 +67,7 @@ async def test_a_ray_actor_that_is_lost_at_the_start_is_started_again_a_few_time
     monkeypatch: pytest.MonkeyPatch, failures: list[ActorStartError], left: int | None
 ) -> None:
     """On a busy machine Ray may lose a process while it starts; other versions, however, stay other versions."""
-    crew = _crew_of(monkeypatch, idle_for=60)
+    crew = _crew_of(monkeypatch)
     monkeypatch.setattr(_engine, "_PAUSE", 0.0)
     monkeypatch.setattr(_FakeHost, "failures", list(failures))
     with anyio.fail_after(WAIT):

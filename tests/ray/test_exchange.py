@@ -122,7 +122,7 @@ async def _started(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> HostPr
 
     monkeypatch.setattr(_host_proxy.ray, "remote", lambda _: Make())
     terms = RayOptions(
-        workers=1, max_workers=1, concurrency=100, idle_for=1, cpus=1, gpus=0, memory=None, grace=5.0,
+        workers=1, concurrency=100, cpus=1, gpus=0, memory=None, grace=5.0,
         max_result=10**7, start_timeout=10, patience=10,
     )  # fmt: skip
     proxy = HostProxy("a test", terms)

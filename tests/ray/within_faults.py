@@ -190,22 +190,6 @@ async def _added(counter: tools.Counter) -> tuple[int, int] | None:
         return None
 
 
-async def test_more_ray_actors_come_while_calls_wait_and_go_when_they_have_nothing_to_do() -> None:
-    """The number of Ray actors stays within its bounds."""
-    async with opened(workers=1, max_workers=3, idle_for=1.0) as ours:
-        node = ToolNode([tools.pause], policies={"pause": CallPolicy(runs_in=ours)})
-
-        async def where() -> set[int]:
-            found = await node.ainvoke([calls(*[("pause", {"seconds": 0.5})] * 12)])
-            return {int(message.content) for message in found}
-
-        while len(used := await where()) < 3:
-            pass
-        assert len(used) == 3
-        while sum(map(_lives, used)) > 1:
-            await anyio.sleep(0.1)
-
-
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -1,11 +1,10 @@
 """`RayEngine`: runs tools and actors on a Ray cluster.
 
-`Crew` has the Ray actors of an engine in one event loop: `workers` of them, and more while calls wait.
+`Crew` has the Ray actors of an engine in one event loop.
 """
 
 import itertools
 import logging
-import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -33,7 +32,7 @@ _FIRST_STARTS = 3
 _LONGEST_PAUSE = 10.0
 """Maximum seconds between two attempts, after the pause was doubled several times."""
 _SHORTEST_PAUSE = 0.1
-"""Minimum seconds between two checks of the Ray actors, even if the engine's `patience` or `idle_for` is shorter."""
+"""Minimum seconds between two checks of the Ray actors, even if the engine's `patience` is shorter."""
 _MAKE_ROOM = "an actor has a Ray actor beside the engine's `workers`: ask for fewer of those, or for fewer `cpus`"
 
 
@@ -49,8 +48,6 @@ class Crew:
         self._host_places = Places[HostProxy](terms.concurrency)
         # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
         self._hosts: set[HostProxy] = set()
-        # Running `_run_extra_host` tasks. Counted before the task starts, so that waiting calls do not start too many.
-        self._extra_hosts = 0
         self._group: TaskGroup | None = None
         self._keep_scope = anyio.CancelScope()
         # Set when all places have a Ray actor for the first time, or when one has failed for good.
@@ -124,7 +121,6 @@ class Crew:
         try:
             await host.start()
             if not self.is_dismissed:
-                host.idle_since = anyio.current_time()
                 self._host_places.add(host)
             if len(self._hosts) >= self._terms.workers and all(host.has_started for host in self._hosts):
                 self._full.set()
@@ -135,38 +131,11 @@ class Crew:
             # On every path: a Ray actor that is not ended would occupy the cluster until this process exits.
             await host.end("its engine on Ray is closed")
 
-    async def _run_extra_host(self) -> None:
-        """Run one additional Ray actor until it has been idle for `idle_for` seconds."""
-        host = HostProxy(_NAME, self._terms)
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._run_host_until_lost, host, group.cancel_scope)
-                # A pause also without `idle_for`: the loop would otherwise occupy the event loop.
-                pause = max(self._terms.idle_for / 4, _SHORTEST_PAUSE)
-                while anyio.current_time() - host.idle_since < self._terms.idle_for:
-                    await anyio.sleep(pause)
-                # No await before the cancellation, so no call can be given this Ray actor in between.
-                self._host_places.remove(host)
-                group.cancel_scope.cancel()
-        except* ActorStartError as errors:
-            _logger.info("no more Ray actors can be had: %s", errors.exceptions[0])
-        finally:
-            self._extra_hosts -= 1
-
-    async def _run_host_until_lost(self, host: HostProxy, wait: anyio.CancelScope) -> None:
-        await self._run_host(host)
-        # A lost Ray actor never becomes idle again: without this, `_run_extra_host` would keep its place for ever.
-        wait.cancel()
-
     async def take(self, body: Body, *, is_sync: bool) -> HostProxy:
         """Wait for a place in a Ray actor and return the Ray actor; `body` is the function call that needs it."""
         while not self.is_dismissed:
             host = self._host_places.take_nowait(is_sync=is_sync)
             if host is None:
-                if self._terms.workers + self._extra_hosts < self._terms.max_workers:
-                    assert self._group is not None
-                    self._extra_hosts += 1
-                    self._group.start_soon(self._run_extra_host)
                 # While a Ray actor lives or starts, the wait has no limit. Otherwise it ends after the patience.
                 patience = max(self._terms.patience, _SHORTEST_PAUSE)
                 try:
@@ -180,7 +149,6 @@ class Crew:
                     raise EngineError(body.title, body.call_id, reason, ended="unavailable") from None
             # It may have been lost since it was assigned; then wait for the next one.
             if host is not None and host.is_alive:
-                host.idle_since = math.inf
                 return host
         raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
 
@@ -190,11 +158,7 @@ class Crew:
         while True:
             host = await self.take(body, is_sync=sync)
             with suppress(NotBegunError):  # its Ray actor was lost before anything was sent: another one takes it
-                return await host.run_body(body, partial(self._give_back, host, is_sync=sync))
-
-    def _give_back(self, host: HostProxy, *, is_sync: bool) -> None:
-        if self._host_places.give_back(host, is_sync=is_sync):
-            host.idle_since = anyio.current_time()
+                return await host.run_body(body, partial(self._host_places.give_back, host, is_sync=sync))
 
     async def hire(self, title: str) -> HostProxy:
         """Start and return a dedicated Ray actor, which the caller must end; raise `EngineError` if it cannot start."""
@@ -247,9 +211,7 @@ class RayEngine(OpenedEngine[Crew]):
         address: address of the cluster for `ray.init`; `"auto"` for the one that runs here; `None` to start a local
             Ray. An address that is not loopback needs Ray's token authentication.
         workers: number of Ray actors. If all are busy, further bodies wait here.
-        max_workers: maximum of Ray actors while bodies wait; `workers` by default.
         concurrency: number of async bodies that share a Ray actor. A sync body never shares its Ray actor.
-        idle_for: seconds without a body after which a Ray actor beyond `workers` is ended.
         cpus: CPUs that each Ray actor reserves on its node.
         gpus: GPUs that each reserves.
         memory: bytes that each reserves; Ray uses them for placement only.
@@ -271,9 +233,7 @@ class RayEngine(OpenedEngine[Crew]):
         address: str | None = None,
         *,
         workers: int = 2,
-        max_workers: int | None = None,
         concurrency: int = 1,
-        idle_for: float = 60.0,
         cpus: float = 1.0,
         gpus: float = 0.0,
         memory: int | None = None,
@@ -287,9 +247,7 @@ class RayEngine(OpenedEngine[Crew]):
     ) -> None:
         self._terms = RayOptions(
             workers=workers,
-            max_workers=workers if max_workers is None else max_workers,
             concurrency=concurrency,
-            idle_for=idle_for,
             cpus=cpus,
             gpus=gpus,
             memory=memory,

@@ -124,8 +124,6 @@ class HostProxy:
         self._has_ended = anyio.Event()
         """Set when Ray has reported the end of the Ray actor."""
         self.has_started = False
-        self.idle_since = math.inf
-        """Time of the event loop since which no body runs in the Ray actor; infinite while bodies run."""
 
     async def start(self, patience: float | None = None) -> None:
         """Let Ray start the Ray actor, and wait until it answers; raise `NoRoomError` if the cluster has no room."""

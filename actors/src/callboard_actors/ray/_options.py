@@ -12,9 +12,7 @@ class RayOptions:
     """Validated options of an engine; `RayEngine` documents each of them."""
 
     workers: int
-    max_workers: int
     concurrency: int
-    idle_for: float
     cpus: float
     gpus: float
     memory: int | None
@@ -30,9 +28,8 @@ class RayOptions:
 
     def __post_init__(self) -> None:
         check_counts("RayEngine", [("workers", self.workers, 1), ("max_result", self.max_result, 1)])
-        check_counts("RayEngine", [("max_workers", self.max_workers, self.workers)])
         check_counts("RayEngine", [("concurrency", self.concurrency, 1)])
-        for name in ("idle_for", "cpus", "gpus", "grace", "start_timeout", "patience"):
+        for name in ("cpus", "gpus", "grace", "start_timeout", "patience"):
             value = getattr(self, name)
             if not value >= 0:
                 raise ValueError(f"RayEngine({name}={value!r}) has to be a number of at least 0")

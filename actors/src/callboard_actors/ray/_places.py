@@ -95,13 +95,11 @@ class Places(Generic[HostT]):
             raise
         return body.host
 
-    def give_back(self, host: HostT, *, is_sync: bool) -> bool:
-        """Release the place of a body that has ended; return whether the Ray actor runs no body then."""
-        if host not in self._loads:
-            return False
-        self._loads[host] -= self._weight(is_sync=is_sync)
-        self._assign()
-        return self._loads[host] == 0
+    def give_back(self, host: HostT, *, is_sync: bool) -> None:
+        """Release the place of a body that has ended."""
+        if host in self._loads:
+            self._loads[host] -= self._weight(is_sync=is_sync)
+            self._assign()
 
     def fail_waiting(self) -> None:
         """Answer all waiting bodies that they get no place, and withdraw all places."""
