@@ -109,7 +109,8 @@ class _Branch(_Child):
         plan = self.children[index].plan
         restart = plan.restart if isinstance(plan, Leaf) else "permanent"
         if how == "never" or restart == "temporary" or (restart == "transient" and how == "normal"):
-            return self._forget(index)
+            self.away.add(index)
+            return True
         now = self.model.now
         self.window = [one for one in self.window if now - one[0] < self.plan.period]
         if is_refused:
@@ -117,7 +118,7 @@ class _Branch(_Child):
         else:
             self.window.append((now, cause))
         if len(self.window) > self.plan.intensity:
-            self._end("abnormal")
+            self._give_up()
             return False
         self._start_again(index, now + BACKOFF.delay(max(1, len(self.window)), 0))
         return False
@@ -135,22 +136,12 @@ class _Branch(_Child):
         else:
             self.alone[index] = at
 
-    def _forget(self, index: int) -> bool:
-        self.away.add(index)
-        plans = [one.plan for one in self.children]
-        significant = {place for place, plan in enumerate(plans) if isinstance(plan, Leaf) and plan.significant}
-        ends = {"never": False, "any_significant": True, "all_significant": significant <= self.away}
-        if index in significant and ends[self.plan.auto_shutdown]:
-            self._end("normal")
-            return False
-        return True
-
-    def _end(self, how: How) -> None:
+    def _give_up(self) -> None:
         self.stop()
         if self.above is None:
-            self.model.end("ends in order" if how == "normal" else "gives up")
+            self.model.end("gives up")
         else:
-            self.above.hear(self, how)
+            self.above.hear(self, "abnormal")
 
     def next_time(self) -> float:
         """Return when the next restart is due, in this supervisor or below it."""

@@ -9,7 +9,7 @@ import sniffio
 from hypothesis import strategies as st
 
 from callboard import Actor, ActorDiedError, Backoff, PoisonousCallError, Supervisor, SupervisorError, child, handler
-from callboard.actors._restarts import AutoShutdown, Restart, Strategy
+from callboard.actors._restarts import Restart, Strategy
 from callboard.actors._supervised import ActorUnit
 from callboard.actors._supervisor import _actors_in
 from tests.helpers import BrokenError, live_tasks
@@ -27,7 +27,6 @@ class Leaf:
     """Actor in the plan of a tree."""
 
     restart: Restart = "permanent"
-    significant: bool = False
     later: Sequence[Outcome] = ()
     """Outcomes of the starts after the first one. All further starts succeed."""
     name: str = ""
@@ -41,7 +40,6 @@ class Branch:
     strategy: Strategy = "one_for_one"
     intensity: int = 3
     period: float = 5.29
-    auto_shutdown: AutoShutdown = "never"
     name: str = ""
 
 
@@ -86,7 +84,6 @@ def _branches(children: st.SearchStrategy[Leaf] | st.SearchStrategy[Leaf | Branc
         strategy=st.sampled_from(("one_for_one", "one_for_all", "rest_for_one")),
         intensity=st.integers(0, 4),
         period=st.sampled_from((1.29, 5.29, 30.29)),
-        auto_shutdown=st.sampled_from(("never", "never", "any_significant", "all_significant")),
     )
 
 
@@ -94,7 +91,7 @@ _leaves = st.builds(
     Leaf,
     restart=st.sampled_from(("permanent", "permanent", "transient", "temporary")),
     later=st.just(()) | st.lists(st.sampled_from(("starts", "fails", "fails", "never")), max_size=4),
-) | st.builds(Leaf, restart=st.sampled_from(("transient", "temporary")), significant=st.just(True))
+)
 _inner = _branches(_leaves)
 tree_plans = st.builds(
     Plan,
@@ -162,8 +159,6 @@ class TreeWorld:
                     await self._die(units[death.leaf % len(units)], death.call)
                 await anyio.sleep_until(self._began_at + UNTIL)
                 self.write("is left")
-            if self.seen[-1][0] < UNTIL:
-                self.write("ends in order")
         except SupervisorError:
             self.write("gives up")
         if sniffio.current_async_library() == "trio":
@@ -189,11 +184,10 @@ class TreeWorld:
             intensity=branch.intensity,
             period=branch.period,
             backoff=BACKOFF,
-            auto_shutdown=branch.auto_shutdown,
         )
 
     def _child(self, one: Leaf | Branch) -> Any:
         if isinstance(one, Branch):
             return self._supervisor(one)
         worker = Worker(self, one)
-        return child(worker, name=one.name, restart=one.restart, significant=one.significant, poison=POISON)
+        return child(worker, name=one.name, restart=one.restart, poison=POISON)

@@ -14,7 +14,7 @@ def restarts(*kinds: Any, strategy: Any = "one_for_one", intensity: int = 3, **o
     children = [
         one if isinstance(one, RestartOptions) else RestartOptions(str(number), one) for number, one in enumerate(kinds)
     ]
-    given = {"period": 10.0, "backoff": NO_WAIT, "auto_shutdown": "never", "chance": lambda: 0.0, **options}
+    given = {"period": 10.0, "backoff": NO_WAIT, "chance": lambda: 0.0, **options}
     return Restarts(children, strategy=strategy, intensity=intensity, **given)
 
 
@@ -49,23 +49,11 @@ def test_without_a_first_wait_there_is_none_however_often_it_restarts() -> None:
     assert [Backoff(first=0, factor=10.0).delay(number, 0.0) for number in (1, 10_000)] == [0, 0]
 
 
-@pytest.mark.parametrize(("shutdown", "ends"), [("never", None), ("any_significant", 0), ("all_significant", 1)])
-def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: int | None) -> None:
-    kinds = [
-        RestartOptions("a", "transient", significant=True),
-        RestartOptions("b", "temporary", significant=True),
-        "temporary",
-    ]
-    machine = restarts(*kinds, auto_shutdown=shutdown)
-    decisions = [machine.decide(index, "normal", 0.0) for index in (2, 0, 1)]
-    assert decisions[0] == Forget(2)
-    for index, decision in enumerate(decisions[1:]):
-        assert isinstance(decision, ShutDown) == (ends is not None and index >= ends)
-
-
-def test_a_crash_of_a_significant_transient_child_is_no_end() -> None:
-    machine = restarts(RestartOptions("a", "transient", significant=True), auto_shutdown="any_significant")
+def test_a_supervisor_of_a_keyed_actor_ends_with_it_unless_it_is_restarted() -> None:
+    """The next call starts the actor anew."""
+    machine = restarts("transient", ends_with_child=True)
     assert isinstance(machine.decide(0, "abnormal", 0.0), StartAgain)
+    assert machine.decide(0, "normal", 0.0) == ShutDown(0)
 
 
 def test_deaths_of_a_poison_that_is_refused_from_now_on_are_forgiven() -> None:
@@ -90,11 +78,6 @@ def test_a_poison_of_one_child_forgives_no_death_of_another() -> None:
     assert isinstance(machine.decide(0, "abnormal", 2.0, cause="x", is_refused=True), StartAgain)
     assert isinstance(machine.decide(0, "abnormal", 3.0), StartAgain)
     assert machine.decide(0, "abnormal", 4.0) == GiveUp(0, 3)
-
-
-def test_a_supervisor_ends_with_the_last_of_its_children_if_all_are_significant() -> None:
-    machine = restarts(RestartOptions("a", "temporary", significant=True), auto_shutdown="all_significant")
-    assert machine.decide(0, "normal", 0.0) == ShutDown(0)
 
 
 def test_the_limits_of_a_backoff_are_allowed() -> None:

@@ -36,7 +36,6 @@ class ChildSpec(Generic[A]):
     actor: A
     name: str
     restart: Restart
-    significant: bool
     mailbox: int
     when_full: WhenFull
     poison: int
@@ -82,7 +81,6 @@ def child(
     *args: Any,
     name: str | None = None,
     restart: Restart = "permanent",
-    significant: bool = False,
     mailbox: int = 100,
     when_full: WhenFull = "wait",
     poison: int = 3,
@@ -108,7 +106,6 @@ def child(
         args: arguments for the class.
         name: name of the actor; its class name by default.
         restart: "permanent" restarts it always, "transient" unless it ended in order, "temporary" never.
-        significant: whether its end may end its supervisor, see `Supervisor(auto_shutdown=...)`.
         mailbox: maximum number of waiting calls, also during a restart.
         when_full: policy for a further call: "wait", "reject" it, or "drop_oldest".
         poison: number of crashes by a call with the same arguments after which it is refused.
@@ -155,7 +152,6 @@ def child(
         actor=template,
         name=actor_name,
         restart=restart,
-        significant=significant,
         mailbox=mailbox,
         when_full=when_full,
         poison=poison,
@@ -179,12 +175,6 @@ def _check_options(owner: str, spec: ChildSpec[Any]) -> None:
     """Raise an error if an option is invalid, for every use of the spec."""
     if spec.restart not in RESTARTS:
         raise ValueError(f"{owner}: restart is one of {RESTARTS}, got {spec.restart!r}")
-    if not isinstance(cast("object", spec.significant), bool):
-        raise TypeError(f"{owner}: significant is True or False, got {spec.significant!r}")
-    if spec.significant and spec.restart == "permanent":
-        raise ValueError(
-            f"{owner} is significant and permanent: it never ends for good; make it transient or temporary"
-        )
     check_mailbox(owner, spec.mailbox, spec.when_full)
     check_count(f"{owner}: poison", spec.poison, least=1)
     check_engine(f"{owner}: runs_in", spec.runs_in)

@@ -9,7 +9,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -42,11 +41,10 @@ class _KeyedActor:
 
     def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: OnEnd) -> None:
         self.cell = cell
-        restarts = partial(Restarts, intensity=spec.intensity, period=spec.period, auto_shutdown="any_significant")
+        # If the actor is not restarted, its supervisor ends, the place is free, and the next call starts it anew.
+        restarts = partial(Restarts, intensity=spec.intensity, period=spec.period, ends_with_child=True)
         self.tree = Tree(f"the supervisor of {cell.name}", restarts, on_end)
         self.unit = ActorUnit(spec, self.tree.child_ended, cell)
-        # Significant: if it is not restarted, its supervisor ends, the place is free, and the next call starts it anew.
-        self.unit.terms = replace(self.unit.terms, significant=True)
         self.tree.units.append(self.unit)
         self.is_leaving = False
         self.has_left = self.tree.loop.wakeup()

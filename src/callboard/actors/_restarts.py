@@ -14,10 +14,8 @@ Restart = Literal["permanent", "transient", "temporary"]
 """Restart type of a child: restarted always, restarted unless it ended in order, or never restarted."""
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
 """Other children that are restarted together with a child that ended: none, all, or all started after it."""
-AutoShutdown = Literal["never", "any_significant", "all_significant"]
-"""Rule by which a supervisor ends when significant children have ended: never, after the first, or after the last."""
 
-RESTARTS, STRATEGIES, SHUTDOWNS = get_args(Restart), get_args(Strategy), get_args(AutoShutdown)
+RESTARTS, STRATEGIES = get_args(Restart), get_args(Strategy)
 
 Outcome = Literal["normal", "abnormal", "never_starts"]
 """Way in which a child ended. `never_starts`: another attempt would fail, too."""
@@ -74,7 +72,6 @@ class RestartOptions:
 
     name: str
     restart: Restart
-    significant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """Decision: the supervisor ends without an error, because significant children ended; see `auto_shutdown`."""
+    """Decision: the supervisor ends without an error, because a child is not restarted; see `ends_with_child`."""
 
     index: int
 
@@ -121,7 +118,8 @@ class Restarts:
     period: float
     strategy: Strategy = "one_for_one"
     backoff: Backoff = field(default_factory=Backoff)
-    auto_shutdown: AutoShutdown = "never"
+    ends_with_child: bool = False
+    """`True` if the supervisor ends in order as soon as a child is not restarted."""
     chance: Callable[[], float] = random.random
     _window: list[tuple[float, int, str | None]] = field(default_factory=list[Any], init=False)
     """Restarts within the period: time, index of the child, and identity of the call that crashed it, if known."""
@@ -136,13 +134,7 @@ class Restarts:
         is_restarted = restart == "permanent" or (restart == "transient" and outcome == "abnormal")
         if outcome == "never_starts" or not is_restarted:
             self._away.add(index)
-            significant = {number for number, child in enumerate(self.children) if child.significant}
-            if index in significant and (
-                self.auto_shutdown == "any_significant"
-                or (self.auto_shutdown == "all_significant" and significant <= self._away)
-            ):
-                return ShutDown(index)
-            return Forget(index)
+            return ShutDown(index) if self.ends_with_child else Forget(index)
         self._window = [entry for entry in self._window if entry[0] > now - self.period]
         if is_refused:
             # Poison of one child must not use up the intensity: from now on the call cannot crash it again.

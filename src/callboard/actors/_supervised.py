@@ -82,7 +82,7 @@ class ActorUnit:
     """End of the last incarnation; `None` before the first."""
 
     def __post_init__(self) -> None:
-        self.terms = RestartOptions(self.spec.name, self.spec.restart, self.spec.significant)
+        self.terms = RestartOptions(self.spec.name, self.spec.restart)
         if keeps_snapshots(self.spec.kind):
             assert self.spec.snapshots != JOURNAL
             self._snapshots = InMemorySnapshots() if self.spec.snapshots is None else self.spec.snapshots

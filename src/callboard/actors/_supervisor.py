@@ -27,9 +27,7 @@ from callboard.actors._actor import Actor
 from callboard.actors._cell import Cell
 from callboard.actors._child import INTENSITY, PERIOD, A, ChildSpec, check_fleet, check_store, spec_of
 from callboard.actors._restarts import (
-    SHUTDOWNS,
     STRATEGIES,
-    AutoShutdown,
     Backoff,
     Decision,
     Forget,
@@ -262,8 +260,6 @@ class Supervisor(Openable):
         intensity: maximum number of restarts within a period; after one more, the supervisor gives up.
         period: length of the sliding period in seconds.
         backoff: delays before restarts; `Backoff()` by default.
-        auto_shutdown: rule by which it ends in order with its significant children: "never", after the first
-            ("any_significant"), or after the last ("all_significant").
 
     Raises:
         TypeError: for a child or an option of the wrong type.
@@ -280,14 +276,11 @@ class Supervisor(Openable):
         intensity: int = INTENSITY,
         period: float = PERIOD,
         backoff: Backoff | None = None,
-        auto_shutdown: AutoShutdown = "never",
     ) -> None:
         if not isinstance(cast("object", name), str):
             raise TypeError(f"Supervisor(name=...) is a text, got {name!r}")
         if strategy not in STRATEGIES:
             raise ValueError(f"Supervisor(strategy=...) is one of {STRATEGIES}, got {strategy!r}")
-        if auto_shutdown not in SHUTDOWNS:
-            raise ValueError(f"Supervisor(auto_shutdown=...) is one of {SHUTDOWNS}, got {auto_shutdown!r}")
         check_count("Supervisor(intensity=...)", intensity, least=0)
         if cast("object", period) is None:
             raise TypeError("Supervisor(period=...) is a number of seconds, got None")
@@ -302,7 +295,6 @@ class Supervisor(Openable):
             intensity=intensity,
             period=period,
             backoff=backoff or Backoff(),
-            auto_shutdown=auto_shutdown,
         )
         self._tree: Tree | None = None
         self._scope: Scope | None = None
