@@ -21,7 +21,7 @@ from callboard import (
     create_react_agent,
 )
 from callboard.exceptions import IdleMiddlewareWarning
-from callboard.middleware import Cache, Retry, Supervise
+from callboard.middleware import Retry, Supervise
 from callboard.testing import ScriptedModel, calls, tool_call
 
 
@@ -137,14 +137,6 @@ async def test_a_middleware_that_forgets_await_is_told_so() -> None:
 
     with anyio.fail_after(5), pytest.raises(TypeError, match=r"forgetful returned a coroutine .* has to await"):
         await ToolNode([look_up], middleware=[forgetful]).ainvoke(CALL)
-
-
-@pytest.mark.parametrize(
-    "place", [lambda cache: ToolNode([look_up], middleware=cache), lambda cache: Supervise(middleware=cache)]
-)
-def test_a_cache_of_replies_where_no_model_is_asked_warns(place: Callable[[list[Any]], object]) -> None:
-    with pytest.warns(IdleMiddlewareWarning, match=r"Cache\(models=True\).*callboard\.create_agent"):
-        place([Cache(models=True)])
 
 
 @pytest.mark.real_clock  # LangGraph saves in threads

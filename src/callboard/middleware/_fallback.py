@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 _THREADS = 256
 """Maximum number of threads in which one alternative runs, if it is a sync function."""
-_NOT_SAID = "the reply of another model is cached as if the model had given it"
 
 Failure = Exception | ToolMessage
 """Failure of a call or of an alternative: an error, or the error message of another tool."""
@@ -223,7 +222,6 @@ class Fallback(Middleware):
         self._models = other_models(models)
         if self._models:
             instead_of = {} if instead_of is None else instead_of
-            self.order = dataclasses.replace(self.order, not_inside={**self.order.not_inside, "model_cache": _NOT_SAID})
             # `create_agent` looks for this method: only an object with other models is around requests.
             self.awrap_model_call = self._around_request
         if not isinstance(instead_of, Mapping):

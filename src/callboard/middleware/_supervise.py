@@ -34,7 +34,7 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
 )
 from callboard.tools._invoke import arguments_of
-from callboard.tools._middleware import check_policies, check_tools, redaction_of, tools_of, warn_of_model_cache
+from callboard.tools._middleware import check_policies, check_tools, redaction_of, tools_of
 from callboard.tools._middleware_hooks import Missing, check_missing
 from callboard.tools._plan import ToolFacts, inject, plan_for
 from callboard.tools._results import Item, messages_in
@@ -91,7 +91,6 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         check_missing("Supervise", missing)
         self._middleware = middleware_in("Supervise(middleware=...)", middleware)
-        warn_of_model_cache("Supervise", self._middleware)
         self.tools = tools_of(self._middleware)
         self._supervision = Supervision(
             "Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace

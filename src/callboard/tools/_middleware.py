@@ -18,7 +18,7 @@ from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._callers import user_stacklevel
-from callboard.exceptions import IdleMiddlewareWarning, MiddlewareOrderWarning
+from callboard.exceptions import MiddlewareOrderWarning
 from callboard.tools._invoke import refusal
 from callboard.tools._middleware_hooks import check_tool_names, tools_to_approve
 from callboard.tools._plan import plan_for
@@ -32,8 +32,7 @@ class Order:
     """Rules for the position of a middleware among others. If a node breaks a rule, a warning states the reason.
 
     The kinds of callboard's middleware are "output", "repair", "sanitize", "approval", "fallback", "cache", "breaker",
-    "retry" and "redact", and "model_cache" for `Cache(models=True)`. `order = Cache.order` treats a middleware as a
-    cache, with all reasons.
+    "retry" and "redact". `order = Cache.order` treats a middleware as a cache, with all reasons.
 
     Args:
         kind: kind of this middleware, as others name it in their rules.
@@ -294,18 +293,6 @@ def warn_of_wrong_order(middleware: Sequence[object]) -> None:
                         f"Put {inner} before {outer} in middleware=[...]."
                     )
                 warnings.warn(sentence, MiddlewareOrderWarning, stacklevel=user_stacklevel())
-
-
-def warn_of_model_cache(owner: str, middleware: Sequence[object]) -> None:
-    """Warn of each `Cache(models=True)` of an owner that makes no model requests, such as "ToolNode"."""
-    for position, link in enumerate(middleware):
-        if (order := _order_of(link)) is not None and order.kind == "model_cache":
-            warnings.warn(
-                f"{owner}(middleware=...): {middleware_name(type(link))}(models=True), at position {position}, is "
-                "around model requests, and does nothing here: give it to callboard.create_agent, or name tools",
-                IdleMiddlewareWarning,
-                stacklevel=user_stacklevel(),
-            )
 
 
 def _order_of(middleware: object) -> Order | None:

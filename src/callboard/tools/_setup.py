@@ -27,7 +27,6 @@ from callboard.tools._middleware import (
     offers_of,
     redaction_of,
     tools_of,
-    warn_of_model_cache,
 )
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import Plan, ToolFacts, injected_args, plan_for
@@ -132,8 +131,6 @@ def setup_of(options: Options) -> Setup:
     errors = ErrorPolicy(options.handle_tool_errors)
     wrapper = wrapper_middleware(options.wrap_tool_call, options.awrap_tool_call)
     chain = chain_of(middleware, wrapper)
-    if options.owner == "ToolNode":
-        warn_of_model_cache(options.owner, middleware)
     wrappers = [wrap_call for wrap_call in (options.wrap_tool_call, options.awrap_tool_call) if wrap_call is not None]
     check_tools([*middleware, *wrappers], tools_by_name)
     check_policies(middleware, policies)

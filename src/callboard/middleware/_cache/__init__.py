@@ -1,1 +1,1 @@
-"""`Cache`: middleware that reuses the results of identical calls and model requests."""
+"""`Cache`: middleware that reuses the results of identical calls."""

@@ -1,4 +1,4 @@
-"""`Cache`: middleware that reuses the result of an identical call or model request, finished or still running.
+"""`Cache`: middleware that reuses the result of an identical call, finished or still running.
 
 The key of a call contains the identity of the code that its tool runs.
 """
@@ -6,25 +6,21 @@ The key of a call contains the identity of the code that its tool runs.
 import inspect
 import json
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from uuid import uuid4
 
-from langchain_core.load import dumps
-from langchain_core.messages import BaseMessage, ToolCall, ToolMessage, messages_from_dict
-from langchain_core.runnables.config import ensure_config
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.cache.base import BaseCache
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
-from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of
+from callboard._langgraph._vocabulary import ToolCallRequest, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
-from callboard._records._policies import CallContext, check_count, check_seconds, check_type, key_function
+from callboard._records._policies import CallContext, check_count, check_seconds, key_function
 from callboard._util._extras import require
 from callboard._util._identity import ByIdentity
 from callboard._util._suggestions import no_such, suggests_options
@@ -47,22 +43,7 @@ from callboard.tools._plan import ToolFacts
 from callboard.tools._results import CallNext, Output
 
 if TYPE_CHECKING:
-    from langchain.agents.middleware import ModelRequest, ModelResponse
-
-
-class _EqualSchema:
-    """Hashable wrapper of an object without a hash; it equals another wrapper of an equal object."""
-
-    __slots__ = ("_of",)  # no dataclass, for the reason of `ByIdentity`
-
-    def __init__(self, of: object) -> None:
-        self._of = of
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _EqualSchema) and self._of == other._of
-
-    def __hash__(self) -> int:
-        return hash(type(self._of))
+    pass
 
 
 def body_of(tool: BaseTool) -> Hashable:
@@ -93,15 +74,11 @@ _UNSHARED_ENDS = {"rejected", "deadline", "cancelled"}
 """Values of `ended` after which an identical call may still succeed: it may have more time, or a free permit."""
 
 
-_MODEL = ""
-"""Name of a tool that stands for model requests."""
-
-
 class _Key(NamedTuple):
     """Key of a result in the cache. Calls with equal keys share one result."""
 
     tool: str
-    """Name of the tool, or `_MODEL`."""
+    """Name of the tool."""
     body: Hashable
     """Code that the tool runs: two tools may have the same name, such as tools made for two users."""
     value: Hashable
@@ -117,7 +94,7 @@ _led_flights: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", defa
 
 @suggests_options()
 class Cache(Middleware):
-    """Middleware that reuses the result of an identical call or model request, finished or still running.
+    """Middleware that reuses the result of an identical call, finished or still running.
 
     Only messages with the status "success" are kept, never errors and commands. A call that finds an identical one
     running waits for it, and shares its result or error. If that one ends for a reason of its own (cancelled,
@@ -128,14 +105,9 @@ class Cache(Middleware):
     A call that a person has answered always runs. Without `key`, calls of a tool that receives more than its
     arguments always run, too: state, store, runtime, config or call id.
 
-    With `models`, it reuses replies to equal model requests of `create_agent` instead: with the same model, messages,
-    tools, choice of tools, response format and settings. Ids and token counts of messages are no part of a request. A
-    reused reply has new ids, for its calls too, and no token counts: they are in the reply that the model has sent.
-
     Args:
         tools: names of the tools whose results may be reused. `idempotent` in a policy does not imply this:
             deleting a file twice does no harm, skipping the second deletion may.
-        models: whether to reuse replies of models, in place of results of tools.
         ttl: seconds for which a result is kept; `math.inf` for no limit.
         size: maximum number of results, at least 1, by default 1024; the least recently used is evicted. A `store` has
             bounds of its own.
@@ -149,7 +121,7 @@ class Cache(Middleware):
 
     Raises:
         ValueError: if a number is out of range.
-        ValueError: if both `tools` and `models` are given, or both `size` and `store`.
+        ValueError: if both `size` and `store` are given.
         ValueError: if `store` has a serializer that stores pickles.
         TypeError: if `tools` is not a collection of names, `key` no plain function, or `store` no LangGraph cache.
         ImportError: if the extra `middleware` is not installed.
@@ -166,9 +138,8 @@ class Cache(Middleware):
 
     def __init__(
         self,
-        tools: Collection[str] | None = None,
+        tools: Collection[str],
         *,
-        models: bool = False,
         ttl: float = 300.0,
         size: int | None = None,
         key: CacheKey | None = None,
@@ -187,17 +158,7 @@ class Cache(Middleware):
                 raise ValueError(f"Cache(size={size!r}, store=...): a store has bounds of its own; leave size out")
             if version is not None and not isinstance(cast("object", version), (str, int)):
                 raise TypeError(f"Cache(version=...) is a text or a number, got {version!r}")
-        check_type("Cache(models=...)", models, bool, "True")
-        if models and tools is not None:
-            raise ValueError(
-                f"Cache({tools!r}, models=True): a cache is for tools or for models; write two, Cache({tools!r}) and "
-                "Cache(models=True)"
-            )
-        if models:
-            self.order = Order("model_cache")
-            # `create_agent` looks for this method: only an object with the option is around requests.
-            self.awrap_model_call = self._around_request
-        self._tools = tool_names("Cache(tools)", () if models else tools)
+        self._tools = tool_names("Cache(tools)", tools)
         check_seconds("Cache(ttl=...)", ttl, zero=False)
         if size is not None:
             check_count("Cache(size=...)", size, least=1)
@@ -206,7 +167,6 @@ class Cache(Middleware):
         self._local: LocalResults[_Key, ToolMessage] = LocalResults(ttl, _SIZE if size is None else size)
         self._stored = None if store is None else StoredResults(store, version, ttl)
         self._takes_only_arguments = ToolFacts(takes_only_arguments)
-        self._schemas = ToolFacts(convert_to_openai_tool)
         self._warned_tools: set[str] = set()
         self._thread_tools: set[str] = set()
         """Tools with a result that was only for its conversation: conversations share none of their results."""
@@ -243,7 +203,7 @@ class Cache(Middleware):
     def clear(self) -> None:
         """Forget all results of all tools, under the same rules as `invalidate`."""
         if self._stored is not None:
-            for tool in self._tools or [_MODEL]:
+            for tool in self._tools:
                 self._stored.forget(tool)
         self._local.forget(lambda _: True)
 
@@ -251,28 +211,6 @@ class Cache(Middleware):
         """Answer from the cache, wait for an identical running call, or run the call."""
         key = await self._key(request)
         return await (call_next(request) if key is None else self._run_shared(key, request, call_next))
-
-    async def _around_request(
-        self, request: "ModelRequest[Any]", call_next: "Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]"
-    ) -> "ModelResponse[Any]":
-        """Answer a model request from the cache, wait for an equal running request, or send it."""
-        key = await self._key_of_request(request)
-        if key is None:
-            return await call_next(request)
-        responses: list[ModelResponse[Any]] = []
-
-        async def run(_: object) -> Any:
-            responses.append(await call_next(request))
-            return _as_result(responses[-1])
-
-        # A reply has the form of a result here: the same rules keep it, share it and store it.
-        call = ToolCallRequest(
-            ToolCall(name="model", args={}, id=None), None, request.state, cast("Any", request.runtime)
-        )
-        result = await self._run_shared(key, call, run)
-        if not responses and (reply := _reply_of(result)) is not None:
-            return reply
-        return responses[-1] if responses else await call_next(request)
 
     async def _run_shared(self, key: _Key, request: ToolCallRequest, call_next: CallNext) -> Output:
         if key.thread is not None:
@@ -351,7 +289,7 @@ class Cache(Middleware):
         if self._stored is None or key.thread is not None:
             return None
         # Other processes may reuse the results of a plain function by its name, and those of no other tool.
-        if self._key_function is None and key.tool and not is_function_alone(key.body):
+        if self._key_function is None and not is_function_alone(key.body):
             note("cache_skipped", reason="is not known by its name")
             self._warn(key.tool, f"does not share results of the tool {key.tool!r}: it is more than a function")
             return None
@@ -441,41 +379,9 @@ class Cache(Middleware):
     def _key_to_keep(self, key: _Key, request: ToolCallRequest) -> _Key:
         """Return the key for caching a call's result; it names the conversation if no other one may use the result."""
         call = running_call()
-        # A model request of an agent inside a tool is no part of the result of this tool.
-        if call is not None and call.only_for_thread and key.tool:
+        if call is not None and call.only_for_thread:
             self._thread_tools.add(key.tool)
         return self._restrict_to_thread(key, request)
-
-    async def _key_of_request(self, request: "ModelRequest[Any]") -> _Key | None:
-        """Return the key of the reply to a model request, or `None` if the request must be sent."""
-        if self._key_function is not None:
-            context = partial(call_context, ensure_config(), request.state, getattr(request.runtime, "context", None))
-            value = self._key_function.of(request, context)
-        else:
-            messages = (request.system_message, *request.messages)
-            facts = {
-                # LangChain writes the name of the agent into the reply.
-                "agent": ensure_config().get("metadata", {}).get("lc_agent_name"),
-                "tools": [
-                    tool
-                    if isinstance(tool, dict)
-                    else [self._schemas.of(tool), tool.description, getattr(tool, "extras", None)]
-                    for tool in request.tools
-                ],
-                "tool_choice": request.tool_choice,
-                "settings": request.model_settings,
-            }
-            value = await run_if_long(
-                self._threads, messages, partial(_canonical, facts, partial(_with_messages, messages))
-            )
-        if value is None:
-            return None
-        form = request.response_format
-        schema = None if form is None else _EqualSchema((type(form), getattr(form, "__dict__", form)))
-        # Models with equal options are equal; a model without a text form equals only itself.
-        text = dumps(request.model)
-        model = ByIdentity(request.model) if '"not_implemented"' in text else text
-        return _Key(_MODEL, None, (model, schema, value))
 
     async def _canonical(self, args: Mapping[str, object]) -> str | None:
         if is_long(args):
@@ -506,64 +412,3 @@ def _in_steps(args: Mapping[str, object]) -> str:
     """Return the arguments of a call as JSON, encoded in small steps, between which other threads can run."""
     # The encoder's `encode` holds the GIL until it is done, and so stalls the event loop.
     return "".join(_ENCODER.iterencode(args))
-
-
-# Model requests
-
-_UNSENT = {"id", "usage_metadata", "response_metadata", "artifact"}
-"""Fields of a message that say nothing to a model. They differ for a reply that was reused in an earlier request."""
-_COUNTS = frozenset(("token_usage", "usage", "usage_metadata"))
-"""Names under which providers count tokens in `response_metadata`."""
-_CALL_IDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))
-"""Names of fields with the id of a call, in messages and in the content blocks of providers."""
-
-
-def _with_messages(messages: Iterable[BaseMessage | None], facts: Mapping[str, object]) -> str:
-    """Return a model request as JSON, in which the position of each tool call replaces the random id of the call."""
-    # Providers choose ids at random, and a reused reply has new ones: with them, no second request would be equal.
-    dumps = [message.model_dump(exclude=_UNSENT, warnings=False) for message in messages if message is not None]
-    positions = {name: f"call {position}" for position, name in enumerate(_call_ids(dumps))}
-    return _in_steps({**facts, "messages": _rename_calls(dumps, positions)})
-
-
-def _call_ids(messages: Iterable[Mapping[str, Any]]) -> list[str]:
-    kinds = ("tool_calls", "invalid_tool_calls")
-    calls = (call for message in messages for kind in kinds for call in message.get(kind) or ())
-    return [call["id"] for call in calls if call["id"] is not None]
-
-
-def _rename_calls(value: Any, names: Mapping[str, str], field: object = None) -> Any:
-    """Return a copy of nested data in which the ids of calls are replaced; fields with ids are found by their names."""
-    if isinstance(value, dict):
-        # Google's models keep data of calls under their ids.
-        return {names.get(name, name): _rename_calls(item, names, name) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_rename_calls(item, names) for item in value]
-    return names.get(value, value) if field in _CALL_IDS and isinstance(value, str) else value
-
-
-def _as_result(response: "ModelResponse[Any]") -> object:
-    """Return a model reply as a result for the cache, with messages as plain data; unchanged if it cannot be copied."""
-    try:
-        messages = [message.model_dump(exclude={"id", "usage_metadata"}, warnings=False) for message in response.result]
-    except Exception:
-        return response
-    for message in messages:
-        metadata = message["response_metadata"].items()
-        message["response_metadata"] = {name: item for name, item in metadata if name not in _COUNTS}
-    artifact = {"messages": messages, "structured_response": response.structured_response}
-    return ToolMessage(content="", tool_call_id="", artifact=artifact)
-
-
-def _reply_of(result: Any) -> "ModelResponse[Any] | None":
-    """Return the model reply in a cached result, with new ids; `None` if the result is damaged."""
-    from langchain.agents.middleware import ModelResponse
-
-    try:
-        dumps, structured = result.artifact["messages"], result.artifact["structured_response"]
-        dumps = _rename_calls(dumps, {name: f"call_{uuid4().hex}" for name in _call_ids(dumps)})
-        messages = messages_from_dict([{"type": dump["type"], "data": {**dump, "id": str(uuid4())}} for dump in dumps])
-    except Exception:
-        # Damaged, because other programs may write to a store.
-        return None
-    return ModelResponse(messages, structured)
