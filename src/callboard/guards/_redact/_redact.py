@@ -333,7 +333,6 @@ _MAX_REVEALS = 8
 """Maximum number of passes that replace tokens by values: a value may itself contain tokens."""
 
 _REVEALED_TO_PERSONS = "with reveal=..., the question shows, and a checkpoint keeps, what tokens stand for"
-_OTHER_CONVERSATION = "a reply with the tokens of one conversation is handed to another, which cannot reveal them"
 _log = logging.getLogger("callboard")
 
 
@@ -388,7 +387,6 @@ class Redact(Middleware):
         self.order = Order(
             "redact",
             not_around={"approval": _REVEALED_TO_PERSONS} if self._reveal else {},
-            not_inside={"model_cache": _OTHER_CONVERSATION} if models else {},
         )
         if models:
             # `create_agent` looks for this method: only an object with the option is around requests.
