@@ -1,10 +1,9 @@
-"""`Fallback`: middleware that answers with an alternative (tool, value, function, model) when a tool or model fails."""
+"""`Fallback`: middleware that answers with an alternative (tool, value, function) when a tool fails."""
 
 import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
@@ -14,20 +13,12 @@ from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 from callboard._loops._deadline import remaining
 from callboard._util._callers import is_async
-from callboard._util._extras import require
 from callboard._util._suggestions import no_such, suggests_options
-from callboard.middleware._breaker import name_of
 from callboard.middleware._retry import ASKS_TOO_LATE, Failures, When
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names
 from callboard.tools._results import CallNext, Output, is_output, with_entries, with_facts
-
-if TYPE_CHECKING:
-    from langchain.agents.middleware import ModelFallbackMiddleware
-    from langchain_core.language_models import BaseChatModel
-
-T = TypeVar("T")
 
 _THREADS = 256
 """Maximum number of threads in which one alternative runs, if it is a sync function."""
@@ -153,33 +144,9 @@ def sign_output(output: Output, call: ToolCall, alternative_name: str) -> Output
     return with_entries(output, entry)
 
 
-def other_models(option: object) -> "tuple[ModelFallbackMiddleware[Any, Any], ...]":
-    """Return, for each alternative model, a LangChain middleware that adapts a model request to this model."""
-    from langchain_core.language_models import BaseChatModel
-
-    models: Sequence[Any] = option if isinstance(option, (list, tuple)) else [option]
-    if models is not option or not all(isinstance(model, (str, BaseChatModel)) for model in models):
-        raise TypeError(
-            f"Fallback(models=...) takes a list of chat models or names such as 'openai:gpt-5.5', got {option!r}"
-        )
-    if not models:
-        return ()
-    require("Fallback(models=...)", "langchain", extra="langchain")
-    from langchain.agents.middleware import ModelFallbackMiddleware
-
-    return tuple(ModelFallbackMiddleware(model) for model in models)
-
-
-async def _instead_of(request: Any, failure: Exception, call_next: Callable[[Any], Awaitable[T]], adapted: Any) -> T:
-    """Send a request that LangChain has adapted for another model, because the first model has failed."""
-    if adapted is request:
-        raise failure
-    return await call_next(adapted)
-
-
 @suggests_options()
 class Fallback(Middleware):
-    """Middleware that answers with an alternative when a tool or, in `create_agent`, a model fails.
+    """Middleware that answers with an alternative when a tool fails.
 
     Alternatives are tried in order, until one has an answer or the call's time is used up. If none has, the first
     failure stands, with the other errors in its notes. Interrupts, cancellations and invalid arguments are not
@@ -188,17 +155,15 @@ class Fallback(Middleware):
     An alternative is another tool of the node, by name; a tool object that the model does not know; a `Value`; or a
     function `(request, failure)` that returns anything that a tool may return; a sync one runs in a worker thread.
     Another tool gets the same arguments, under its own policy and limits; if it answers with an error message, it has
-    failed, too. Requests of `create_agent` are sent to other `models` in the same way.
+    failed, too.
 
     Args:
         instead_of: for each tool name, one alternative or a list of them.
-        models: chat models, or names for langchain's `init_chat_model`, that answer if a model request fails.
         on: errors that count as failures: exception types, or a predicate of the error.
 
     Raises:
         ValueError: if a list is empty, or a tool is its own alternative.
         TypeError: if an alternative is of an unknown kind, or none is given.
-        ImportError: if `models` is given, and the extra `langchain` is not installed.
     """
 
     order = Order(
@@ -213,18 +178,12 @@ class Fallback(Middleware):
 
     def __init__(
         self,
-        instead_of: Mapping[str, Alternative | Sequence[Alternative]] | None = None,
+        instead_of: Mapping[str, Alternative | Sequence[Alternative]],
         *,
-        models: "Sequence[str | BaseChatModel]" = (),
         on: When = Exception,
     ) -> None:
         self._failures = Failures("Fallback", on, None)
-        self._models = other_models(models)
-        if self._models:
-            instead_of = {} if instead_of is None else instead_of
-            # `create_agent` looks for this method: only an object with other models is around requests.
-            self.awrap_model_call = self._around_request
-        if not isinstance(instead_of, Mapping):
+        if not isinstance(cast("object", instead_of), Mapping):
             raise TypeError(
                 f"Fallback takes alternatives by tool name, such as {{'search': 'cached_search'}}; got {instead_of!r}"
             )
@@ -264,27 +223,6 @@ class Fallback(Middleware):
             if output is None:
                 raise
             return output
-
-    async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
-        """Send a model request; if it fails, send it to the other models, until one replies or no time is left."""
-        try:
-            return await call_next(request)
-        except Exception as error:
-            if not self._is_failure(error):
-                raise
-            for model_middleware in self._models:
-                if remaining() <= 0:
-                    break
-                name = name_of(model_middleware.models[0])
-                note("fallback", to=name, error=_kind_of(error))
-                try:
-                    call_model: Any = partial(_instead_of, request, error, call_next)
-                    return cast("T", await model_middleware.awrap_model_call(request, call_model))
-                except Exception as next_error:
-                    if is_control_flow(next_error):
-                        raise
-                    self._record_failure(name, error, next_error)
-            raise
 
     async def _run_alternatives(
         self, request: ToolCallRequest, call_next: CallNext, failure: Exception
