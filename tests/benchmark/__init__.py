@@ -11,7 +11,6 @@ from . import (
     _actors,
     _agent,
     _cost,
-    _create_agent,
     _fleet,
     _imports,
     _journal,
@@ -66,18 +65,6 @@ BENCHMARKS = {
         quick={"shapes": ((10, 1), (10, 10), (10, 100)), "repetitions": 3},
         tiny={"shapes": ((2, 2),), "repetitions": 0},
     ),
-    "create_agent": Benchmark(
-        _create_agent.runs,
-        full={"shapes": ((1, 100, 0), (10, 10, 0), (10, 10, 3)), "repetitions": 9},
-        quick={"shapes": ((1, 100, 0), (10, 10, 0), (10, 10, 3)), "repetitions": 3},
-        tiny={"shapes": ((2, 2, 1),), "repetitions": 0},
-    ),
-    "kept_create_agent": Benchmark(
-        _create_agent.kept,
-        full={"turns": 10, "calls": 100, "repetitions": 3},
-        quick={"turns": 10, "calls": 100, "repetitions": 1},
-        tiny={"turns": 2, "calls": 2, "repetitions": 0},
-    ),
     "actors": Benchmark(
         _actors.actors,
         full={"asks": 5_000, "sizes": (1, 100), "idle": 1_000, "repetitions": 15},
@@ -98,9 +85,9 @@ BENCHMARKS = {
     ),
     "mcp": Benchmark(
         _mcp.mcp,
-        full={"calls": 2_000, "opened": 20},
-        quick={"calls": 300, "opened": 5},
-        tiny={"calls": 2, "opened": 1},
+        full={"calls": 2_000},
+        quick={"calls": 300},
+        tiny={"calls": 2},
     ),
     "many": Benchmark(
         _many.many,

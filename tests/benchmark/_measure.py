@@ -163,7 +163,6 @@ class Table:
     columns: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
     budgets: list[Budget] = field(default_factory=list)
-    notes: Sequence[str] = ()
 
     def add(self, *cells: object) -> None:
         self.rows.append([_cell(cell) for cell in cells])
@@ -183,8 +182,8 @@ class Table:
             "|" + "|".join("-" * (width + 1) + (":" if i else "-") for i, width in enumerate(widths)) + "|",
             *(_line(row, widths) for row in self.rows),
         ]
-        for block in (self.notes, [str(budget) for budget in self.budgets]):
-            lines += ["", *block] if block else []
+        if self.budgets:
+            lines += ["", *map(str, self.budgets)]
         return "\n".join(lines)
 
 
