@@ -5,11 +5,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
-from time import perf_counter
 from traceback import format_tb
 from typing import Generic, NamedTuple, TypeVar
 
-from callboard._loops._watchdog import LoopHolder, mark, watchdog_looks
+from callboard._loops._watchdog import LoopHolder, mark
 from callboard._records._events import (
     ActorEvent,
     ActorObserver,
@@ -28,14 +27,6 @@ _log = logging.getLogger("callboard")
 LOGGER = "callboard.calls"
 """Name of the logger for lines about calls; silent until its level, or the level of "callboard", is set."""
 
-PATIENCE = 0.5
-"""Seconds that an observer may block the event loop before it is paused."""
-FIRST_PAUSE = 1.0
-"""Seconds of the first pause after an observer has blocked the event loop; each further pause is twice as long."""
-LONGEST_PAUSE = 600.0
-_LOOKS = 4
-"""Minimum number of watchdog checks while a slow observer runs; with fewer checks, the whole process was slow."""
-
 
 class Observers(NamedTuple):
     """Set of observers, registered together, for calls, runs and actors."""
@@ -50,8 +41,6 @@ class Observers(NamedTuple):
 
 
 _NOBODY = Observers()
-_BOUNDS = ("begun", "ended", "started", "restarted", "died", "stopped")
-"""Phases that may be the first or the last event of a call, an actor call, a run or an actor's life."""
 _in_context: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
 _everywhere: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
@@ -71,8 +60,7 @@ def observe(
     """Call `observer` with every `CallEvent` of the calls that start inside the `with` block.
 
     An exception of an observer is logged once, without its text, and otherwise ignored. An observer that blocks the
-    event loop for more than 0.5 seconds is logged and paused, longer each time. In a pause it receives only the last
-    events of calls, runs and actors whose first event it has received.
+    event loop is named once in a `LoopBlockedWarning`.
 
     Args:
         observer: called in the event loop's thread with each event.
@@ -97,7 +85,7 @@ def careful_observers(
     mark: Callable[[], str | None] | None = None,
     kind: str | None = None,
 ) -> Observers:
-    """Return an `Observers` that catches errors of the given observers, and pauses slow observers."""
+    """Return an `Observers` that catches errors of the given observers."""
     return Observers(
         (CarefulObserver(calls),),
         () if runs is None else (CarefulObserver(runs),),
@@ -180,32 +168,12 @@ def join_observers(first: Observers, second: Observers) -> Observers:
     )
 
 
-_OF_LIVES = (("started", "restarted"), ("died", "stopped"))
-_OF_OTHERS = (("begun",), ("ended",))
-
-
 class CarefulObserver(Generic[E]):
-    """Wrapper that catches the errors of an observer, and pauses an observer that has blocked the event loop."""
+    """Wrapper that catches the errors of an observer."""
 
-    def __init__(
-        self,
-        observer: Callable[[E], None],
-        clock: Callable[[], float] = perf_counter,
-        looks: Callable[[], int | None] = watchdog_looks,
-    ) -> None:
+    def __init__(self, observer: Callable[[E], None]) -> None:
         self._observer: Callable[[E], None] = observer
-        self._clock = clock
-        self._looks = looks
         self._failed = False
-        # Invariant for each call that begins while this observer is registered: it receives the first and the last
-        # event, or no event of the call. Otherwise a pause would leave a span open or a gauge of running calls wrong.
-        self._announced: set[int] = set()
-        """Numbers of running calls whose first event was delivered; the last event is delivered in any case."""
-        self._missed: set[int] = set()
-        """Numbers of running calls that began during a pause; none of their events is delivered."""
-        self._pause = 0.0
-        self._paused_until: float | None = None
-        self._pause_ends = 0.0
 
     @property
     def name(self) -> str:
@@ -220,38 +188,6 @@ class CarefulObserver(Generic[E]):
         return LoopHolder(name, name, "an observer has to return at once: let a thread do what takes long")
 
     def __call__(self, event: E) -> None:
-        is_careful = self._missed or self._paused_until is not None or event.phase in _BOUNDS
-        if is_careful and not self._hears(event):
-            return
-        looks, since = self._looks(), self._clock()
-        self.tell(event)
-        if (seconds := self._clock() - since) > PATIENCE and self._paused_until is None and self._is_to_blame(looks):
-            self._take_a_pause(seconds)
-
-    def _hears(self, event: CallEvent | RunEvent | AskEvent | ActorEvent) -> bool:
-        begins, ends = _OF_LIVES if isinstance(event, ActorEvent) else _OF_OTHERS
-        number = event.run.number if isinstance(event, RunEvent) else event.number
-        if self._paused_until is not None and self._clock() >= self._paused_until:
-            self._paused_until = None
-        is_paused = self._paused_until is not None
-        if event.phase in begins:
-            (self._missed if is_paused else self._announced).add(number)
-            return not is_paused
-        if event.phase in ends:
-            if number in self._announced:
-                self._announced.remove(number)
-                return True
-            if number in self._missed:
-                self._missed.remove(number)
-                return False
-        return not is_paused and number not in self._missed
-
-    def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether the observer itself was slow, and not the whole process; the watchdog's checks show this."""
-        looks = self._looks()
-        return looks_before is None or looks is None or looks - looks_before >= _LOOKS
-
-    def tell(self, event: E) -> None:
         """Call the observer with an event, and log its first error."""
         try:
             self._observer(event)
@@ -261,21 +197,6 @@ class CarefulObserver(Generic[E]):
             if not self._failed:
                 self._failed = True
                 log_failure(logging.ERROR, f"the observer {self.name} failed, which is reported once", error)
-
-    def _take_a_pause(self, seconds: float) -> None:
-        now = self._clock()
-        if now - self._pause_ends > LONGEST_PAUSE:
-            self._pause = 0.0  # long without a block: start with the shortest pause again
-        self._pause = min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
-        self._paused_until = self._pause_ends = now + self._pause
-        _log.warning(
-            "the observer %s held up the event loop for %.1f s, more than %s s; for the next %g s it is told no more "
-            "than the end of what it knows. Let a thread do what takes long",
-            self.name,
-            seconds,
-            PATIENCE,
-            self._pause,
-        )
 
 
 def log_failure(level: int, text: str, error: BaseException, *, shows_text: bool = False) -> None:
@@ -290,4 +211,4 @@ def log_failure(level: int, text: str, error: BaseException, *, shows_text: bool
     _log.log(level, "%s: %s\n%s", text, type(error).__qualname__, frames, exc_info=full)
 
 
-mark(CarefulObserver.tell, CarefulObserver)
+mark(CarefulObserver.__call__, CarefulObserver)

@@ -213,12 +213,6 @@ class _Watchdog:
         self.is_active = threading.Event()
         """Event that is set while the watchdog thread checks loops; while it is not set, the thread sleeps."""
         self._started = False
-        self.looks = 0
-
-    @property
-    def is_looking(self) -> bool:
-        """True while any event loop is watched."""
-        return bool(self.pulses)
 
     def wake(self) -> None:
         self.is_active.set()
@@ -242,7 +236,6 @@ class _Watchdog:
         # A function of its own: its local variables must not keep users' frames alive until the next check.
         if not self.pulses:
             return False
-        self.looks += 1
         with current_frames() as frames:
             now = time.monotonic()
             for pulse in list(self.pulses):
@@ -251,11 +244,6 @@ class _Watchdog:
 
 
 _watchdog = _Watchdog()
-
-
-def watchdog_looks() -> int | None:
-    """Return the number of checks that the watchdog has made; `None` while no event loop is watched."""
-    return _watchdog.looks if _watchdog.is_looking else None
 
 
 def _begin_anew() -> None:
