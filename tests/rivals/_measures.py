@@ -1,13 +1,9 @@
 """Measurements of `tests.rivals`, each a table; run inside the environment that has all frameworks."""
 
-import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 
 import anyio
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -23,10 +19,8 @@ from tests.benchmark._workers import _round_trips
 
 from ._frameworks import FRAMEWORKS, HAND, OURS, Framework, of_callboard
 from ._killed import killed
-from ._ray import PUBLISHED
 
 OURS_ON_TRIO = f"{OURS}, trio"
-_ROOT = Path(__file__).parents[2]
 _AT_LEAST = 100
 """Minimum number of calls in a measurement. Small batches are repeated."""
 
@@ -152,22 +146,10 @@ def _add_loops(found: Found, size: Size) -> None:
 
 
 def asks(count: int) -> Table:
-    """Measure one question and its answer: in the process, in a worker process, and on Ray."""
+    """Measure one question and its answer: in the process, and in a worker process."""
     table = Table("One ask, by the place of the answer", ["us", *BACKENDS])
     own = interleaved({one: _whole(_asks, one, count) for one in BACKENDS}, 3)
     table.add("an actor in the process (processor time)", *(own[one] * 1e6 for one in BACKENDS))
     rounds = [anyio.run(_round_trips, count, backend=one) for one in BACKENDS]
     table.add("a worker process", *(call * 1e6 for _, call, _ in rounds))
-    ray = _on_ray()
-    if "an actor" in ray:
-        table.add("a body of `RayEngine`", ray["a body of `RayEngine`"], "")
-        table.add("Ray's own actor, here", ray["an actor"], "")
-    for name, value in PUBLISHED.items():
-        table.add(f"Ray's own figure for {name}, on its machine", value, "")
     return table
-
-
-def _on_ray() -> dict[str, float]:
-    command = ["unshare", "--net", sys.executable, "-m", "tests.rivals._ray"]
-    found = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, check=False, timeout=300)
-    return {} if found.returncode else dict(json.loads(found.stdout.splitlines()[-1]))
