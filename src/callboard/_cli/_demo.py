@@ -121,10 +121,10 @@ CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Tor
 
 
 @contextmanager
-def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
+def temporary_database() -> Generator[Path]:
     """Yield the path of a new SQLite file with sample orders. This blocks: use it before the event loop starts."""
     rng = random.Random(0)  # noqa: S311  (the same numbers each time)
-    orders = ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))
+    orders = ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, 5_001))
     with tempfile.TemporaryDirectory(prefix="callboard-", ignore_cleanup_errors=True) as directory:
         path = Path(directory, "orders.sqlite")
         with closing(sqlite3.connect(path)) as connection, connection:

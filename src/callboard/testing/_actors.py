@@ -41,16 +41,13 @@ def kill_actor(reference: object, reason: str = "it was killed by a test") -> No
 
 
 @contextmanager
-def killing(reference: object, handler: str, point: Point = "done", *, times: int = 1) -> Generator[list[str]]:
-    """Kill an actor at a chosen point of the next calls of a handler; yield a list with one entry for each death.
-
-    Each entry is the name of the handler.
+def killing(reference: object, handler: str, point: Point = "done") -> Generator[list[str]]:
+    """Kill an actor at a chosen point of the next call of a handler; yield a list that gets the handler's name then.
 
     Args:
         reference: reference to the actor.
         handler: name of the handler.
         point: "begun" before the handler runs, "done" after it, before its caller has the reply.
-        times: number of calls that kill the actor; later calls run normally.
 
     Raises:
         ValueError: if there is no such handler, or if the block ended without a death.
@@ -61,7 +58,7 @@ def killing(reference: object, handler: str, point: Point = "done", *, times: in
     died: list[str] = []
 
     def must_die(message: Message, current_point: str) -> bool:
-        if current_point != point or message.handler.name != handler or len(died) >= times:
+        if current_point != point or message.handler.name != handler or died:
             return False
         died.append(handler)
         return True
