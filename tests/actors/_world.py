@@ -30,7 +30,7 @@ class Plan:
     start: int = 0
     """Seconds that a start takes."""
     size: int = 100
-    when_full: Literal["wait", "reject", "drop_oldest"] = "wait"
+    when_full: Literal["wait", "reject"] = "wait"
     until: int = 30
     """Time at which the actor is stopped."""
 
@@ -42,7 +42,7 @@ plans = st.builds(
     ),
     start=st.integers(0, 2),
     size=st.sampled_from((1, 2, 100)),
-    when_full=st.sampled_from(("wait", "reject", "drop_oldest")),
+    when_full=st.sampled_from(("wait", "reject")),
     until=st.sampled_from((3, 8, 30)),
 )
 

@@ -80,7 +80,7 @@ def test_messages_begin_in_order_alone_or_with_their_group(plan: list[Any]) -> N
         else:
             count += 1
             waiting.append(message(count, step))
-            assert mailbox.put(waiting[-1]) == (True, None)
+            assert mailbox.put(waiting[-1])
         assert list(mailbox.waiting) == waiting
         assert list(mailbox.running) == running
 
@@ -153,7 +153,7 @@ def test_one_that_a_handler_here_awaits_may_be_taken_before_the_others() -> None
 def test_wrong_options_are_refused(waits: Any, when_full: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="the actor"):
         check_mailbox("the actor", waits, when_full)
-    check_mailbox("the actor", 1, "drop_oldest")
+    check_mailbox("the actor", 1, "reject")
 
 
 # Circles: messages "a" to "d", by what each of them waits for
@@ -255,12 +255,6 @@ async def test_an_error_is_freed_as_soon_as_it_was_raised() -> None:
     with suppress(ClosedResourceError):
         one.outcome()
     assert is_alive() is None
-
-
-def test_a_full_mailbox_of_several_drops_the_one_that_waits_longest() -> None:
-    mailbox, (one, two, three) = box(2, "drop_oldest"), map(message, range(3))
-    assert [mailbox.put(each) for each in (one, two, three)] == [(True, None), (True, None), (True, one)]
-    assert list(mailbox.waiting) == [two, three]
 
 
 def test_a_message_needs_nothing_of_the_messages_behind_it() -> None:

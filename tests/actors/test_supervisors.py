@@ -159,7 +159,6 @@ async def test_an_old_actor_is_replaced_when_the_caller_of_a_kept_reply_has_gone
     [
         ("wait", {"1": "w", "2": "w", "3": "w"}),
         ("reject", {"1": "w", "2": "w", "3": "MailboxFullError"}),
-        ("drop_oldest", {"1": "w", "2": "MailboxFullError", "3": "w"}),
     ],
 )
 async def test_one_call_more_than_may_wait_waits_or_is_refused(when_full: Any, came_to: dict[str, str]) -> None:

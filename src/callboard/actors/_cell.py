@@ -191,7 +191,6 @@ class Cell:
             raise self.drain_refusal(message)
         # Cheap test first: most handlers have neither a group nor reentrancy.
         jumps = (message.handler.group is not None or message.handler.reentrant) and message.jumps_queue
-        dropped: Message | None = None
         with self.lock:
             # `finish` sets `gone` and clears the mailbox in one block. So no message is added afterwards.
             if self.gone is not None:
@@ -201,12 +200,9 @@ class Cell:
             self.last_ask = next(_calls)
             if jumps:
                 self.urgent[message] = None
-            else:
-                fits, dropped = self.mailbox.put(message)
-                if not fits:
-                    raise self._full(message, "no more may")
-        if dropped is not None:
-            self.settle(dropped, None, self._full(dropped, "a newer call took its place"))
+            elif not self.mailbox.put(message):
+                reason = f"{len(self.mailbox.waiting)} calls wait for {self.name}, and no more may"
+                raise MailboxFullError(message.title, message.call_id, reason)
         if life is None:
             if self.activate is not None:
                 self.activate(self)
@@ -237,10 +233,6 @@ class Cell:
                 return True
         self.record_result(message, None, refusal)
         return False
-
-    def _full(self, message: Message, rule: str) -> MailboxFullError:
-        reason = f"{len(self.mailbox.waiting)} calls wait for {self.name}, and {rule}"
-        return MailboxFullError(message.title, message.call_id, reason)
 
     def withdraw(self, message: Message, error: BaseException | None = None) -> bool:
         """Remove a message that has not begun, and settle it; return False if its handler has begun."""

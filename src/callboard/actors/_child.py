@@ -107,7 +107,7 @@ def child(
         name: name of the actor; its class name by default.
         restart: "permanent" restarts it always, "transient" unless it ended in order, "temporary" never.
         mailbox: maximum number of waiting calls, also during a restart.
-        when_full: policy for a further call: "wait", "reject" it, or "drop_oldest".
+        when_full: policy for a further call: "wait", or "reject" it.
         poison: number of crashes by a call with the same arguments after which it is refused.
         start_timeout: seconds for `start`.
         stop_timeout: seconds for running handlers, and again for `stop`; then they are cancelled.

@@ -379,8 +379,8 @@ def _shortest_path(call: Message, ancestors: frozenset[Message], needs: Mapping[
 # Mailbox
 
 
-WhenFull = Literal["wait", "reject", "drop_oldest"]
-"""Policy for a call that finds the mailbox full: queue the call all the same, reject it, or drop the oldest call."""
+WhenFull = Literal["wait", "reject"]
+"""Policy for a call that finds the mailbox full: queue the call all the same, or reject it."""
 _WHEN_FULL = get_args(WhenFull)
 
 
@@ -404,16 +404,12 @@ class Mailbox:
         # Group of the message taken last; valid only while `running` is not empty.
         self._group: str | None = None
 
-    def put(self, message: Message) -> tuple[bool, Message | None]:
-        """Add a message; return whether it was accepted, and the message that was dropped to make room, or `None`."""
-        dropped: Message | None = None
-        if len(self.waiting) >= self._size:
-            if self._when_full == "reject":
-                return False, None
-            if self._when_full == "drop_oldest":
-                dropped = self.waiting.popitem(last=False)[0]
+    def put(self, message: Message) -> bool:
+        """Add a message; return whether it was accepted."""
+        if self._when_full == "reject" and len(self.waiting) >= self._size:
+            return False
         self.waiting[message] = None
-        return True, dropped
+        return True
 
     def withdraw(self, message: Message) -> None:
         """Remove a message that has not begun, whether it is in the queue or was taken from the queue."""
