@@ -280,7 +280,7 @@ def create_agent(
         tools: LangChain tools, functions, actors, toolkits, and descriptions of tools that run at the provider.
         system_prompt: text or message before the conversation of each request.
         middleware: middleware of LangChain and of callboard in one list, the outermost first. Middleware of callboard
-            runs around tool calls; one with `awrap_model_call`, such as `Retry` or `Fallback(models=...)`, around model
+            runs around tool calls; one with `awrap_model_call`, such as `Retry` or `CircuitBreaker`, around model
             requests as well.
         response_format: schema or strategy of the answer in `structured_response`.
         state_schema: TypedDict that extends LangChain's `AgentState`.
