@@ -15,8 +15,8 @@ import pytest
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from callboard import CallPolicy, CallsInterrupted, ToolNode
-from callboard.testing import calls, tool_call
+from callboard import CallPolicy, CallsInterrupted, ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
 from tests.helpers import litter, weighed
 
 from ._weight import LIMITS
@@ -42,6 +42,24 @@ def work_of_building(build: Callable[[list[BaseTool]], object]) -> int:
 def test_building_a_node_takes_no_more_steps_than_langgraphs() -> None:
     """Signatures are inspected and threads prepared by the first call. Only mistakes are checked while building."""
     assert work_of_building(ToolNode) <= work_of_building(langgraph.prebuilt.ToolNode)
+
+
+def run_of_node(count: int) -> None:
+    """Run this many calls in a node."""
+    anyio.run(ToolNode([look_up]).ainvoke, [tool_call("look_up", f"call_{n}", query="tea") for n in range(count)])
+
+
+def run_of_agent(count: int) -> None:
+    """Run an agent with this many calls in one reply."""
+    replies = [[tool_call("look_up", f"call_{n}", query="tea") for n in range(count)], "Done."]
+    anyio.run(create_react_agent(ScriptedModel(replies), [look_up]).ainvoke, {"messages": [("user", "go")]})
+
+
+@pytest.mark.parametrize(("run", "limit"), [(run_of_node, 120), (run_of_agent, 167)])
+def test_each_further_call_of_a_batch_takes_few_steps(run: Callable[[int], None], limit: int) -> None:
+    """A step more for each call is hardly seen in a time, but twenty are. Steps are Python and C functions that run."""
+    run(1)
+    assert work_of(lambda: run(200)) - work_of(lambda: run(100)) <= limit * 100
 
 
 @pytest.mark.parametrize("limit", LIMITS)

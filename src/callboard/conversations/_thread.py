@@ -467,6 +467,10 @@ def _with_ids(messages: Any) -> Any:
 
 
 def _give_ids(messages: Iterable[BaseMessage]) -> None:
-    for message in messages:
-        if message.id is None:
-            message.id = str(uuid4())
+    """Give an id to each message that has none: a random UUID to the first, and the following numbers to the others."""
+    # A random one for each takes a tenth of the time of a step with many calls.
+    without_id = [message for message in messages if message.id is None]
+    if without_id:
+        first = str(uuid4())
+        for number, message in enumerate(without_id, int(first[24:], 16)):
+            message.id = f"{first[:24]}{number % 16**12:012x}"

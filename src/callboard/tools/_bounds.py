@@ -133,9 +133,11 @@ def is_small(call: ToolCall) -> bool:
         return False
     for key, value in args.items():
         # By class: this runs for each argument of each call, and `isinstance` takes longer.
-        if len(value) > _MAX_SMALL_TEXT if value.__class__ is str else value.__class__ not in _PLAIN_TYPES:
-            return False
-        if value.__class__ is int and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
+        kind = value.__class__
+        if kind is str:
+            if len(value) > _MAX_SMALL_TEXT:
+                return False
+        elif kind not in _PLAIN_TYPES or (kind is int and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER):
             return False
         if key.__class__ is not str or len(key) > _MAX_SMALL_TEXT:
             return False

@@ -309,9 +309,10 @@ def _validate(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, An
         written = {**written, **dict.fromkeys(model.call_id, call_id)}
     values = model.validate(written)
     arguments: dict[str, Any] = {}
-    # A validator may have set a field that the model did not write.
-    for name in (*written, *values.model_fields_set, *model.optional):
-        if name in model.names and name not in arguments:
+    for name in model.fields:
+        arguments[name] = getattr(values, name)
+    for name in model.written_fields:
+        if name in values.model_fields_set:
             arguments[name] = getattr(values, name)
     for name in plan.direct:
         if name in written:

@@ -36,7 +36,7 @@ from callboard._langgraph._call_scope import (
 )
 from callboard._langgraph._outer_task import GraphTask, graph_task, is_graph_node
 from callboard.questions import approval_in
-from callboard.tools._call_record import EMPTY_RECORD, CallRecord, segment_of
+from callboard.tools._call_record import EMPTY_RECORD, CallRecord, are_plain, segment_of
 from callboard.tools._errors import OutcomeUnknown, unknown_text
 
 # Answers
@@ -137,6 +137,7 @@ class Ledger:
         self.graphs = graphs
         self._conf = config["configurable"]
         self._keys = list(keys)
+        self._are_plain = are_plain(keys)
         self._run: str | None = None if caller_ledger is None else caller_ledger.get("run")
         self._prefix = namespace_of_calls(self._conf) if self._conf else CALL_PREFIX
         self._is_in_slot = False
@@ -289,7 +290,7 @@ class Ledger:
     def _namespace(self, key: str) -> str:
         if self._namespaces is not None:
             return self._namespaces[key]
-        return self._prefix + segment_of(key, self._number)
+        return self._prefix + (key if self._are_plain and not self._number else segment_of(key, self._number))
 
     def _answers_for(self, record: CallRecord) -> list[Any]:
         """Return the answers to a call's questions: the recorded ones, and the answer that came with this run."""

@@ -228,9 +228,10 @@ class ArgsModel:
     """Pydantic model of a tool's arguments whose validated values can be read without `model_dump`."""
 
     validate: Callable[[dict[str, Any]], BaseModel]
-    optional: tuple[str, ...]
+    fields: tuple[str, ...]
     """Fields that the tool gets as arguments even if the model did not write them."""
-    names: frozenset[str]
+    written_fields: tuple[str, ...]
+    """Fields that the tool gets only if the model, or a validator, has set them."""
     call_id: tuple[str, ...]
     """Fields that get the id of the tool call as their value."""
 
@@ -347,10 +348,11 @@ def _args_model(tool: BaseTool) -> ArgsModel | None:
         return None
     annotations = get_all_basemodel_annotations(schema)
     fields = schema.model_fields
+    variadic = tuple(name for name in ("args", "kwargs") if name in fields and not fields[name].is_required())
     return ArgsModel(
         validate=schema.model_validate,
-        optional=tuple(name for name, f in fields.items() if not f.is_required() and name not in ("args", "kwargs")),
-        names=frozenset(fields),
+        fields=tuple(name for name in fields if name not in variadic),
+        written_fields=variadic,
         call_id=tuple(
             name for name, hint in annotations.items() if _is_injected_arg_type(hint, injected_type=InjectedToolCallId)
         ),

@@ -8,7 +8,6 @@ the calls. An agent runs a node's calls as its own tasks. For an agent, this mod
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -91,8 +90,7 @@ def is_overridden(node: object, method: Method) -> bool:
     return getattr(getattr(node, method), "__func__", None) is not _originals[method]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """Arguments with which a node's `invoke` or `ainvoke` was called."""
 
     input: Any
