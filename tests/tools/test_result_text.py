@@ -18,6 +18,8 @@ from callboard import AbandonedThreadWarning
 from callboard.tools import _large_values
 from callboard.tools._large_values import run_in_worker, write_in_pieces
 
+from .test_unanswered import work_of
+
 PLAIN = (
     st.none()
     | st.booleans()
@@ -124,6 +126,18 @@ def test_what_cannot_be_written_says_so() -> None:
 
     with pytest.raises(LookupError, match="no words"):
         write_in_pieces([Mute()] * 5000)
+
+
+def test_lists_within_each_other_are_written_in_linear_time() -> None:
+    """Promise 8: the thread that writes them shares the interpreter lock with the event loop."""
+
+    def work_of_levels(levels: int) -> int:
+        value: object = "x" * 300_000
+        for _ in range(levels):
+            value = [value]
+        return work_of(lambda: write_in_pieces(value))
+
+    assert work_of_levels(200) < 3 * work_of_levels(100)
 
 
 def test_what_changes_meanwhile_is_written_as_it_is_then() -> None:

@@ -198,11 +198,12 @@ def _write_parts(value: Any, form: _Form, parts: list[str], outer_ids: set[int])
     """Append the texts of a container's values to `parts`: small values together, each large value in pieces."""
     values, container_type = (value.items(), dict) if isinstance(value, dict) else (value, list)
     for portion in _portions_of(values):
-        portion_weight = _weight(container_type(portion))
+        # A lone value is not weighed: of lists within each other, each would be weighed once for each level around it.
+        portion_weight = _weight(container_type(portion)) if len(portion) > 1 else _PART
         for items, weight in (
             [(portion, portion_weight)]
             if portion_weight < _PART
-            else (([item], _weight(container_type([item]))) for item in portion)
+            else (([item], _weight(container_type([item])) if len(portion) > 1 else _PART) for item in portion)
         ):
             if weight < _PART:
                 parts.append(form.write_whole(container_type(items))[1:-1])
