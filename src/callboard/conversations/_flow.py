@@ -129,7 +129,9 @@ class ReactFlow:
         if node == BEFORE:
             return AGENT
         if node == AGENT:
-            return AFTER if self.after else self._after_reply(messages, calls=_has_only_results_after(messages))
+            index = last_reply(messages)
+            are_results = index is not None and all(isinstance(item, ToolMessage) for item in messages[index + 1 :])
+            return AFTER if self.after else self._after_reply(messages, calls=are_results)
         if node == AFTER:
             return self._after_reply(messages)
         if node == TOOLS:
@@ -179,13 +181,6 @@ class ReactFlow:
             if message.name in self.direct:
                 return True
         return False
-
-
-def _has_only_results_after(messages: Sequence[BaseMessage]) -> bool:
-    index = last_reply(messages)
-    if index is None or index + 1 == len(messages):
-        return index is not None
-    return all(isinstance(message, ToolMessage) for message in messages[index + 1 :])
 
 
 _SEND_PREFIX = "%send:"
@@ -365,8 +360,8 @@ def drawing(
     end = RESPONSE if flow.response else END
     if not flow.tools:
         path = [AGENT, *([AFTER] if flow.after else []), *([RESPONSE] if flow.response else [])]
-        for start, following in pairwise(path):
-            builder.add_edge(start, following)
+        for start, end_node in pairwise(path):
+            builder.add_edge(start, end_node)
         return builder
     if flow.after:
         builder.add_edge(AGENT, AFTER)

@@ -71,7 +71,12 @@ def read_next_nodes(thread: Thread, checkpoint_tuple: CheckpointTuple) -> None:
     if calls:
         _read_calls(thread, checkpoint_tuple, calls)
     elif TOOLS in thread.next:
-        _read_batch(thread, checkpoint_tuple)
+        # One task of LangGraph ran all calls, and its writes do not name their call. With several open calls, only that
+        # one of them asks a question is known.
+        batch = open_calls(thread)
+        writes = _writes(checkpoint_tuple, _pull_task_id(thread, checkpoint_tuple.checkpoint["id"], TOOLS))
+        thread.records |= _records_of(thread, writes, batch)
+        thread.has_unattributed_questions = len(batch) != 1 and any(channel == INTERRUPT for channel, _ in writes)
     for node in branches:
         if node != TOOLS:
             thread.records[node] = _record_of(
@@ -101,15 +106,6 @@ def _is_due(checkpoint_tuple: CheckpointTuple, channel: str) -> bool:
         return True
     # An agent does not empty channels that it does not know, so only channels of the latest version are due.
     return (seen_version is None or bool(version > seen_version)) and bool(version == max(versions.values()))
-
-
-def _read_batch(thread: Thread, checkpoint_tuple: CheckpointTuple) -> None:
-    """Read the writes of a LangGraph task that ran all calls of a reply, in one of its waiting threads, too."""
-    # Such writes do not name their call. With several open calls, it is only known that one of them asks a question.
-    calls = open_calls(thread)
-    writes = _writes(checkpoint_tuple, _pull_task_id(thread, checkpoint_tuple.checkpoint["id"], TOOLS))
-    thread.records |= _records_of(thread, writes, calls)
-    thread.has_unattributed_questions = len(calls) != 1 and any(channel == INTERRUPT for channel, _ in writes)
 
 
 IndexedSends = list[tuple[int, Send]]
