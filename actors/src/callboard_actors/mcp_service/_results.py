@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final, cast, get_origin, get_type_hints, is_typeddict
@@ -34,7 +34,8 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
     message = _message_in(outcome)
     if message is None:
         return error_result("The tool has answered with a command for the graph around it, and here is none.")
-    content = list(_blocks(message.content))
+    blocks = [message.content] if isinstance(message.content, str) else message.content
+    content = [types.TextContent(text=block) if isinstance(block, str) else _block(block) for block in blocks]
     is_error = message.status == "error"
     # The tool belongs to another MCP server: its structured content and `_meta` are passed on.
     if of_server and isinstance(message.artifact, Mapping):
@@ -99,11 +100,6 @@ def _as_object(artifact: object) -> dict[str, Any] | None:
     except (PydanticSerializationError, ValueError):
         return None
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
-
-
-def _blocks(content: str | Sequence[str | dict[Any, Any]]) -> Iterator[types.ContentBlock]:
-    for block in [content] if isinstance(content, str) else content:
-        yield types.TextContent(text=block) if isinstance(block, str) else _block(block)
 
 
 def _block(block: Mapping[Any, Any]) -> types.ContentBlock:
