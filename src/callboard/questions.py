@@ -63,7 +63,7 @@ def approval_in(value: object) -> Approval | None:
     schema: object = getattr(value, "response_schema", None)
     value = getattr(value, "value", value)
     if _is_call(value):
-        return _call(cast("Mapping[str, Any]", value), schema)
+        return _approval_of_call(cast("Mapping[str, Any]", value), schema)
     if _is_batch(value):
         return _batch(cast("Mapping[str, Any]", value))
     interrupts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
@@ -140,7 +140,7 @@ def _is_call(value: object) -> bool:
     return isinstance(value, Mapping) and value.get("type") == "tool_approval" and {"name", "args"} <= value.keys()
 
 
-def _call(value: Mapping[str, Any], schema: object) -> Approval:
+def _approval_of_call(value: Mapping[str, Any], schema: object) -> Approval:
     """Return a question of `HumanInTheLoopMiddleware` about a single call as an `Approval`."""
     decisions = _decisions_in(schema) if isinstance(schema, Mapping) else _DECISIONS.values()
     action = Action(

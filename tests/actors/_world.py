@@ -177,7 +177,7 @@ class World(Player):
         await anyio.sleep(step.at)
         if isinstance(step, Kill):
             seen = [line.what for line in self.diary.lines if line.what in ("starts", "stops")]
-            life = unit._life
+            life = unit._incarnation
             begins = life is not None and life._on_start is not None and life._killed is None  # true once per life
             if begins and seen[-1:] == ["stops"]:
                 self.diary.write("starts")  # without the kill, it would start in this iteration of the loop

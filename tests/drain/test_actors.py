@@ -113,7 +113,7 @@ async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -
             report = await tree.drain(1)
             [unit] = tree._tree.units  # type: ignore[union-attr]
             assert unit.cell.is_idle  # type: ignore[attr-defined]
-            assert unit._life.actor.cleaned == 1  # type: ignore[attr-defined]
+            assert unit._incarnation.actor.cleaned == 1  # type: ignore[attr-defined]
     assert sorted(told) == ["ActorDiedError", "ActorGoneError"]
     assert report == Drained(ended=2, unknown=(UnknownCall(tool="Desk.work"),))
 

@@ -125,7 +125,7 @@ async def test_what_holds_the_loop_very_long_is_logged_before_it_ends(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 8: the blocking may never end, and then no warning after its end would come."""
-    monkeypatch.setattr(_watchdog, "_STILL", 0.4)
+    monkeypatch.setattr(_watchdog, "_LOG_AFTER", 0.4)
     seen: list[bool] = []
 
     async def holds() -> str:

@@ -65,8 +65,8 @@ class Batch(Generic[T]):
         if not count or self.calls[0].time_limits.until == -math.inf:
             await checkpoint_if_cancelled()
         block = Block() if loop.name == "asyncio" else None  # on trio every task has a nursery
-        self._pulse = loop.pulse
-        self._pulse.begin()
+        self._monitor = loop.monitor
+        self._monitor.begin()
         # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
         enclosing = operations.get()
         self._live.add(self)
@@ -98,7 +98,7 @@ class Batch(Generic[T]):
             self._live.discard(self)
             for operation in enclosing:
                 operation.batches.discard(self)
-            self._pulse.end()
+            self._monitor.end()
             self.calls = ()  # the calls refer to their batch: a reference cycle
             self._next.clear()
             ended, block = None if block is None else ref(block), None  # from now on, only contexts refer to it
@@ -134,8 +134,8 @@ class Batch(Generic[T]):
                     raise  # a requested cancellation: `scope`, or the nursery, swallows it
                 if call.error is not None and not self._is_signal(call.error):
                     failed = call
-            if self._pulse.unreported:
-                self._pulse.warn()
+            if self._monitor.unreported:
+                self._monitor.warn()
         # After the scope was left: this cancels every child, and a child must not cancel itself while it ends.
         if failed is not None:
             self._failed.append(failed)

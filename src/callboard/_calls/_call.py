@@ -428,7 +428,7 @@ class SupervisedCall(Generic[T]):
         finally:
             self.time_limits.until, self._middleware_scope = self._batch_context.until, None
         # Reached only if a timeout ended the block.
-        blocking_code = self.loop.pulse.blocking_since(began)
+        blocking_code = self.loop.monitor.blocking_since(began)
         raise CallTimeoutError(
             self.name, self.id, timeout, blocking_code=blocking_code, by_middleware=True
         ) from limit.cause

@@ -47,10 +47,10 @@ class Shutdown:
         self._stages = stages
         self._timeout = timeout
         self._loop = current_loop()
-        self._begun, self._over = Event(), Event()
+        self._begun, self._done = Event(), Event()
         self._deadline = math.inf
-        self._current: Sequence[CanDrain] = ()
-        self._hurries: list[Spawned] = []
+        self._current_stage: Sequence[CanDrain] = ()
+        self._urgent_drains: list[Spawned] = []
         self._errors: list[Exception] = []
 
     @property
@@ -70,35 +70,37 @@ class Shutdown:
             self._deadline = self._loop.now() + self._timeout
             self._begun.set()
 
-    def hear(self) -> None:
+    def handle_signal(self) -> None:
         """Handle a signal: start the shutdown; at the second signal, cancel running work at once."""
         if self.has_begun:
-            self._hurry()
+            self._cancel_running_work()
         self.begin()
 
-    def _hurry(self) -> None:
+    def _cancel_running_work(self) -> None:
         self._deadline = self._loop.now()  # stages that have not begun get no time either
         # A second drain with a timeout of 0 cancels the work that the first drain waits for. The first one reports it.
-        self._hurries += [self._loop.spawn(partial(self._end, drainable), DEFAULT_GRACE) for drainable in self._current]
+        self._urgent_drains += [
+            self._loop.spawn(partial(self._end, drainable), DEFAULT_GRACE) for drainable in self._current_stage
+        ]
 
     async def _end(self, drainable: CanDrain, scope: Scope) -> None:
         with scope:
             await self._drain_safely(drainable)
 
-    async def keep(self, then: Callable[[], object], scope: Scope) -> None:
-        """Wait for the start of the shutdown, drain one stage after the other, and call the function `then`."""
+    async def run(self, on_done: Callable[[], object], scope: Scope) -> None:
+        """Wait for the start of the shutdown, drain one stage after the other, and call the function `on_done`."""
         with scope:
             await self._begun.wait()
             for stage in self._stages:
-                self._current = stage
+                self._current_stage = stage
                 async with create_task_group() as group:
                     for drainable in stage:
                         group.start_soon(self._drain, drainable)
-            self._current = ()
-            for hurry in self._hurries:
-                await hurry.wait()
-        self._over.set()
-        then()
+            self._current_stage = ()
+            for urgent_drain in self._urgent_drains:
+                await urgent_drain.wait()
+        self._done.set()
+        on_done()
 
     async def _drain(self, drainable: CanDrain) -> None:
         report = await self._drain_safely(drainable)
@@ -117,11 +119,11 @@ class Shutdown:
         """Wait for the end of the drain; if the caller is cancelled, end the work that still runs at once."""
         self.begin()
         try:
-            await self._over.wait()
+            await self._done.wait()
         finally:
-            if not self._over.is_set():
-                self._hurry()
-            # Shielded without a limit: after `_hurry`, each drain ends within the graces of its work.
+            if not self._done.is_set():
+                self._cancel_running_work()
+            # Shielded without a limit: after `_cancel_running_work`, each drain ends within the graces of its work.
             with self._loop.shield(math.inf):
                 await task.wait()
 
@@ -167,8 +169,8 @@ async def drain_on_signal(
     check_duration("drain_on_signal(timeout=...)", timeout)
     loop = current_loop()
     block = loop.scope(math.inf, DEFAULT_GRACE)
-    with _signal_handlers(lambda: loop.post(shutdown.hear)) as is_ours:
-        task = loop.spawn(partial(shutdown.keep, block.cancel if is_ours else lambda: None), DEFAULT_GRACE)
+    with _signal_handlers(lambda: loop.post(shutdown.handle_signal)) as is_ours:
+        task = loop.spawn(partial(shutdown.run, block.cancel if is_ours else lambda: None), DEFAULT_GRACE)
         try:
             with block:
                 yield shutdown
@@ -184,22 +186,22 @@ def _signal_handlers(on_signal: Callable[[], object]) -> Generator[bool]:
         _log.info("drain_on_signal: this is not the main thread, which alone hears signals")
         yield False
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    previous_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     # SIGINT always has a handler (Python's, asyncio's or trio's), so only SIGTERM tells whether a server has one.
-    is_ours = not callable(before[signal.SIGTERM])
+    is_ours = not callable(previous_handlers[signal.SIGTERM])
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def handle_signal(number: int, frame: FrameType | None) -> None:
         # Runs between any two instructions of the main thread: `on_signal` only posts to the event loop.
         on_signal()
-        handler = before[signal.Signals(number)]
+        handler = previous_handlers[signal.Signals(number)]
         if callable(handler) and not is_ours:
             handler(number, frame)
 
     for number in _SIGNALS:
-        signal.signal(number, hear)
+        signal.signal(number, handle_signal)
     try:
         yield is_ours
     finally:
-        for number, handler in before.items():
-            if signal.getsignal(number) is hear:  # a handler that the block has installed stays
+        for number, handler in previous_handlers.items():
+            if signal.getsignal(number) is handle_signal:  # a handler that the block has installed stays
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)

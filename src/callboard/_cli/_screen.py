@@ -30,7 +30,7 @@ class Calls:
 
     def __init__(self, tools: Iterable[str]) -> None:
         self.counts = CallCounts(tools)
-        self._labels_by_id: dict[str | None, tuple[Callable[[int], Sequence[str]], int]] = {}
+        self._labels_and_index_by_id: dict[str | None, tuple[Callable[[int], Sequence[str]], int]] = {}
         """Function from a width to the labels of all calls of a reply, and the place of a call, by the id of the call.
         """
 
@@ -39,7 +39,7 @@ class Calls:
         # A graph of LangGraph sends no events, so only its messages contain the names of its calls.
         named_arguments = [(call["name"], argument_texts(call["args"])) for call in calls]
         labels = lru_cache(maxsize=1)(partial(call_labels, named_arguments))
-        self._labels_by_id.update((call["id"], (labels, index)) for index, call in enumerate(calls))
+        self._labels_and_index_by_id.update((call["id"], (labels, index)) for index, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
         """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
@@ -47,9 +47,9 @@ class Calls:
 
     def text(self, call_id: str | None, tool: str, width: int) -> str:
         """Return a label of a call, which differs from the labels of the other calls of the same reply."""
-        if call_id not in self._labels_by_id:
+        if call_id not in self._labels_and_index_by_id:
             return call_label(tool, None, width)
-        labels, index = self._labels_by_id[call_id]
+        labels, index = self._labels_and_index_by_id[call_id]
         return labels(width)[index]
 
     def table(self, now: float, width: int) -> RenderableType:

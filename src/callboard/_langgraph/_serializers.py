@@ -65,7 +65,7 @@ class StrictSerializer(JsonPlusSerializer):
         kind, data = super().dumps_typed(obj)
         if kind == "msgpack":
             # On the packed bytes, not on the value: exactly what is written is checked, whatever packed it.
-            self._read(_Reading(self, makes=False), data)
+            self._read(_Reading(self, creates_values=False), data)
         return kind, data
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
@@ -77,7 +77,7 @@ class StrictSerializer(JsonPlusSerializer):
                 "LangGraph's with the serializer that has written it",
             )
         if kind == "msgpack":
-            return self._read(_Reading(self, makes=True), stored)
+            return self._read(_Reading(self, creates_values=True), stored)
         if kind != "json":
             return super().loads_typed(data)
         try:
@@ -140,12 +140,12 @@ class StrictSerializer(JsonPlusSerializer):
 class _Reading:
     """Reader of the packed bytes of one value.
 
-    It creates the value, or, without `makes`, only checks the names of the types in it.
+    It creates the value, or, without `creates_values`, only checks the names of the types in it.
     """
 
-    def __init__(self, owner: StrictSerializer, *, makes: bool) -> None:
+    def __init__(self, owner: StrictSerializer, *, creates_values: bool) -> None:
         self._owner = owner
-        self._makes = makes
+        self._creates_values = creates_values
         self.problem: BaseException | None = None  # first error of a hook, which ormsgpack replaces by its own
 
     def unpack(self, data: bytes) -> Any:
@@ -155,14 +155,14 @@ class _Reading:
         try:
             content = self.unpack(data)
             if code == EXT_DELTA_SNAPSHOT:
-                return _DeltaSnapshot(content) if self._makes else None
+                return _DeltaSnapshot(content) if self._creates_values else None
             if code == EXT_NUMPY_ARRAY:
-                return _array(*content) if self._makes else None
+                return _array(*content) if self._creates_values else None
             name, value = (str(content[0]), str(content[1])), content[2]
             make = self._owner.allowed_type(name)
             if make is None or (code == EXT_METHOD_SINGLE_ARG and not _is_time(make, content[3:])):
-                return self._owner.refuse(name, value, writes=not self._makes)
-            return _create(code, make, value) if self._makes else None
+                return self._owner.refuse(name, value, writes=not self._creates_values)
+            return _create(code, make, value) if self._creates_values else None
         except BaseException as error:
             self.problem = self.problem or error
             raise

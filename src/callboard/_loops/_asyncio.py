@@ -28,7 +28,7 @@ from callboard._loops._asyncio_scope import (
 )
 from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import ChildFn
-from callboard._loops._watchdog import Pulse
+from callboard._loops._watchdog import LoopMonitor
 from callboard._loops._worker_threads import run_in_worker
 
 T = TypeVar("T")
@@ -220,7 +220,7 @@ class AsyncioLoop:
         # anyio's function without its search for the running loop
         self.deadline: Callable[[], float] = get_async_backend("asyncio").current_effective_deadline
         self.offset = time.monotonic() - self.now()
-        self.pulse = Pulse(loop.call_soon_threadsafe)
+        self.monitor = LoopMonitor(loop.call_soon_threadsafe)
         self.post = partial(_post, loop)
         self._thread = threading.get_ident()
 

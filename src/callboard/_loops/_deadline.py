@@ -114,11 +114,11 @@ class AttemptClock(Timed):
 
     def out_of_time(self) -> OutOfTime:
         """Return the details of the timeout that has ended the tool's function."""
-        idle, pulse = self._idle, self.loop.pulse
+        idle, monitor = self._idle, self.loop.monitor
         if idle is not None and idle.was_idle:
-            return OutOfTime(idle.seconds, True, pulse.blocking_since(idle.since))
+            return OutOfTime(idle.seconds, True, monitor.blocking_since(idle.since))
         assert self._timeout is not None
-        return OutOfTime(self._timeout, False, pulse.blocking_since(self._began))
+        return OutOfTime(self._timeout, False, monitor.blocking_since(self._began))
 
     def hold(self) -> None:
         """Suspend both timeouts until the engine starts the tool's function; call this in the event loop's thread."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from anyio import CancelScope
 
-from callboard._loops._watchdog import Pulse
+from callboard._loops._watchdog import LoopMonitor
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class EventLoop(Protocol):
     """Exception class that this loop raises in a cancelled task."""
     offset: float
     """Seconds to add to `now()` to get `time.monotonic()`, the clock that all loops of the process share."""
-    pulse: Pulse
+    monitor: LoopMonitor
     """Watchdog state of the loop, which tells whether sync code blocks the loop."""
 
     def now(self) -> float:

@@ -15,7 +15,7 @@ import trio
 from anyio import CancelScope, CapacityLimiter, to_thread
 
 from callboard._loops._protocol import ChildFn
-from callboard._loops._watchdog import Pulse
+from callboard._loops._watchdog import LoopMonitor
 
 T = TypeVar("T")
 
@@ -200,7 +200,7 @@ class TrioLoop:
         self.offset = time.monotonic() - self.now()
         self._thread = threading.get_ident()
         self._token = trio.lowlevel.current_trio_token()
-        self.pulse = Pulse(self._token.run_sync_soon)
+        self.monitor = LoopMonitor(self._token.run_sync_soon)
         self.deadline: Callable[[], float] = trio.current_effective_deadline
 
     def is_here(self) -> bool:

@@ -26,11 +26,11 @@ _log = logging.getLogger("callboard")
 
 _TICK = 0.05
 """Seconds between two checks of the event loops."""
-_HELD = 0.2
+_MIN_BLOCKED_TIME = 0.2
 """Seconds after which an event loop that does not answer the watchdog counts as blocked."""
-_LOOKS = 4
+_MIN_CHECKS = 4
 """Minimum number of checks before a loop counts as blocked: a garbage collection may delay the watchdog, too."""
-_STILL = 10.0
+_LOG_AFTER = 10.0
 """Seconds after which a loop that is still blocked is logged: a block without end would otherwise never be reported."""
 _IDLE = 20
 """Number of checks without a running call after which the watchdog thread sleeps until the next call."""
@@ -67,7 +67,7 @@ def mark(fn: Callable[..., object], kind: type[HasLoopHolder]) -> None:
 
 
 @dataclass(slots=True)
-class Hold:
+class Blockage:
     """Period in which an event loop was blocked; `until` is `None` while the loop is still blocked."""
 
     holder: LoopHolder
@@ -81,26 +81,26 @@ class Hold:
         return f"{self.holder.description} held the event loop for {seconds:.1f} s at {self.location}"
 
 
-class Pulse:
+class LoopMonitor:
     """Watchdog state of one event loop; created in the loop's thread. `post` schedules a function in the loop."""
 
     def __init__(self, post: Callable[[Callable[[], object]], object]) -> None:
-        # The watchdog's thread runs `look`, the loop's thread the other methods. There is no lock: single
-        # assignments and deque operations are atomic, and an answer that overlaps with a check is handled in `look`.
+        # The watchdog's thread runs `check`, the loop's thread the other methods. There is no lock: single
+        # assignments and deque operations are atomic, and an answer that overlaps with a check is handled in `check`.
         self.thread = threading.get_ident()
-        self.unreported: deque[Hold] = deque(maxlen=16)
+        self.unreported: deque[Blockage] = deque(maxlen=16)
         self._post = post
         self._batches = 0
-        self._recent: deque[Hold] = deque(maxlen=16)
+        self._recent_blockages: deque[Blockage] = deque(maxlen=16)
         self._requested_at: float | None = None  # time of the unanswered request; `None` if there is none
-        self._looks = 0
-        self._hold: Hold | None = None
+        self._checks = 0
+        self._blockage: Blockage | None = None
 
     def begin(self) -> None:
         """Count a batch that begins in the loop, and watch the loop while batches run in it."""
         self._batches += 1
         if self._batches == 1:
-            _watchdog.pulses[self] = None
+            _watchdog.monitors[self] = None
             if not _watchdog.is_active.is_set():
                 _watchdog.wake()
 
@@ -108,57 +108,63 @@ class Pulse:
         """Count a batch that has ended in the loop; stop watching the loop after the last one."""
         self._batches -= 1
         if not self._batches:
-            _watchdog.pulses.pop(self, None)
+            _watchdog.monitors.pop(self, None)
 
     def blocking_since(self, since: float) -> str | None:
         """Return a description of the longest blocking of the loop since the time `since`; `None` if there was none."""
         # `since` is a time of `time.monotonic()`. A blocking that still lasts counts, too.
-        holds = [hold for hold in list(self._recent) if hold.until is None or hold.until > since]
-        longest = max(holds, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
+        blockages = [
+            blockage for blockage in list(self._recent_blockages) if blockage.until is None or blockage.until > since
+        ]
+        longest = max(blockages, key=lambda blockage: (blockage.until or math.inf) - blockage.since, default=None)
         return None if longest is None else str(longest)
 
     def warn(self) -> None:
         """Emit one warning for each tool or function that blocked the loop."""
         while self.unreported:
-            hold = self.unreported.popleft()
-            if hold.holder.key not in _warned:
-                _warned.add(hold.holder.key)
-                text = f"{hold}, and no other call could go on; {hold.holder.remedy}"
+            blockage = self.unreported.popleft()
+            if blockage.holder.key not in _warned:
+                _warned.add(blockage.holder.key)
+                text = f"{blockage}, and no other call could go on; {blockage.holder.remedy}"
                 warnings.warn(text, LoopBlockedWarning, stacklevel=2)
 
-    def look(self, frame: FrameType | None, now: float) -> None:
+    def check(self, frame: FrameType | None, now: float) -> None:
         """Check whether the loop is blocked, and record the code that blocks it; called in the watchdog's thread."""
-        since, hold = self._requested_at, self._hold
+        since, blockage = self._requested_at, self._blockage
         if since is None:
-            if _mark(frame) is not None:
-                self._requested_at, self._looks = now, 0  # before the post: the answer may come before `_post` returns
+            if _find_user_frame(frame) is not None:
+                self._requested_at, self._checks = now, 0  # before the post: the answer may come before `_post` returns
                 try:
-                    self._post(self._answer)
+                    self._post(self._record_answer)
                 except RuntimeError:  # the loop is closed
                     self._requested_at = None
-        elif hold is None:
-            self._looks += 1
-            if self._looks >= _LOOKS and now - since >= _HELD and (hold := _hold_by(frame, since)) is not None:
-                self._hold = hold
-                self._recent.append(hold)
-                self.unreported.append(hold)
-                if self._requested_at is None:  # the loop answered just before `_hold` was set: end the hold here
-                    self._answer()
-        elif now - since >= _STILL and not hold.is_logged:
-            hold.is_logged = True
-            _log.warning("%s, and still does", hold)
+        elif blockage is None:
+            self._checks += 1
+            if (
+                self._checks >= _MIN_CHECKS
+                and now - since >= _MIN_BLOCKED_TIME
+                and (blockage := _find_blockage(frame, since)) is not None
+            ):
+                self._blockage = blockage
+                self._recent_blockages.append(blockage)
+                self.unreported.append(blockage)
+                if self._requested_at is None:  # the loop answered just before `_blockage` was set: end it here
+                    self._record_answer()
+        elif now - since >= _LOG_AFTER and not blockage.is_logged:
+            blockage.is_logged = True
+            _log.warning("%s, and still does", blockage)
 
-    def _answer(self) -> None:
+    def _record_answer(self) -> None:
         self._requested_at = None
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            hold.until = time.monotonic()
+        blockage, self._blockage = self._blockage, None
+        if blockage is not None:
+            blockage.until = time.monotonic()
 
 
 _warned: set[str] = set()  # keys of holders that were warned about
 
 
-def _mark(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
+def _find_user_frame(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
     """Return the outermost frame of users' code and the registered frame around it; `None` if either is missing."""
     body = None
     while frame is not None:
@@ -170,17 +176,17 @@ def _mark(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
     return None
 
 
-def _hold_by(frame: FrameType | None, since: float) -> Hold | None:
-    marked = _mark(frame)
-    if frame is None or marked is None:
+def _find_blockage(frame: FrameType | None, since: float) -> Blockage | None:
+    user_and_registered_frame = _find_user_frame(frame)
+    if frame is None or user_and_registered_frame is None:
         return None
-    body, caller = marked
+    body, caller = user_and_registered_frame
     kind = _marks[caller.f_code]
-    described = next((value for value in caller.f_locals.values() if isinstance(value, kind)), None)
-    if described is None:
+    holder_source = next((value for value in caller.f_locals.values() if isinstance(value, kind)), None)
+    if holder_source is None:
         return None  # the function has only begun
     location = _location(body) if body is frame else f"{_location(body)} (in {_location(frame)})"
-    return Hold(described.loop_holder, location, since)
+    return Blockage(holder_source.loop_holder, location, since)
 
 
 def _location(frame: FrameType) -> str:
@@ -208,7 +214,7 @@ class _Watchdog:
     """Watchdog of all event loops of the process; runs in a daemon thread, which the first batch of calls starts."""
 
     def __init__(self) -> None:
-        self.pulses: dict[Pulse, None] = {}
+        self.monitors: dict[LoopMonitor, None] = {}
         """Watchdog states of the loops in which a batch runs; each loop's thread adds and removes its own state."""
         self.is_active = threading.Event()
         """Event that is set while the watchdog thread checks loops; while it is not set, the thread sleeps."""
@@ -224,22 +230,22 @@ class _Watchdog:
         idle = 0
         while True:
             time.sleep(_TICK)
-            idle = 0 if self._look() else idle + 1
+            idle = 0 if self._check_loops() else idle + 1
             if idle >= _IDLE:
                 # Cleared before the check: a loop that is added in between is seen by the check, or sets the event.
                 self.is_active.clear()
-                if not self.pulses:
+                if not self.monitors:
                     self.is_active.wait()
                 idle = 0
 
-    def _look(self) -> bool:
+    def _check_loops(self) -> bool:
         # A function of its own: its local variables must not keep users' frames alive until the next check.
-        if not self.pulses:
+        if not self.monitors:
             return False
         with current_frames() as frames:
             now = time.monotonic()
-            for pulse in list(self.pulses):
-                pulse.look(frames.get(pulse.thread), now)
+            for monitor in list(self.monitors):
+                monitor.check(frames.get(monitor.thread), now)
         return True
 
 

@@ -52,7 +52,7 @@ class CurrentIncarnation(Protocol):
         """Wake the actor's task, so that it looks into the mailbox. Any thread may call this."""
         ...
 
-    def begin_urgent(self) -> None:
+    def start_urgent_handlers(self) -> None:
         """Start the handlers of messages that bypass the queue. Call this only in the thread of the event loop."""
         ...
 
@@ -64,7 +64,7 @@ _calls = count(1)  # shared by all cells: keyed actors are evicted in the order 
 class Cell:
     """Stable identity of an actor, to which references point. Any thread may call its methods.
 
-    `lock` guards the mailbox, the states of messages, `life` and `gone`. No task awaits while it holds the lock.
+    `lock` guards the mailbox, the states of messages, `incarnation` and `gone_reason`. No task that holds it awaits.
     """
 
     child: str
@@ -76,11 +76,11 @@ class Cell:
     lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
     urgent: OrderedDict[Message, None] = field(default_factory=OrderedDict)
     """Messages that bypass the queue and have not begun."""
-    owed: dict[Message, None] = field(default_factory=dict)
+    unanswered: dict[Message, None] = field(default_factory=dict)
     """Begun messages that are not in `mailbox.running`: they bypassed the queue, or their reply is deferred."""
-    life: CurrentIncarnation | None = None
+    incarnation: CurrentIncarnation | None = None
     """Incarnation that runs now, which sets this field under the lock. `None` during a restart, while messages wait."""
-    gone: str | None = "it has not been started"
+    gone_reason: str | None = "it has not been started"
     """Reason why the actor will not run again, for errors; `None` while it runs or may be started."""
     state_since: int = 0
     """Number that changes when an incarnation begins with a new state, or after a loss of state; 0 until then."""
@@ -96,7 +96,7 @@ class Cell:
     """Ownership of the actor's key in a fleet, set just before the current incarnation begins."""
     find_blockers: "Callable[[], tuple[Sequence[Cell], str]] | None" = None
     """Function for deadlock detection: returns the actors of which one must end before this actor starts, and why."""
-    on_rest: Callable[[], object] = lambda: None
+    on_pause: Callable[[], object] = lambda: None
     """Callback for an incarnation that is idle, or has handled many messages without a pause."""
     fault: Callable[[Message, str], bool] | None = None
     """Test hook: returns whether the actor dies at a point of a call, "begun" or "done"."""
@@ -179,7 +179,7 @@ class Cell:
         """Put a message into the mailbox and wake the actor; raise an error if the actor refuses the message."""
         if (refusal := self._refusal(message)) is not None:
             raise refusal
-        home = self.home if self.life is None else self.life.loop
+        home = self.home if self.incarnation is None else self.incarnation.loop
         if home is not None and home is not message.loop and stands_still(home):  # a deadlock
             raise RuntimeError(
                 f"{message.title} would never begin: the event loop of {self.name} waits for the sync code that asks. "
@@ -192,24 +192,24 @@ class Cell:
         # Cheap test first: most handlers have neither a group nor reentrancy.
         jumps = (message.handler.group is not None or message.handler.reentrant) and message.jumps_queue
         with self.lock:
-            # `finish` sets `gone` and clears the mailbox in one block. So no message is added afterwards.
-            if self.gone is not None:
-                raise ActorGoneError(message.title, message.call_id, f"{self.name} is not there: {self.gone}")
+            # `finish` sets `gone_reason` and clears the mailbox in one block. So no message is added afterwards.
+            if self.gone_reason is not None:
+                raise ActorGoneError(message.title, message.call_id, f"{self.name} is not there: {self.gone_reason}")
             # Read in the block that adds the message: a new incarnation either is woken below or finds the message.
-            life = self.life
+            incarnation = self.incarnation
             self.last_ask = next(_calls)
             if jumps:
                 self.urgent[message] = None
             elif not self.mailbox.put(message):
                 reason = f"{len(self.mailbox.waiting)} calls wait for {self.name}, and no more may"
                 raise MailboxFullError(message.title, message.call_id, reason)
-        if life is None:
+        if incarnation is None:
             if self.activate is not None:
                 self.activate(self)
             return  # the message waits for the next incarnation
         if not jumps:
-            life.wake()
-        elif not run_there(life.loop, life.begin_urgent):
+            incarnation.wake()
+        elif not run_there(incarnation.loop, incarnation.start_urgent_handlers):
             self.finish("its event loop has ended")
 
     def drain_refusal(self, message: Message) -> Exception:
@@ -240,7 +240,7 @@ class Cell:
             if message.state != "waiting" and not message.is_taken_only:
                 return False
             self.urgent.pop(message, None)
-            self.owed.pop(message, None)
+            self.unanswered.pop(message, None)
             self.mailbox.withdraw(message)
             message.end(None, error)
             return True
@@ -262,8 +262,8 @@ class Cell:
             # A wakeup serves one wait, and that was cancelled. Set under the lock, so that `end()` finds the new one.
             message.wakeup = message.loop.wakeup()
             message.cancel_asked = True
-            life = self.life
-        if life is None or not run_there(life.loop, cancel):
+            incarnation = self.incarnation
+        if incarnation is None or not run_there(incarnation.loop, cancel):
             # The actor or its loop has ended: no handler runs, and nothing else would settle the message.
             self.settle(message, None, None)
         while not message.has_ended:
@@ -284,11 +284,11 @@ class Cell:
         with self.lock:
             if message.state == "ended":
                 return False
-            self.owed.pop(message, None)
+            self.unanswered.pop(message, None)
             message.end(value, error)
-            life = self.life
-        if life is not None:
-            life.wake()  # an incarnation that retires waits until no reply is owed
+            incarnation = self.incarnation
+        if incarnation is not None:
+            incarnation.wake()  # an incarnation that retires waits until no reply is owed
         return True
 
     def asks_with_observers(self) -> tuple[int, ...]:
@@ -318,17 +318,17 @@ class Cell:
     @property
     def is_idle(self) -> bool:
         """Return whether no message waits in the mailbox, runs, or waits for a deferred reply."""
-        return not (self.mailbox.running or self.mailbox.waiting or self.owed or self.urgent)
+        return not (self.mailbox.running or self.mailbox.waiting or self.unanswered or self.urgent)
 
     def messages_in_hand(self) -> tuple[Message, ...]:
         """Return the messages that were taken from the queue and have not ended."""
         with self.lock:
-            return (*self.mailbox.running, *self.owed)
+            return (*self.mailbox.running, *self.unanswered)
 
     def messages(self) -> list[Message]:
         """Return all messages that have not ended."""
         with self.lock:
-            return [*self.mailbox.running, *self.owed, *self.mailbox.waiting, *self.urgent]
+            return [*self.mailbox.running, *self.unanswered, *self.mailbox.waiting, *self.urgent]
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
         """Take and return the next message; `None` if none may begin. See `Mailbox.next`. The caller holds the lock."""
@@ -345,7 +345,7 @@ class Cell:
             return None
         del self.urgent[message]
         message.state = "running"
-        self.owed[message] = None
+        self.unanswered[message] = None
         return message
 
     def record_result(self, message: Message, value: object, error: BaseException | None) -> None:
@@ -359,31 +359,31 @@ class Cell:
                         logging.WARNING, f"{message.title} failed after its reply had been sent", error, shows_text=True
                     )
                 return
-            # The mailbox moves on; `owed` keeps the message until its reply is sent or the actor dies.
+            # The mailbox moves on; `unanswered` keeps the message until its reply is sent or the actor dies.
             if message.handler.deferred and error is None and not message.cancel_asked:
                 message.state = "deferred"
-                self.owed[message] = None
+                self.unanswered[message] = None
                 return
-            self.owed.pop(message, None)
+            self.unanswered.pop(message, None)
             message.end(value, error)
 
     def die(self, reason: str) -> None:
         """Settle begun calls with `ActorDiedError`; calls that have not begun wait for the next incarnation."""
         with self.lock:
-            self.life = None
+            self.incarnation = None
             # First: a message that was taken, and whose handler has not begun, is safe to run in the next incarnation.
             # Reversed, because each one goes to the front of its queue: the order of arrival is kept.
             for message in reversed([message for message in self.mailbox.running if message.is_taken_only]):
                 message.state = "waiting"
                 self.mailbox.take_back(message)
-            for message in reversed([message for message in self.owed if message.is_taken_only]):
+            for message in reversed([message for message in self.unanswered if message.is_taken_only]):
                 message.state = "waiting"
-                del self.owed[message]
+                del self.unanswered[message]
                 self.urgent[message] = None
                 self.urgent.move_to_end(message, last=False)
-            lost = [*self.mailbox.running, *self.owed]
+            lost = [*self.mailbox.running, *self.unanswered]
             self.mailbox.running.clear()
-            self.owed.clear()
+            self.unanswered.clear()
         for message in lost:
             self.settle(message, None, ActorDiedError(message.title, message.call_id, reason))
 
@@ -400,7 +400,7 @@ class Cell:
         self.die(f"{self.name} ended: {reason}")
         with self.lock:
             # In one block with clearing the mailbox: see `_put`.
-            self.gone = reason
+            self.gone_reason = reason
             waiting = [*self.mailbox.waiting, *self.urgent]
             self.mailbox.waiting.clear()
             self.urgent.clear()
@@ -453,10 +453,10 @@ def _needs(message: Message) -> Needs:
         # A begun message needs the calls that its handler awaits, all of them.
         if message.state != "waiting":
             return Needs((tuple(message.asks),))
-        if cell.life is not None and cell.life.takes_no_more and not message.is_awaited_here:
+        if cell.incarnation is not None and cell.incarnation.takes_no_more and not message.is_awaited_here:
             # The message waits for the next incarnation, which begins when the current one has nothing in hand.
             return Needs((cell.messages_in_hand(),))
-        if cell.life is not None or cell.find_blockers is None:
+        if cell.incarnation is not None or cell.find_blockers is None:
             return NOTHING if message in cell.urgent else cell.mailbox.needs(message)
     # Outside the lock: `messages_in_hand` takes the locks of other cells, and two threads could deadlock.
     blocking_cells, why = cell.find_blockers()

@@ -80,7 +80,7 @@ class _HostedActor:
         mailbox = Mailbox(_NO_LIMIT, "wait", description.kind.groups)
         self.cell = Cell(description.name, description.kind, mailbox, Poison(_NO_LIMIT))
         # No supervisor here starts the actor, so it accepts calls from the beginning.
-        self.cell.gone = None
+        self.cell.gone_reason = None
         self.owed: dict[str, _Owed] = {}
         """Deferred replies that the supervising process has not fetched, by ticket."""
         self.end = "its task there was cancelled"
@@ -88,13 +88,13 @@ class _HostedActor:
         self.over = Event()
         actor = description.make_actor()
         code = partial(LocalRunner, actor, description.name)
-        self.life = Incarnation(self.cell, actor, lifespan, lambda: None, state, code=code)
+        self.incarnation = Incarnation(self.cell, actor, lifespan, lambda: None, state, code=code)
         # No nursery owns this task: the body that starts the actor ends long before it.
         self.task: Spawned = current_loop().spawn(self._live, lifespan.stop)
 
     async def _live(self, scope: Scope) -> None:
         with scope:
-            end = await self.life.run()
+            end = await self.incarnation.run()
             self.end = f"its code there ended: {end.error!r}" if end.error is not None else "its code there has ended"
             self.cell.finish(self.end)  # no restart here: the supervisor starts a new worker
         self.over.set()
@@ -108,7 +108,7 @@ class _HostedActor:
         except BodyRaisedError as raised:
             error = raised.error
             # A handler may raise the same error for another actor; only `has_broken` tells them apart.
-            if isinstance(error, ActorDiedError) and self.life.has_broken:
+            if isinstance(error, ActorDiedError) and self.incarnation.has_broken:
                 raise EngineError(error.tool, error.call_id, error.reason, ended="unknown") from error
             raise
 
@@ -128,7 +128,7 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
     """Make and start an actor in this worker; `state` is the snapshot to restore, or `None`."""
     hosted = _hosted[ident] = _HostedActor(description, lifespan, state)
     try:
-        await hosted.life.has_started(hosted.task)
+        await hosted.incarnation.has_started(hosted.task)
     except BaseException:
         _hosted.pop(ident, None)  # `stop` may have removed it meanwhile; a KeyError would hide the real error
         raise
@@ -169,7 +169,7 @@ async def reply(ident: str, ticket: str) -> Any:
 
 async def snapshot(ident: str) -> object:
     """Return the snapshot of an actor in this worker, for its supervisor."""
-    return await _actor_of(ident, "snapshot").life.code.snapshot()
+    return await _actor_of(ident, "snapshot").incarnation.code.snapshot()
 
 
 async def until_ended(ident: str) -> str:
@@ -183,7 +183,7 @@ async def stop(ident: str) -> None:
     """Stop an actor in this worker, and return when it has ended; do nothing for an unknown actor."""
     hosted = _hosted.pop(ident, None)
     if hosted is not None:
-        hosted.life.end()
+        hosted.incarnation.end()
         await has_ended(hosted.task)
 
 
@@ -247,9 +247,9 @@ class EngineRunner:
 
     def _note_end(self, reason: str) -> None:
         self._ended = self._ended or reason
-        self._lose_if_quiet()
+        self._report_loss_if_no_calls()
 
-    def _lose_if_quiet(self) -> None:
+    def _report_loss_if_no_calls(self) -> None:
         """Report the actor as lost, unless a call is in progress, whose own error reports the loss in more detail."""
         if self._ended is not None and not (self._open_calls or self._is_lost or self._is_stopping):
             self._is_lost = True
@@ -276,9 +276,9 @@ class EngineRunner:
         return self._seat.run_body(replace(body, subject=type(self._actor)))
 
     def handle(self, message: Message) -> Awaitable[object]:
-        return self._begin_deferred(message) if message.handler.deferred else self._ask(message, call)
+        return self._begin_deferred(message) if message.handler.deferred else self._run_message(message, call)
 
-    async def _ask(self, message: Message, fn: Callable[..., Awaitable[Any]], *extra_args: str) -> Any:
+    async def _run_message(self, message: Message, fn: Callable[..., Awaitable[Any]], *extra_args: str) -> Any:
         body = Body(
             fn=fn,
             args=(self._ident, message.handler.name, *extra_args, *message.args),
@@ -293,14 +293,14 @@ class EngineRunner:
         finally:
             # Also after a cancellation: the worker may have ended in the meantime.
             self._open_calls -= 1
-            self._lose_if_quiet()
+            self._report_loss_if_no_calls()
 
     async def _begin_deferred(self, message: Message) -> None:
         """Begin a handler that replies later; another task waits for the reply, so that the next message can begin."""
         assert self._deferred is not None
         ticket = uuid4().hex
         # Cancelled here, the handler has not returned, and the worker drops the ticket.
-        await self._ask(message, begin, ticket)
+        await self._run_message(message, begin, ticket)
         self._deferred.start(partial(self._reply, message, ticket), message.grace)
 
     async def _reply(self, message: Message, ticket: str, scope: Scope) -> None:

@@ -33,7 +33,7 @@ from callboard.exceptions import ActorDiedError, ActorStartError, CallCancelledE
 
 _log = logging.getLogger("callboard")
 
-_TURNS = 32
+_MAX_STEPS_WITHOUT_PAUSE = 32
 """Number of messages handled before the task yields: a handler that waits for nothing would block the event loop."""
 
 Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
@@ -80,7 +80,7 @@ class Incarnation:
         self._wakeup: Wakeup = self.loop.wakeup()
         self.code = code(self._break)
         # Not hurried (`ActorUnit.stop`): running handlers have unlimited time to end.
-        self._is_ending = self._is_hurried = False
+        self._is_ending = self._is_stop_time_limited = False
         self._killed: str | None = None
         # The first cause wins: errors that follow from it must not replace it.
         self._crash: BaseException | None = None
@@ -96,7 +96,7 @@ class Incarnation:
         """Wake the actor's task, so that it looks into the mailbox. Any thread may call this."""
         self._wakeup.set()
 
-    def begin_urgent(self) -> None:
+    def start_urgent_handlers(self) -> None:
         """Start the handlers of messages that bypass the queue."""
         while self._nursery is not None and not self._is_broken():
             # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
@@ -105,7 +105,7 @@ class Incarnation:
                 message = self._cell.next_urgent(only_awaited_here=self._is_ending)
             if message is None:
                 return
-            self._nursery.start(partial(self._run_beside, message), message.grace)
+            self._nursery.start(partial(self._run_concurrently, message), message.grace)
 
     @property
     def takes_no_more(self) -> bool:
@@ -120,11 +120,11 @@ class Incarnation:
         """Return whether no handler may begin any more, not even one that another handler awaits."""
         return self._crash is not None or self._handler_scope is None or self._handler_scope.cancel_called
 
-    def end(self, *, hurry: bool = True) -> None:
-        """Stop the actor after its running handlers; with `hurry`, cancel them after `lifespan.stop` seconds."""
-        if not self._is_ending or (hurry and not self._is_hurried):
-            self._is_ending, self._is_hurried = True, hurry
-            if hurry:
+    def end(self, *, has_time_limit: bool = True) -> None:
+        """Stop the actor after its running handlers; `has_time_limit` cancels them after `lifespan.stop` seconds."""
+        if not self._is_ending or (has_time_limit and not self._is_stop_time_limited):
+            self._is_ending, self._is_stop_time_limited = True, has_time_limit
+            if has_time_limit:
                 # Before the first handler this bounds `start`: an actor that is stopped while it starts need not start.
                 (self._handler_scope or self._outer_scope).move(self.loop.now() + self._lifespan.stop)
             self.wake()
@@ -192,7 +192,7 @@ class Incarnation:
                     self._handler_scope.cancel()  # killed during `start`, which completed all the same
                 # From here on, senders in any thread wake this incarnation. Earlier messages wait in the mailbox.
                 with self._cell.lock:
-                    self._cell.life = self
+                    self._cell.incarnation = self
                 # Before the first handler, so that observers see the start before its calls.
                 self._report_start(None)
                 await self._take_messages()
@@ -230,20 +230,20 @@ class Incarnation:
         handlers = self._cell.kind._handlers.values()
         # Only these handlers run outside the actor's own task and need a nursery.
         if not any(handler.group is not None or handler.reentrant for handler in handlers):
-            return await self._take_turns()
+            return await self._run_message_loop()
         async with self.loop.nursery() as self._nursery:
-            self.begin_urgent()  # messages that came before the nursery was open
+            self.start_urgent_handlers()  # messages that came before the nursery was open
             try:
-                await self._take_turns()
+                await self._run_message_loop()
             finally:
                 self._is_ending = True  # a message that no running handler awaits might find the nursery closed
         return None
 
-    async def _take_turns(self) -> None:
+    async def _run_message_loop(self) -> None:
         """Take messages from the mailbox in order until the actor ends; raise the error of a crash."""
-        cell, turns = self._cell, 0
+        cell, steps_without_pause = self._cell, 0
         while self._crash is None:
-            if self._is_ending and (self._is_hurried or not cell.mailbox.running):
+            if self._is_ending and (self._is_stop_time_limited or not cell.mailbox.running):
                 break  # the stop is urgent, or no handler runs that could await a message
             with cell.lock:
                 message = cell.next(only_awaited_here=self._is_ending or (self._may_retire and self._retires()))
@@ -254,9 +254,9 @@ class Incarnation:
             if self._is_retired:
                 self._is_ending = True
             elif message is None:
-                turns = 0
+                steps_without_pause = 0
                 # The callback may make this keyed actor leave, to free its place for a waiting key.
-                cell.on_rest()
+                cell.on_pause()
                 # After `max_age` a scope with this deadline would end at once, and the task would never wait.
                 until = math.inf if self._is_due else self._retires_at
                 with nullcontext() if until == math.inf else self.loop.scope(until, self._lifespan.stop):
@@ -267,12 +267,12 @@ class Incarnation:
                     await self._handle(message)
                 else:
                     assert self._nursery is not None
-                    self._nursery.start(partial(self._run_beside, message), message.grace)
-            turns += 1
-            if turns == _TURNS:
-                turns = 0
+                    self._nursery.start(partial(self._run_concurrently, message), message.grace)
+            steps_without_pause += 1
+            if steps_without_pause == _MAX_STEPS_WITHOUT_PAUSE:
+                steps_without_pause = 0
                 # A busy actor never becomes idle: without this, waiting keys would never get its place.
-                cell.on_rest()
+                cell.on_pause()
                 await checkpoint()
         if self._crash is not None:
             raise self._crash
@@ -281,10 +281,10 @@ class Incarnation:
         """Return whether the incarnation has reached `max_age` or `max_calls`. The caller holds the cell's lock."""
         limit = self._lifespan.max_calls
         self._is_due = (limit is not None and self._calls >= limit) or self.loop.now() >= self._retires_at
-        self._is_retired = self._is_due and not self._cell.mailbox.running and not self._cell.owed
+        self._is_retired = self._is_due and not self._cell.mailbox.running and not self._cell.unanswered
         return self._is_due
 
-    async def _run_beside(self, message: Message, scope: Scope) -> None:
+    async def _run_concurrently(self, message: Message, scope: Scope) -> None:
         """Handle a message in a task of the nursery, side by side with other messages."""
         with scope:
             if self._is_broken():

@@ -46,9 +46,9 @@ class _KeyedActor:
         self.tree = Tree(f"the supervisor of {cell.name}", restarts, on_end)
         self.unit = ActorUnit(spec, self.tree.child_ended, cell)
         self.tree.units.append(self.unit)
-        self.is_leaving = False
-        self.has_left = self.tree.loop.wakeup()
-        self.rests_since = self.tree.loop.now()  # loop time at which the actor was last idle
+        self.is_stopping = False
+        self.stop_ended = self.tree.loop.wakeup()
+        self.idle_since = self.tree.loop.now()  # loop time at which the actor was last idle
 
 
 class KeyedActors:
@@ -93,9 +93,9 @@ class KeyedActors:
             if cell is None:
                 cell = self._cells[key] = self._new_cell()
                 # Complete before the lock is released: another thread may call the actor right after.
-                cell.key, cell.gone, cell.activate = key, None, self._activate
+                cell.key, cell.gone_reason, cell.activate = key, None, self._activate
                 cell.home, cell.draining = self.loop, self._draining
-                cell.find_blockers = None if self.spec.cap is None else partial(self._room_for, cell)
+                cell.find_blockers = None if self.spec.cap is None else partial(self._find_blockers, cell)
         return cell
 
     def _new_cell(self) -> Cell:
@@ -103,13 +103,16 @@ class KeyedActors:
 
     def statistics(self) -> ActorStatistics:
         """Return the numbers of running actors, calls, restarts and evictions."""
-        residents = list(self._alive.values())
-        boxes = [cell.mailbox for cell in {*(resident.cell for resident in residents), *self._queue.values()}]
+        keyed_actors = list(self._alive.values())
+        mailboxes = [
+            cell.mailbox for cell in {*(keyed_actor.cell for keyed_actor in keyed_actors), *self._queue.values()}
+        ]
         return ActorStatistics(
-            alive=len(residents),
-            running=sum(len(box.running) for box in boxes) + sum(len(resident.cell.owed) for resident in residents),
-            waiting=sum(len(box.waiting) for box in boxes),
-            restarts=self._restarts + sum(resident.tree.restarts for resident in residents),
+            alive=len(keyed_actors),
+            running=sum(len(mailbox.running) for mailbox in mailboxes)
+            + sum(len(keyed_actor.cell.unanswered) for keyed_actor in keyed_actors),
+            waiting=sum(len(mailbox.waiting) for mailbox in mailboxes),
+            restarts=self._restarts + sum(keyed_actor.tree.restarts for keyed_actor in keyed_actors),
             evictions=self._evictions,
         )
 
@@ -117,9 +120,9 @@ class KeyedActors:
         """Start the actor of a key before its first call."""
         cell = self.cell(key)
         # Entered before the await: a call that comes meanwhile must not start a second actor.
-        resident = self._alive[key] = self._resident(cell)
+        keyed_actor = self._alive[key] = self._new_keyed_actor(cell)
         try:
-            await resident.tree.start()
+            await keyed_actor.tree.start()
         except BaseException:
             del self._alive[key]
             raise
@@ -135,17 +138,17 @@ class KeyedActors:
         if keys and self._run_there(self._start_task, partial(self._dismiss, keys, all_ended.set)):
             await all_ended.wait()
 
-    async def _dismiss(self, keys: Collection[Hashable], then: Callable[[], object]) -> None:
+    async def _dismiss(self, keys: Collection[Hashable], on_done: Callable[[], object]) -> None:
         try:
-            for resident in [self._alive[key] for key in keys if key in self._alive]:
-                if resident.is_leaving:
-                    await resident.has_left.wait()
+            for keyed_actor in [self._alive[key] for key in keys if key in self._alive]:
+                if keyed_actor.is_stopping:
+                    await keyed_actor.stop_ended.wait()
                 else:
-                    resident.is_leaving = True
-                    await self._end(resident)
+                    keyed_actor.is_stopping = True
+                    await self._end(keyed_actor)
         finally:
             # Always: the caller waits for it, perhaps in another loop and without a timeout.
-            then()
+            on_done()
 
     async def drain(self, timeout: float) -> Drained:
         """Refuse new calls, wait up to `timeout` seconds for accepted calls, end unfinished ones; return a report."""
@@ -172,17 +175,17 @@ class KeyedActors:
             self._wakeup.set()
         # A cancelled owner still waits: nothing may outlive the block.
         with self.loop.shield(float("inf")):
-            for resident in reversed(list(self._alive.values())):
+            for keyed_actor in reversed(list(self._alive.values())):
                 # An eviction in progress has no time limit; now `stop_timeout` applies to it.
-                resident.unit.hurry()
-                self._leave(resident)
+                keyed_actor.unit.limit_stop_time()
+                self._begin_stop(keyed_actor)
             while self._tasks:
                 await next(iter(self._tasks)).wait()
         # A call may have come after its actor ended. It would wait for ever, as nothing is started any more.
         for cell in list(self._cells.values()):
             cell.finish("it was ended")
 
-    def rests(self, key: Hashable) -> None:
+    def release_key_if_unused(self, key: Hashable) -> None:
         """Do nothing. `FleetActors` overrides this to give an ended actor's key back to the fleet. Thread-safe."""
 
     def _activate(self, cell: Cell) -> None:
@@ -222,20 +225,22 @@ class KeyedActors:
                 self._reject(cell, "")
                 continue
             # Counted at once, though its task has not begun, so that `cap` holds.
-            resident = self._alive[key] = self._resident(cell)
-            self._start_task(partial(self._live, resident))
+            keyed_actor = self._alive[key] = self._new_keyed_actor(cell)
+            self._start_task(partial(self._start_tree, keyed_actor))
         # One eviction at a time: each end calls `_make_room` again.
         if self._queue and not self._is_making_room():
-            idle = [actor for actor in self._alive.values() if actor.cell.is_idle and actor.cell.life is not None]
+            idle = [
+                actor for actor in self._alive.values() if actor.cell.is_idle and actor.cell.incarnation is not None
+            ]
             if idle:
-                self._leave(min(idle, key=lambda actor: actor.cell.last_ask))
+                self._begin_stop(min(idle, key=lambda actor: actor.cell.last_ask))
 
     def _is_making_room(self) -> bool:
         """Return whether an actor that has no running calls is being stopped, so that another actor can soon start."""
         # An ending actor with running calls does not count, because it may itself wait for another actor to start.
-        return any(actor.is_leaving and not actor.cell.messages_in_hand() for actor in self._alive.values())
+        return any(actor.is_stopping and not actor.cell.messages_in_hand() for actor in self._alive.values())
 
-    def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
+    def _find_blockers(self, cell: Cell) -> tuple[Sequence[Cell], str]:
         """Return the running actors, and why one of them must end before this one can start; `(), ""` if none must."""
         # Any thread may call this.
         alive, cap = list(self._alive.values()), self.spec.cap
@@ -244,80 +249,80 @@ class KeyedActors:
         reason = f"{cell.name} can live when another one goes, for cap={cap}; each of those that live has to end first"
         return [actor.cell for actor in alive], reason
 
-    def _resident(self, cell: Cell) -> _KeyedActor:
-        resident = _KeyedActor(self.spec, cell, partial(self._record_give_up, cell))
-        cell.on_rest = partial(self._note_rest, cell)
-        return resident
+    def _new_keyed_actor(self, cell: Cell) -> _KeyedActor:
+        keyed_actor = _KeyedActor(self.spec, cell, partial(self._record_give_up, cell))
+        cell.on_pause = partial(self._consider_eviction, cell)
+        return keyed_actor
 
-    def _note_rest(self, cell: Cell) -> None:
+    def _consider_eviction(self, cell: Cell) -> None:
         """Evict an actor that is idle, or has been busy for long, if an actor with another key is queued to start."""
-        resident = self._alive.get(cell.key)
-        if resident is None:
+        keyed_actor = self._alive.get(cell.key)
+        if keyed_actor is None:
             return
-        resident.rests_since = self.loop.now()
+        keyed_actor.idle_since = self.loop.now()
         # Sending a deferred reply wakes the incarnation, which then calls this again.
-        if self._queue and not cell.owed and not self._is_making_room():
-            self._leave(resident)
+        if self._queue and not cell.unanswered and not self._is_making_room():
+            self._begin_stop(keyed_actor)
 
-    async def _live(self, resident: _KeyedActor) -> None:
+    async def _start_tree(self, keyed_actor: _KeyedActor) -> None:
         """Start the supervisor of a keyed actor; if the start fails, settle the waiting calls with an error."""
-        if resident.is_leaving:
+        if keyed_actor.is_stopping:
             return  # evicted before this task began: `_end` cleans up
         try:
-            await resident.tree.start()
+            await keyed_actor.tree.start()
         except ActorStartError as failed:
-            self._record_end(resident, f"{failed}")
+            self._record_end(keyed_actor, f"{failed}")
         except (KeyboardInterrupt, SystemExit) as failed:  # nobody awaits this task, so the owner is told
-            self._record_end(resident, f"its start was ended by {failed!r}")
+            self._record_end(keyed_actor, f"its start was ended by {failed!r}")
             self._on_interrupt(failed)
 
     def _record_give_up(self, cell: Cell, _: Tree, end: End) -> None:
         """Handle the end of a keyed actor that its supervisor does not restart."""
-        resident, error = self._alive.get(cell.key), end.error
-        if resident is not None:
-            self._record_end(resident, "it has ended" if error is None else f"{error}" or repr(error))
+        keyed_actor, error = self._alive.get(cell.key), end.error
+        if keyed_actor is not None:
+            self._record_end(keyed_actor, "it has ended" if error is None else f"{error}" or repr(error))
         if error is not None and not isinstance(error, Exception):
             self._on_interrupt(error)
 
-    def _record_end(self, resident: _KeyedActor, reason: str) -> None:
+    def _record_end(self, keyed_actor: _KeyedActor, reason: str) -> None:
         """Settle the waiting calls of an actor that has ended or did not start; the next call starts it again."""
-        cell = resident.cell
-        self._restarts += resident.tree.restarts
+        cell = keyed_actor.cell
+        self._restarts += keyed_actor.tree.restarts
         self._alive.pop(cell.key, None)
         cell.finish(reason)
         if not self._is_closing:
             # `finish` has set it. Cleared, so that the next call is accepted and starts the actor.
-            cell.gone = None
+            cell.gone_reason = None
         # In a task of its own: this may run in the supervisor's task, for which `stop` waits.
-        self._start_task(resident.tree.stop)
-        self.rests(cell.key)
+        self._start_task(keyed_actor.tree.stop)
+        self.release_key_if_unused(cell.key)
         self._make_room()
 
-    def _leave(self, resident: _KeyedActor) -> None:
+    def _begin_stop(self, keyed_actor: _KeyedActor) -> None:
         """Begin to stop a keyed actor, unless the stop has begun already."""
-        if not resident.is_leaving:
-            resident.is_leaving = True
+        if not keyed_actor.is_stopping:
+            keyed_actor.is_stopping = True
             # Ends by closing or draining are no evictions.
             if not (self._is_closing or self._draining):
                 self._evictions += 1
                 asks = [number for cell in self._queue.values() for number in cell.asks_with_observers()]
-                resident.cell.report_life("evicted", resident.unit.number, asks=tuple(asks))
-            self._start_task(partial(self._end, resident))
+                keyed_actor.cell.report_life("evicted", keyed_actor.unit.number, asks=tuple(asks))
+            self._start_task(partial(self._end, keyed_actor))
 
-    async def _end(self, resident: _KeyedActor) -> None:
+    async def _end(self, keyed_actor: _KeyedActor) -> None:
         """Stop a keyed actor, so that the actor of the next waiting key can start."""
-        cell = resident.cell
+        cell = keyed_actor.cell
         if not self._is_closing:
-            await resident.unit.stop(hurry=False)  # without a time limit: an eviction never cancels a call
-        await resident.tree.stop()
-        self._restarts += resident.tree.restarts
+            await keyed_actor.unit.stop(has_time_limit=False)  # without a time limit: an eviction never cancels a call
+        await keyed_actor.tree.stop()
+        self._restarts += keyed_actor.tree.restarts
         # Removed before `_admit`, which ignores keys that are still here. The state has been saved by now.
         self._alive.pop(cell.key, None)
         if not cell.is_idle:
             self._admit(cell)  # a call came while the actor was ending
-        self.rests(cell.key)
+        self.release_key_if_unused(cell.key)
         self._make_room()
-        resident.has_left.set()
+        keyed_actor.stop_ended.set()
 
     async def _evict_idle(self) -> None:
         """Evict each actor that was idle for `spec.idle` seconds, until `close` is called."""
@@ -325,17 +330,24 @@ class KeyedActors:
         assert idle is not None
         while not self._is_closing:
             now = self.loop.now()
-            residents = [
-                resident
-                for resident in self._alive.values()
-                if not resident.is_leaving and resident.cell.life is not None
+            keyed_actors = [
+                keyed_actor
+                for keyed_actor in self._alive.values()
+                if not keyed_actor.is_stopping and keyed_actor.cell.incarnation is not None
             ]
-            for resident in residents:
-                if resident.cell.is_idle and resident.rests_since + idle <= now:
-                    self._leave(resident)
+            for keyed_actor in keyed_actors:
+                if keyed_actor.cell.is_idle and keyed_actor.idle_since + idle <= now:
+                    self._begin_stop(keyed_actor)
             # At most `idle` ahead, because actors may start meanwhile; at least a tenth of it, against a busy loop.
             wait = min(
-                [idle, *(resident.rests_since + idle - now for resident in residents if not resident.is_leaving)]
+                [
+                    idle,
+                    *(
+                        keyed_actor.idle_since + idle - now
+                        for keyed_actor in keyed_actors
+                        if not keyed_actor.is_stopping
+                    ),
+                ]
             )
             self._wakeup = self.loop.wakeup()
             with self.loop.scope(self.loop.now() + max(wait, idle / 10), 0.0):
@@ -379,8 +391,8 @@ class FleetCell(Cell):
 
     fleet_host: "FleetActors"
 
-    def __init__(self, *args: Any, **terms: Any) -> None:
-        super().__init__(*args, **terms)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._served: set[Message] = set()
         """Messages from other processes. If they do not begin here, they are sent to the next owner."""
 
@@ -427,7 +439,7 @@ class FleetCell(Cell):
                 # Always, or the fleet holds back the next call of this key.
                 delivery.release_turn()
                 # The call may have been the last reason to own the key.
-                self.fleet_host.rests(self.key)
+                self.fleet_host.release_key_if_unused(self.key)
 
     async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
         """Run a call from another process on an actor whose key this process owns."""
@@ -438,13 +450,13 @@ class FleetCell(Cell):
             )
         finally:
             self._served = {message for message in self._served if not message.has_ended}
-            self.fleet_host.rests(self.key)
+            self.fleet_host.release_key_if_unused(self.key)
 
     def _put(self, message: Message) -> None:
         """Put a message into the mailbox, and let the fleet deliver the next call of the key."""
         delivery, _handover.delivery = _handover.delivery, None
         # Not an error for the caller: another process can serve the key, if it is lost here or this process closes.
-        if self.gone is not None and (self._is_stale or isinstance(delivery, _Served)):
+        if self.gone_reason is not None and (self._is_stale or isinstance(delivery, _Served)):
             raise KeyMovedError(_MOVED)
         if isinstance(delivery, _Served):
             # Before `super()._put`, in which `drain_refusal` looks it up.
@@ -465,10 +477,10 @@ class FleetCell(Cell):
 
     def finish(self, reason: str) -> None:
         if self._is_stale:
-            self.move()  # the actor has ended here only; the next owner can run the waiting calls
+            self.redirect_waiting_calls()  # the actor has ended here only; the next owner can run the waiting calls
         super().finish(reason)
 
-    def move(self) -> None:
+    def redirect_waiting_calls(self) -> None:
         """Settle all waiting calls with `KeyMovedError`, so that the callers send the calls to the key's new owner."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
@@ -522,7 +534,7 @@ class FleetActors(KeyedActors):
         assert spec.fleet is not None
         super().__init__(spec, on_interrupt)
         self.name = spec.name
-        self._last: dict[Hashable, _Served] = {}
+        self._last_served: dict[Hashable, _Served] = {}
         """Latest remote call of each key, until this call is in the mailbox or will never be."""
         self.clean_up = spec.fleet.clean_up
         """Seconds in which a handler must end after its key was lost."""
@@ -542,7 +554,7 @@ class FleetActors(KeyedActors):
 
     def serve(self, key: Hashable, function: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
         """Start a task for a remote call, and return a function that cancels the task; `None` if the loop has ended."""
-        served = _Served(self.loop, function, self._last, key)
+        served = _Served(self.loop, function, self._last_served, key)
         return served.cancel if self._run_there(served.start) else None
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
@@ -562,7 +574,7 @@ class FleetActors(KeyedActors):
             # Until the key is given back, the caller would find this process as the owner again.
             while self.membership.ownership_of(ask.key) is not None:
                 # Asked again and again: the key can be returned only after the actor and its last call have ended.
-                self.rests(ask.key)
+                self.release_key_if_unused(ask.key)
                 await sleep(_PAUSE)
             raise KeyMovedError(_MOVED)
         # `LeasedRunner.handle` reads it from the message's context, which is copied from the context of this task.
@@ -571,18 +583,18 @@ class FleetActors(KeyedActors):
 
     def revoke(self, key: Hashable, reason: str) -> None:
         """End the actor of a key at once, because another process may own the key."""
-        self._run_there(self._lose, key, reason)
+        self._run_there(self._stop_without_ownership, key, reason)
 
-    def _lose(self, key: Hashable, reason: str) -> None:
-        queued, resident = self._queue.pop(key, None), self._alive.get(key)
+    def _stop_without_ownership(self, key: Hashable, reason: str) -> None:
+        queued, keyed_actor = self._queue.pop(key, None), self._alive.get(key)
         if isinstance(queued, FleetCell):
-            queued.move()
+            queued.redirect_waiting_calls()
         # The key may have been won again since: an actor with a current ownership stays.
-        if resident is not None and not (resident.cell.ownership and resident.cell.ownership.is_current):
-            resident.unit.end(reason, self.clean_up)
-            self._leave(resident)
+        if keyed_actor is not None and not (keyed_actor.cell.ownership and keyed_actor.cell.ownership.is_current):
+            keyed_actor.unit.end(reason, self.clean_up)
+            self._begin_stop(keyed_actor)
 
-    def rests(self, key: Hashable) -> None:
+    def release_key_if_unused(self, key: Hashable) -> None:
         """Give a key back to the fleet if this process has no actor and no calls for it. Any thread may call this."""
         # A cheap test in the caller's thread; `_give_back` tests again in the loop's thread.
         if key not in self._alive:
@@ -609,13 +621,13 @@ class FleetActors(KeyedActors):
             assert isinstance(cell, FleetCell)
             # In this order: the moved calls are posted again, and must not find the old ownership.
             self.membership.give_back(cell.key)
-            cell.move()
+            cell.redirect_waiting_calls()
 
-    def _note_rest(self, cell: Cell) -> None:
-        super()._note_rest(cell)
+    def _consider_eviction(self, cell: Cell) -> None:
+        super()._consider_eviction(cell)
         # A drain frees the key of each actor as soon as it is idle.
         if self._draining is not None and cell.is_idle and cell.key in self._alive:
-            self._leave(self._alive[cell.key])
+            self._begin_stop(self._alive[cell.key])
 
     async def drain(self, timeout: float) -> Drained:
         draining = self._start_drain()
@@ -624,9 +636,9 @@ class FleetActors(KeyedActors):
 
     def _hand_over(self) -> None:
         """Stop the idle actors, so that the fleet gets their keys; busy actors stop when they become idle."""
-        for resident in list(self._alive.values()):
-            if resident.cell.life is not None and resident.cell.is_idle:
-                self._leave(resident)
+        for keyed_actor in list(self._alive.values()):
+            if keyed_actor.cell.incarnation is not None and keyed_actor.cell.is_idle:
+                self._begin_stop(keyed_actor)
 
     async def close(self) -> None:
         await super().close()
@@ -638,23 +650,29 @@ class _Served:
     """Task that answers one call from another process. Any thread may cancel it."""
 
     def __init__(
-        self, loop: EventLoop, function: Callable[[], Awaitable[None]], last: "dict[Hashable, _Served]", key: Hashable
+        self,
+        loop: EventLoop,
+        function: Callable[[], Awaitable[None]],
+        last_served: "dict[Hashable, _Served]",
+        key: Hashable,
     ) -> None:
         self._loop = loop
         self._function = function
-        self._last = last  # last call of each key; it gives the order, because trio starts tasks in any order
+        self._last_served = (
+            last_served  # last call of each key; it gives the order, because trio starts tasks in any order
+        )
         self._key = key
-        self._is_taken: Wakeup
+        self._turn_released: Wakeup
         # Changed in the loop's thread only: `cancel` posts there.
         self._has_begun = self._is_withdrawn = False
-        self._before: _Served | None = None
+        self._previous: _Served | None = None
         self._task: Spawned | None = None
 
     def start(self) -> None:
-        self._is_taken = self._loop.wakeup()
+        self._turn_released = self._loop.wakeup()
         # Here and not in `_run`: this runs in delivery order, tasks begin in any order on trio.
-        self._before = self._last.get(self._key)
-        self._last[self._key] = self
+        self._previous = self._last_served.get(self._key)
+        self._last_served[self._key] = self
         self._task = self._loop.spawn(self._run, _LONG_GRACE)
 
     async def _run(self, scope: Scope) -> None:
@@ -670,15 +688,15 @@ class _Served:
 
     async def until_its_turn(self) -> None:
         """Wait until the previous remote call of the key is in the mailbox or was given up."""
-        before, self._before = self._before, None  # drops the chain of earlier calls
-        if before is not None:
-            await before._is_taken.wait()
+        previous, self._previous = self._previous, None  # drops the chain of earlier calls
+        if previous is not None:
+            await previous._turn_released.wait()
 
     def release_turn(self) -> None:
         """Let the next remote call of the key go on, because this call is in the mailbox or was given up."""
-        self._is_taken.set()
-        if self._last.get(self._key) is self:
-            del self._last[self._key]
+        self._turn_released.set()
+        if self._last_served.get(self._key) is self:
+            del self._last_served[self._key]
 
     def cancel(self) -> None:
         run_there(self._loop, self._cancel)

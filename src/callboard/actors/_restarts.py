@@ -123,7 +123,7 @@ class Restarts:
     chance: Callable[[], float] = random.random
     _window: list[tuple[float, int, str | None]] = field(default_factory=list[Any], init=False)
     """Restarts within the period: time, index of the child, and identity of the call that crashed it, if known."""
-    _away: set[int] = field(default_factory=set[int], init=False)
+    _not_restarted: set[int] = field(default_factory=set[int], init=False)
     """Indexes of children that have ended and are not restarted."""
 
     def decide(
@@ -133,7 +133,7 @@ class Restarts:
         restart = self.children[index].restart
         is_restarted = restart == "permanent" or (restart == "transient" and outcome == "abnormal")
         if outcome == "never_starts" or not is_restarted:
-            self._away.add(index)
+            self._not_restarted.add(index)
             return ShutDown(index) if self.ends_with_child else Forget(index)
         self._window = [entry for entry in self._window if entry[0] > now - self.period]
         if is_refused:
@@ -148,9 +148,13 @@ class Restarts:
         delay = self.backoff.delay(max(1, restarts), self.chance())
         first = {"one_for_one": len(self.children), "one_for_all": 0, "rest_for_one": index}[self.strategy]
         other_children = tuple(
-            number for number in range(first, len(self.children)) if number != index and number not in self._away
+            other_index
+            for other_index in range(first, len(self.children))
+            if other_index != index and other_index not in self._not_restarted
         )
         # OTP's rule: a temporary child that is stopped with the others is not started again.
-        self._away.update(number for number in other_children if self.children[number].restart == "temporary")
-        starts = tuple(sorted({index, *other_children} - self._away))
+        self._not_restarted.update(
+            other_index for other_index in other_children if self.children[other_index].restart == "temporary"
+        )
+        starts = tuple(sorted({index, *other_children} - self._not_restarted))
         return StartAgain(other_children, starts, delay)

@@ -45,7 +45,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError
 
 _log = logging.getLogger("callboard")
 
-_lives = count(1)
+_state_numbers = count(1)
 """Counter for the numbers in `Cell.state_since`; shared by all actors of the process."""
 
 
@@ -75,7 +75,7 @@ class ActorUnit:
     _snapshots: Snapshots | JournalSnapshots | None = field(default=None, init=False)
     """Snapshot store for all incarnations: with `InMemorySnapshots` the state survives restarts of this child."""
     _loop: EventLoop = field(default_factory=current_loop, init=False)
-    _life: Incarnation | None = field(default=None, init=False)
+    _incarnation: Incarnation | None = field(default=None, init=False)
     _task: Spawned | None = field(default=None, init=False)
     _is_stopped: bool = field(default=False, init=False)
     _last: End | None = field(default=None, init=False)
@@ -94,7 +94,7 @@ class ActorUnit:
 
     @property
     def is_alive(self) -> bool:
-        return self._life is not None
+        return self._incarnation is not None
 
     @property
     def _is_in_journal(self) -> bool:
@@ -107,13 +107,13 @@ class ActorUnit:
             raise ActorStartError(self.cell.name, "its process owns its key no more", never=True)
         self._is_stopped, self.number = False, next(numbers)
         # From here on calls wait in the mailbox. Set before the await, because a restart may take a while.
-        self.cell.gone = None
+        self.cell.gone_reason = None
         snapshot = await self._load_snapshot()
         if self._is_stopped:
             return  # stopped during the await; there is no task yet that `stop()` could end
         # In a journal, the absence of a snapshot is the state of that place in the thread, not a loss.
         if (snapshot is None and not self._is_in_journal) or self.cell.has_lost_state:
-            self.cell.state_since = next(_lives)
+            self.cell.state_since = next(_state_numbers)
         self.cell.has_lost_state = False
         try:
             actor: Actor = instance_of(self.spec.actor)
@@ -123,12 +123,12 @@ class ActorUnit:
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
         # A lock for each incarnation: one that hangs in a save must not block the next.
         keep = partial(self._keep, Lock(fast_acquire=True)) if keeps_each else None
-        life = self._life = Incarnation(
+        incarnation = self._incarnation = Incarnation(
             self.cell, actor, self.spec.lifespan, self._has_started, snapshot, keep=keep, code=self._code(actor)
         )
-        self._task = self._loop.spawn(self._live, self.spec.lifespan.stop)
+        self._task = self._loop.spawn(self._run_incarnation, self.spec.lifespan.stop)
         try:
-            await life.has_started(self._task)
+            await incarnation.has_started(self._task)
         except self._loop.cancelled_class:
             raise
         except BaseException as failed:
@@ -155,15 +155,15 @@ class ActorUnit:
             return partial(EngineRunner, engine, actor, self.cell.name, self.spec.lifespan)
         return partial(LocalRunner, actor, self.cell.name)
 
-    async def _live(self, scope: Scope) -> None:
+    async def _run_incarnation(self, scope: Scope) -> None:
         """Run one incarnation in its task, save its state, and report its end."""
-        life = self._life
-        assert life is not None
+        incarnation = self._incarnation
+        assert incarnation is not None
         with scope:
             # The order below matters: the incarnation is not alive any more, then its state is saved, then its end is
             # reported. The supervisor restarts only after the report, so the next incarnation loads the saved state.
-            end = await life.run()
-            self._life = None
+            end = await incarnation.run()
+            self._incarnation = None
             if isinstance(self._snapshots, JournalSnapshots):
                 self._snapshots.forget(self.cell.key)
             if end.kind not in ("not_started", "never_starts"):
@@ -241,18 +241,18 @@ class ActorUnit:
         # The store has an older state now: the next incarnation counts as one that has lost state.
         self.cell.has_lost_state = True
 
-    async def stop(self, *, hurry: bool = True) -> None:
-        """Stop the actor after its running handlers; `hurry=False` sets no time limit until `hurry()` is called."""
+    async def stop(self, *, has_time_limit: bool = True) -> None:
+        """Stop the actor after its running handlers; `has_time_limit=False` waits for them without limit."""
         self._is_stopped = True
-        if self._life is not None:
-            self._life.end(hurry=hurry)
+        if self._incarnation is not None:
+            self._incarnation.end(has_time_limit=has_time_limit)
         if self._task is not None:
             await has_ended(self._task)
 
-    def hurry(self) -> None:
+    def limit_stop_time(self) -> None:
         """Apply `stop_timeout` to a stop that is in progress."""
-        if self._is_stopped and self._life is not None:
-            self._life.end()
+        if self._is_stopped and self._incarnation is not None:
+            self._incarnation.end()
 
     def end(self, reason: str, seconds: float) -> None:
         """Cancel all handlers, with `seconds` seconds for their clean-up, and prevent a restart of the actor."""
@@ -261,8 +261,8 @@ class ActorUnit:
 
     def kill(self, reason: str, seconds: float = math.inf) -> None:
         """Cancel all handlers, with `seconds` seconds for their clean-up; the supervisor handles this as a crash."""
-        if self._life is not None:
-            self._life.kill(reason, seconds)
+        if self._incarnation is not None:
+            self._incarnation.kill(reason, seconds)
 
     def finish(self, reason: str) -> None:
         self.cell.finish(reason)
@@ -318,10 +318,10 @@ class Draining:
     def _end_all(self) -> None:
         for cell in self._cells():
             for message in cell.messages():
-                life = cell.life
+                incarnation = cell.incarnation
                 # Handlers are cancelled in their loop's thread. If that loop has ended, this thread settles the
                 # messages.
-                if life is None or not run_there(life.loop, partial(self._end, cell, message)):
+                if incarnation is None or not run_there(incarnation.loop, partial(self._end, cell, message)):
                     self._end(cell, message)
 
     def _end(self, cell: Cell, message: Message) -> None:
@@ -342,7 +342,7 @@ class Draining:
             # The caller was not cancelled and needs an error; `Incarnation._body` raises this one.
             message.fate = ActorDiedError(message.title, message.call_id, reason)
             message.cancel_asked = True
-            if message.state == "deferred" or cell.life is None:
+            if message.state == "deferred" or cell.incarnation is None:
                 cell.settle(message, None, message.fate)
             elif message.scope is not None:
                 message.scope.cancel()

@@ -139,7 +139,7 @@ class Question:
             description=description,
             digest=self._digest,
         )
-        form, token = _form(tuple(self._allowed)), _asking.set(self)
+        form, token = _form(tuple(self._allowed)), _current_question.set(self)
         try:
             # The arguments may have changed while the person decided. An answer to the old question is dropped, and
             # the next `interrupt()` takes the next answer or asks again.
@@ -150,7 +150,7 @@ class Question:
                 if step is not None:  # `None`: the answer was for other arguments
                     return step
         finally:
-            _asking.reset(token)
+            _current_question.reset(token)
 
     @property
     def _action_request(self) -> ActionRequest:
@@ -164,7 +164,7 @@ class Question:
     def _allowed(self) -> list[AnswerType]:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
-    def decide(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
+    def decision_in(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
         """Return the decision that an answer contains; `None` if the answer is for a call with other arguments."""
         if not is_answer_for(self._digest, get_config()):
             # First of all: an outdated answer must be dropped, even if it would not be allowed now.
@@ -216,7 +216,7 @@ class Form:
     json_schema: dict[str, Any]
 
 
-_asking: ContextVar[Question] = ContextVar("callboard_asking")
+_current_question: ContextVar[Question] = ContextVar("callboard_asking")
 
 
 @cache
@@ -229,8 +229,8 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
     class Response(RootModel[shape]):
         @model_validator(mode="wrap")
         @classmethod
-        def _parse_event(cls, answer: Any, check: Callable[[Any], Any]) -> Any:
-            return _asking.get().decide(answer, check)
+        def _decide(cls, answer: Any, check: Callable[[Any], Any]) -> Any:
+            return _current_question.get().decision_in(answer, check)
 
     return Form(Response, TypeAdapter(shape).json_schema())
 

@@ -87,11 +87,11 @@ class TokenLimit:
                 window.popleft()
             if sum(use.tokens for use in window) < self._tokens:
                 # Keys may be as many as users. One idle window is dropped for each request, so that they stay few.
-                candidate_key = next(iter(self._windows))
-                if candidate_key != key:
-                    candidate_window = self._windows.pop(candidate_key)
-                    if candidate_window and candidate_window[-1].start > now - self._per:
-                        self._windows[candidate_key] = candidate_window
+                oldest_key = next(iter(self._windows))
+                if oldest_key != key:
+                    oldest_window = self._windows.pop(oldest_key)
+                    if oldest_window and oldest_window[-1].start > now - self._per:
+                        self._windows[oldest_key] = oldest_window
                 window.append(use := _Use(now, self._reserve))
                 return use
             # The oldest use leaves next. Zero would be a loop without a pause, as sums of times are not exact.

@@ -65,7 +65,7 @@ class Capture:
         else:
             # What may be the first half of a secret is left out; behind it are only quotes and brackets.
             text = text[: max(0, len(text.rstrip('"]}')) - len(_as_text([beginning.end])))]
-            note = f"more than {beginning.length}"
+            note = f"more than {beginning.max_length}"
         text = sendable(text)
         if beginning.is_whole and len(text) <= self._max_length:
             return text
@@ -117,15 +117,15 @@ class _Beginning:
     """Copy of the beginning of a value of plain JSON types.
 
     Args:
-        length: number of characters to copy.
+        max_length: maximum number of characters to copy.
     """
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
         self.is_whole = True
         self.end = ""
         """Last characters of a text that was cut. They may be the first half of a secret."""
-        self._remaining = length
+        self._remaining_length = max_length
 
     def copy(self, value: Any) -> Any:
         """Return a copy of the value, or of its beginning."""
@@ -135,17 +135,17 @@ class _Beginning:
             return [self.copy(item) for item in value if self._has_room("")]
         if not isinstance(value, str):
             return value
-        beginning = value[: max(0, self._remaining)]
-        self._remaining -= len(value)
+        beginning = value[: max(0, self._remaining_length)]
+        self._remaining_length -= len(value)
         if len(beginning) < len(value):
             self.is_whole, self.end = False, beginning[-_MAX_SECRET:]
         return beginning
 
     def _has_room(self, key: str) -> bool:
         """Return whether another part of a list or dict is copied."""
-        self._remaining -= len(key) + 1
-        self.is_whole &= self._remaining > 0
-        return self._remaining > 0
+        self._remaining_length -= len(key) + 1
+        self.is_whole &= self._remaining_length > 0
+        return self._remaining_length > 0
 
 
 def _as_text(value: Any) -> str:

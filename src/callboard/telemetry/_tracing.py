@@ -106,7 +106,7 @@ def _bare(model: object) -> object:
 
 
 _REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
-_KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
+_OLDER_MODEL_MARKS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
 """Span attributes by which instrumentations older than the conventions mark a model request."""
 
 
@@ -117,7 +117,7 @@ class _Request:
     since: int
     """Start time of the request, in nanoseconds since 1970."""
     messages: str | None
-    was_seen: bool = False
+    has_other_span: bool = False
     """`True` if another instrumentation made a span for the request."""
     token: Token[Context] = field(init=False)
 
@@ -133,17 +133,17 @@ class ForeignSpanProcessor:
         return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
-        self._notice(span, parent_context)
+        self._detect_model_span(span, parent_context)
 
     def on_end(self, span: Any) -> None:
-        self._notice(span, None)  # some instrumentations set the attributes only before the end
+        self._detect_model_span(span, None)  # some instrumentations set the attributes only before the end
 
-    def _notice(self, span: Any, parent_context: Context | None) -> None:
+    def _detect_model_span(self, span: Any, parent_context: Context | None) -> None:
         request = context.get_value(self._key, parent_context)
-        if isinstance(request, _Request) and not request.was_seen:
+        if isinstance(request, _Request) and not request.has_other_span:
             attributes = span.attributes or {}
-            is_known = any(attributes.get(key) == kind for key, kind in _KINDS)
-            request.was_seen = is_known or attributes.get(names.OPERATION) in _REQUESTS
+            is_older_model_span = any(attributes.get(key) == kind for key, kind in _OLDER_MODEL_MARKS)
+            request.has_other_span = is_older_model_span or attributes.get(names.OPERATION) in _REQUESTS
 
     def _on_ending(self, span: Any) -> None: ...
 
@@ -389,7 +389,7 @@ class RunSpans(RunTracker[_OpenRun]):
         for key in _TOKENS:
             run.tokens[key] = run.tokens.get(key, 0) + about.get(key, 0)
         run.model = about.get(names.REQUEST_MODEL)
-        if request.was_seen:
+        if request.has_other_span:
             return
         attributes: Attributes = {names.OPERATION: names.CHAT, **about}
         if event.run.thread_id is not None:

@@ -34,7 +34,7 @@ def kill_actor(reference: object, reason: str = "it was killed by a test") -> No
     Raises:
         RuntimeError: if the actor is not alive now.
     """
-    incarnation = cell_of(reference).life
+    incarnation = cell_of(reference).incarnation
     if not isinstance(incarnation, Incarnation):
         raise RuntimeError(f"{reference!r} leads to an actor that does not live now")
     incarnation.kill(reason)

@@ -182,7 +182,7 @@ def _plan_with_fake(tool: BaseTool, used: FakedTools, fake: object) -> Plan:
 
     # The fake gets neither config nor callbacks, and always runs in the event loop.
     fake_plan = replace(
-        plan, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, from_sync=None
+        plan, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, sync_variant=None
     )
     object.__setattr__(
         fake_plan, "takes_thread", plan.takes_thread

@@ -257,7 +257,9 @@ class _Player:
             }
         return reply
 
-    async def output(self, prompt: object, real: Callable[[], Awaitable[Any]], is_node: bool, form: Any) -> Any:
+    async def output(
+        self, prompt: object, request_model: Callable[[], Awaitable[Any]], is_node: bool, form: Any
+    ) -> Any:
         """Return a recorded reply in the form that the agent expects: the reply itself, or a model node's output."""
         reply = await self.reply(prompt, form)
         if not is_node:
@@ -267,7 +269,7 @@ class _Player:
         # LangChain's node makes the structured response of the reply, or answers a reply that does not fit the schema.
         token = _reply.set(reply)
         try:
-            return await real()
+            return await request_model()
         finally:
             _reply.reset(token)
 
@@ -337,11 +339,13 @@ def _make_error(name: str) -> Exception:
 class _Runs:
     """Runs of the agent with the inputs of a recording, one after the other."""
 
-    def __init__(self, agent: Agent, player: _Player, record: Path, real: Sequence[str], kill_at: int | None) -> None:
+    def __init__(
+        self, agent: Agent, player: _Player, record: Path, real_tools: Sequence[str], kill_at: int | None
+    ) -> None:
         self._agent = agent
         self._player = player
         self._record = record
-        self._real = real
+        self._real_tools = real_tools
         self.kill = Kill(kill_at)
         self.state: Any = None
         self.errors: list[Exception] = []
@@ -351,14 +355,14 @@ class _Runs:
     async def all(self) -> None:
         """Run the agent with each recorded input."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(fake_tools({"*": self._player.result}, real=self._real))
+            stack.enter_context(fake_tools({"*": self._player.result}, real=self._real_tools))
             stack.enter_context(self._player.replies())
-            if not self._real:
+            if not self._real_tools:
                 set_patience(_PATIENCE)
             clock = anyio.current_time
             stack.enter_context(RecordingWriter(self._record, capture=True, redact=False, clock=clock))
             stack.enter_context(observe(self.kill.on_event, runs=self.kill.on_event))
-            if self._real and self.kill.event_number is None:
+            if self._real_tools and self.kill.event_number is None:
                 # Real actors keep their state between runs, unless they are killed.
                 await stack.enter_async_context(self._agent)
             for number, story in enumerate(self._player.stories):
@@ -386,7 +390,7 @@ class _Runs:
             return None if stored.next else run_input
 
         try:
-            with anyio.fail_after(None if self._real else _TIME_LIMIT):
+            with anyio.fail_after(None if self._real_tools else _TIME_LIMIT):
                 state = await self.kill.run(self._agent, run_input, config, choose_input)
         except Exception as error:
             self.errors.append(error)

@@ -386,11 +386,11 @@ class Ledger:
             # There is no await between the test and both resets, so no request is lost.
             while self._has_unsaved:
                 self._has_unsaved = False
-                await task.save(self._resume_with_dump())
+                await task.save(self._resume_values_with_results())
         finally:
             self._is_saving = False
 
-    def _resume_with_dump(self) -> list[Any]:
+    def _resume_values_with_results(self) -> list[Any]:
         assert self._task is not None
         resume = list(self._task.scratchpad.resume)
         # A copy: other calls change `_stored` while this write is serialized.

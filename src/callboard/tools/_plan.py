@@ -258,7 +258,7 @@ class Plan:
     config_param: str | None
     run_manager: bool
     callbacks: bool
-    from_sync: "Plan | None" = None
+    sync_variant: "Plan | None" = None
     """Plan for runs that sync code started; `None` if such runs use this plan, too."""
 
     is_foreign: bool = dataclasses.field(init=False)
@@ -273,9 +273,9 @@ class Plan:
 def plan_for(tool: BaseTool) -> Plan:
     """Return the plan of a tool (data for running the tool), read from the tool's class and signatures."""
     plan = _plan(tool, injected_args(tool), "async")
-    if plan.kind == "sync" or not _has_sync_half(tool):
+    if plan.kind == "sync" or not _has_sync_variant(tool):
         return plan
-    return replace(plan, from_sync=_plan(tool, plan.injected, "sync"))
+    return replace(plan, sync_variant=_plan(tool, plan.injected, "sync"))
 
 
 def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
@@ -321,7 +321,7 @@ def _sync_body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
     return "sync", func if type(tool)._run in _CALLS_FUNC and func is not None else tool._run
 
 
-def _has_sync_half(tool: BaseTool) -> bool:
+def _has_sync_variant(tool: BaseTool) -> bool:
     """Return whether a tool can run synchronously, and not only as a coroutine."""
     cls = type(tool)
     if any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke")):

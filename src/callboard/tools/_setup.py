@@ -72,8 +72,8 @@ class Setup:
         """Return the data for running a tool (its plan); a sync run may use another function of the tool."""
         # A tool that a middleware makes for one call is not cached: its plan would keep it alive.
         plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else by_reference(plan_for(tool))
-        if plan.from_sync is not None and is_sync_entry():
-            plan = plan.from_sync
+        if plan.sync_variant is not None and is_sync_entry():
+            plan = plan.sync_variant
         engine = self.supervision.engines.get(tool.name) if self.supervision.engines else None
         return plan if engine is None else on_engine(plan, engine, self.actors)
 

@@ -3,7 +3,6 @@
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, TypeGuard
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
@@ -119,12 +118,10 @@ def is_whole(messages: Sequence[BaseMessage]) -> bool:
         end_of_answers = end + len(calls)
         answer_ids = [answer.tool_call_id for answer in messages[end:end_of_answers] if isinstance(answer, ToolMessage)]
         # Usually in call order. Providers accept any order, and only then the ids are counted.
-        if answer_ids != [*map(_ID, calls)] and Counter(answer_ids) != Counter(map(id_of, calls)):
+        is_in_call_order = answer_ids == [call["id"] for call in calls]
+        if not is_in_call_order and Counter(answer_ids) != Counter(map(id_of, calls)):
             return False
     return True
-
-
-_ID = itemgetter("id")
 
 
 @dataclass(slots=True)

@@ -273,7 +273,7 @@ def test_a_posting_of_one_thread_is_not_confirmed_for_the_call_of_another(
 ) -> None:
     """References may be used from several threads. A call that is not confirmed holds back the next one of its key."""
     cell = FleetCell("counter", Counter, Mailbox(9, "wait", {}), Poison(0))
-    cell.gone = None
+    cell.gone_reason = None
     postings = [_Counted(), _Counted()]
     cell.fleet_host = SimpleNamespace(  # type: ignore[assignment]
         membership=SimpleNamespace(post=lambda ask: postings[ask.args[0]]),

@@ -44,7 +44,7 @@ def adopt_orphans() -> None:
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def shared_number(size: int) -> int:
+def make_shared_file(size: int) -> int:
     """Create an unnamed file with one integer of `size` bytes, to be shared with a worker; return its descriptor."""
     with ExitStack() as opened:
         if sys.platform == "linux":

@@ -26,7 +26,7 @@ from callboard_actors._engine._frames import (
     frame,
     from_json,
 )
-from callboard_actors._engine._kernel import shared_number
+from callboard_actors._engine._kernel import make_shared_file
 from callboard_actors._util._own_task import finish
 from callboard_actors.process._plain_codec import decode_worker_reply
 from callboard_actors.process._seat_calls import SeatCalls, deliver_event
@@ -127,7 +127,7 @@ class WorkerProxy:
             os.set_blocking(self._output, False)
             self._socket_poll, self._output_poll = _poll_of(self._sock), _poll_of(self._output)
             # The begun counter is a file, not a message: it can be read after the worker has died.
-            self._begun_counter = shared_number(BEGUN_COUNTER.size)
+            self._begun_counter = make_shared_file(BEGUN_COUNTER.size)
             stack.callback(os.close, self._begun_counter)
             stack.pop_all()
 

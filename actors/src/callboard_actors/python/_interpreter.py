@@ -137,25 +137,25 @@ class TimeLimit:
     run any more.
     """
 
-    def __init__(self, seconds: float | None, grace: float | None) -> None:
-        self._seconds = seconds
+    def __init__(self, timeout: float | None, grace: float | None) -> None:
+        self._timeout = timeout
         self._grace = grace
         self._thread = threading.get_ident()
         self._lock = threading.RLock()  # reentrant: a signal handler may interrupt another one that holds it
-        self._is_over = True
+        self._has_ended = True
         self._is_interrupted = False
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> None:
-        self._is_over = False
-        if self._seconds is None:
+        self._has_ended = False
+        if self._timeout is None:
             return
         # A thread and not a signal: SIGALRM is kept for the kill, and must have no handler in Python.
-        self._timer = threading.Timer(self._seconds, self.interrupt, [CellTimeoutError])
+        self._timer = threading.Timer(self._timeout, self.interrupt, [CellTimeoutError])
         self._timer.daemon = True
         self._timer.start()
         if self._grace is not None:
-            signal.setitimer(signal.ITIMER_REAL, self._seconds + self._grace)
+            signal.setitimer(signal.ITIMER_REAL, self._timeout + self._grace)
 
     def __exit__(self, *_: object) -> None:
         self.end()
@@ -163,7 +163,7 @@ class TimeLimit:
     def end(self) -> None:
         """End the time limit, so that it interrupts no more code. If this method is interrupted, call it again."""
         with self._lock:
-            self._is_over = True
+            self._has_ended = True
             interrupted, self._is_interrupted = self._is_interrupted, False
         if interrupted:
             # Remove an error that was requested and not raised yet, so that it cannot hit later code. It is replaced by
@@ -184,7 +184,7 @@ class TimeLimit:
     def interrupt(self, error: type[BaseException]) -> None:
         """Raise an error in the `with` block, unless it has ended; called from another thread or a signal handler."""
         with self._lock:
-            if not self._is_over:
+            if not self._has_ended:
                 self._is_interrupted = True
                 _raise_in(self._thread, error)
 

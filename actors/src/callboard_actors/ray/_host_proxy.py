@@ -162,12 +162,12 @@ class HostProxy:
 
     async def _hello(self, patience: float | None) -> dict[str, str]:
         """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room after `patience` seconds."""
-        greeting: Future[dict[str, str]] = Future()
+        start_reply: Future[dict[str, str]] = Future()
         answered = anyio.Event()
 
         def answer(future: Future[dict[str, str]]) -> None:
-            nonlocal greeting
-            greeting = future
+            nonlocal start_reply
+            start_reply = future
             answered.set()
 
         self._loop.when_done(self._actor.hello.remote(), answer)
@@ -181,7 +181,7 @@ class HostProxy:
                 patience = None  # room was seen; whether this actor or another one took it is unknown
             elif anyio.current_time() - started_at >= patience:
                 raise NoRoomError(missing_resource)
-        return greeting.result()
+        return start_reply.result()
 
     @property
     def is_alive(self) -> bool:

@@ -195,7 +195,7 @@ class _Walk:
 _LONGEST_CHAIN = 32
 """Maximum nesting of causes and group members in an error. Of a deeper error, only the type's name is kept."""
 
-_OF_CALLS = frozenset(("tool", "call_id", "tool_call_id"))
+_CALL_ATTRIBUTES = frozenset(("tool", "call_id", "tool_call_id"))
 """Attributes of errors that identify a call. They are never changed, because callers match on them."""
 
 
@@ -239,7 +239,7 @@ class Clearing:
     def copy(self, error: BaseException) -> BaseException:
         """Return the given error if its texts contain no secrets; otherwise return a `RedactedError`."""
         # The error itself is not changed, because other code may own it.
-        return error if self._is_clear(error) else self._stand_in(error)
+        return error if self._is_clear(error) else self._redacted_error(error)
 
     def clear_control_flow(self, error: Exception) -> None:
         """Replace secrets in the interrupts or command of a control-flow exception, in place."""
@@ -252,10 +252,10 @@ class Clearing:
 
     def _clear_parts(self, error: BaseException) -> BaseException:
         if isinstance(error, BaseExceptionGroup):
-            clear_error = self._group(error)
+            clear_error = self._redact_group(error)
         else:
-            self._in_place(error)
-            clear_error = error if self._is_clear(error) else self._stand_in(error)
+            self._redact_in_place(error)
+            clear_error = error if self._is_clear(error) else self._redacted_error(error)
         if clear_error is not error:
             clear_error.__traceback__ = error.__traceback__
             for note in getattr(error, "__notes__", ()):
@@ -266,7 +266,7 @@ class Clearing:
         clear_error.__suppress_context__ = is_suppressed
         return clear_error
 
-    def _in_place(self, error: BaseException) -> None:
+    def _redact_in_place(self, error: BaseException) -> None:
         """Replace secrets in those attributes of an error that are not read-only, such as `args`."""
         # `_is_clear()` checks afterwards whether that was enough.
         for name in ("args", *_slots(type(error))):
@@ -274,26 +274,26 @@ class Clearing:
                 value = getattr(error, name)
                 if (new := self._walk(value)) is not value:
                     setattr(error, name, new)
-        self._attributes(error)
+        self._redact_attributes(error)
 
-    def _attributes(self, error: BaseException) -> None:
+    def _redact_attributes(self, error: BaseException) -> None:
         for name, value in vars(error).items():
-            if name not in _OF_CALLS:
+            if name not in _CALL_ATTRIBUTES:
                 vars(error)[name] = self._walk(value)
 
     def _is_clear(self, error: BaseException) -> bool:
         # Clearing a text again must change nothing. A `__str__` may use data that cannot be assigned.
         return all(self._replace_text(text) == text for text in _texts(error))
 
-    def _stand_in(self, error: BaseException) -> RedactedError:
+    def _redacted_error(self, error: BaseException) -> RedactedError:
         return RedactedError(type(error).__qualname__, self._replace_text(next(_texts(error), "")))
 
-    def _group(self, group: BaseExceptionGroup[Any]) -> BaseException:
+    def _redact_group(self, group: BaseExceptionGroup[Any]) -> BaseException:
         members = [self.clear(error) for error in group.exceptions]
         message = self._replace_text(group.message)
         if message != group.message:
             return BaseExceptionGroup(message, members)
-        self._attributes(group)
+        self._redact_attributes(group)
         is_same = all(new is old for new, old in zip(members, group.exceptions, strict=True))
         return group if is_same else group.derive(members)
 

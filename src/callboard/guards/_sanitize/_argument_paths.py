@@ -31,7 +31,7 @@ class JsonTextError(ValueError):
     """Raised if a path leads into a JSON text, which the tool parses after the rules have been checked."""
 
 
-def spell_path(path: Path, tool: BaseTool) -> frozenset[Path]:
+def spellings_of_path(path: Path, tool: BaseTool) -> frozenset[Path]:
     """Return all spellings of a path in the arguments of a tool.
 
     Args:

@@ -19,7 +19,7 @@ from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_count, check_type
 from callboard._util._suggestions import no_such, suggests_options
-from callboard.guards._sanitize._argument_paths import JsonTextError, NoSuchPathError, Path, spell_path
+from callboard.guards._sanitize._argument_paths import JsonTextError, NoSuchPathError, Path, spellings_of_path
 from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
 from callboard.guards._sanitize._text import RefusedError, Text, quote, shorten, strip_invisible
@@ -63,7 +63,7 @@ class Rules:
     def __init__(self, by_name: Mapping[str, Rule], tool: BaseTool | None) -> None:
         self._exact: dict[Path, Rule] = {}
         self._wild: list[tuple[Path, Rule]] = []
-        spelled = [(path, rule) for name, rule in by_name.items() for path in _spell_or_keep(parts_of(name), tool)]
+        spelled = [(path, rule) for name, rule in by_name.items() for path in _spellings_or_path(parts_of(name), tool)]
         # A JSON schema may have an argument whose own name looks like a path, such as `headers.*`.
         as_written = [((name,), rule) for name, rule in by_name.items()]
         for path, rule in [*spelled, *as_written]:
@@ -84,12 +84,12 @@ class Rules:
         return None
 
 
-def _spell_or_keep(path: Path, tool: BaseTool | None) -> Collection[Path]:
+def _spellings_or_path(path: Path, tool: BaseTool | None) -> Collection[Path]:
     """Return all spellings of a path; return the path as it is if the tool is unknown or has no such argument."""
     if tool is None:
         return (path,)
     try:
-        return spell_path(path, tool)
+        return spellings_of_path(path, tool)
     except NoSuchPathError:
         return (path,)  # a rule for another tool
 
@@ -300,7 +300,7 @@ class Sanitize(Middleware):
         self._max_size = max_size
         self._results = results
         self._missing: Missing = missing
-        self._facts = ToolFacts(self._facts_of)
+        self._tool_rules = ToolFacts(self._read_tool_rules)
         self._threads = WorkerThreads("Sanitize")
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
@@ -317,15 +317,17 @@ class Sanitize(Middleware):
         """Check the arguments, run the call with cleaned arguments, and clean its result."""
         name, written = request.tool_call["name"], request.tool_call["args"]
         # Those of a known tool are cached, because reading annotations takes time.
-        facts = (
-            _Facts(self._rules_of(name, None), frozenset()) if request.tool is None else self._facts.of(request.tool)
+        tool_rules = (
+            _ToolRules(self._rules_of(name, None), frozenset())
+            if request.tool is None
+            else self._tool_rules.of(request.tool)
         )
         walk = Walk(
-            rules=facts.rules,
+            rules=tool_rules.rules,
             text=self._text,
             max_depth=self._max_depth,
             max_size=self._max_size,
-            skip=facts.injected,
+            skip=tool_rules.unchecked_args,
         )
         arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
         for check in walk.checks:
@@ -369,21 +371,22 @@ class Sanitize(Middleware):
             note("sanitized", result=sorted(cleaning.changes))
         return clean
 
-    def _facts_of(self, tool: BaseTool) -> "_Facts":
+    def _read_tool_rules(self, tool: BaseTool) -> "_ToolRules":
         _check_rules(tool, self._for_tool.get(tool.name, {}))
         injected = injected_args(tool)
-        return _Facts(self._rules_of(tool.name, tool), injected.names | injected.unwritable)
+        unchecked_args = injected.names | injected.unwritable
+        return _ToolRules(self._rules_of(tool.name, tool), unchecked_args)
 
     def _rules_of(self, name: str, tool: BaseTool | None) -> Rules:
         return Rules({**self._for_all, **self._for_tool.get(name, {})}, tool)
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _ToolRules:
     """Rules and injected arguments of a tool, which are the same for all its calls."""
 
     rules: Rules
-    injected: frozenset[str]
+    unchecked_args: frozenset[str]
 
 
 def _validate_rules(option: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
@@ -433,7 +436,7 @@ def _check_path(option: str, rule_name: str, tools: Iterable[BaseTool]) -> None:
     is_found = len(path) == 1
     for tool in tools:
         try:
-            is_found |= bool(spell_path(path, tool))
+            is_found |= bool(spellings_of_path(path, tool))
         except JsonTextError as error:
             raise ValueError(f"{option}: the rule {rule_name!r} for the tool {tool.name!r}: {error}") from None
         except NoSuchPathError as error:

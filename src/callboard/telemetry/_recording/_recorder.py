@@ -194,8 +194,8 @@ class RecordingWriter:
         self._clock = clock
         self._observation = ExitStack()
         self._writer: _Writer
-        self._since = 0.0
-        self._gap = 0  # events dropped since the last line that was kept
+        self._started_at = 0.0
+        self._dropped_since_line = 0  # events dropped since the last line that was kept
         # Set by `__exit__`. Calls that outlive the block still send events, which the ended writer would never write.
         self._is_over = False
         self._lock = threading.Lock()  # guards the counters and the order of lines
@@ -208,7 +208,7 @@ class RecordingWriter:
         self._writer = _Writer(open(self.path, "ab" if self._append else "wb", opener=opener), BOUND)
         if is_cut:  # a killed process left half a line: the new header must begin on a line of its own
             self._writer.offer(b"\n")
-        self._since = self._clock()
+        self._started_at = self._clock()
         self._is_over = False
         header = {
             "event": "header",
@@ -226,13 +226,13 @@ class RecordingWriter:
     def __exit__(self, *_: object) -> None:
         self._observation.close()  # first: from now on no new call is recorded
         with self._lock:
-            self._write_gap()
+            self._write_dropped_count()
             self._is_over = True
             # The counters as they are now: they go on counting the events of calls that outlive the block.
-            closing = partial(self._closing, self._now(), self.events, self.lost, self.overhead)
-        self._writer.close(closing)
+            closing_line = partial(self._closing_line, self._now(), self.events, self.lost, self.overhead)
+        self._writer.close(closing_line)
 
-    def _closing(self, now: float, events: int, lost: int, overhead: float, written: int) -> bytes:
+    def _closing_line(self, now: float, events: int, lost: int, overhead: float, written: int) -> bytes:
         return _as_line(
             {
                 "t": now,
@@ -249,7 +249,7 @@ class RecordingWriter:
 
     def _call(self, event: CallEvent) -> None:
         since = perf_counter()  # not `self._clock`: on a virtual clock recording would seem to cost nothing
-        self._take(self._records.of_call(event, round(self._clock() - self._since, 6)), since)
+        self._take(self._records.of_call(event, round(self._clock() - self._started_at, 6)), since)
 
     def _run(self, event: RunEvent) -> None:
         if event.phase == "noted":  # the format has no line for it
@@ -262,7 +262,7 @@ class RecordingWriter:
         self._take(self._records.of_actor(event, self._now()), since)
 
     def _now(self) -> float:
-        return round(self._clock() - self._since, 6)
+        return round(self._clock() - self._started_at, 6)
 
     def _take(self, entry: Line, since: float) -> None:
         data = LongLine(entry) if any(isinstance(value, LongValue) for value in entry.values()) else _as_line(entry)
@@ -271,18 +271,18 @@ class RecordingWriter:
                 self.lost += 1
             elif not self._writer.has_room(len(data)):
                 self.lost += 1
-                self._gap += 1
+                self._dropped_since_line += 1
             else:
-                self._write_gap()
+                self._write_dropped_count()
                 self._writer.offer(data)
             self.events += 1
             self.overhead += perf_counter() - since
 
-    def _write_gap(self) -> None:
+    def _write_dropped_count(self) -> None:
         """Write a line with the number of events that were dropped since the last written line."""
-        if self._gap:
-            gap, self._gap = self._gap, 0
-            self._writer.offer(_as_line({"t": self._now(), "event": "lost", "events": gap}))
+        if self._dropped_since_line:
+            dropped, self._dropped_since_line = self._dropped_since_line, 0
+            self._writer.offer(_as_line({"t": self._now(), "event": "lost", "events": dropped}))
 
 
 class LongLine:
@@ -318,7 +318,7 @@ class _Writer:
         # True while the thread waits for lines. It sets this before it looks for lines a last time, and `offer` appends
         # before it reads this: so a line is either seen, or its `offer` wakes the thread.
         self._sleeps = False
-        self._closing: Callable[[int], bytes] | None = None
+        self._closing_line: Callable[[int], bytes] | None = None
         self._failed = False
         self._changed = threading.Condition()
         # A daemon: a disk that never answers must not keep the process from ending.
@@ -335,10 +335,10 @@ class _Writer:
             with self._changed:
                 self._changed.notify_all()
 
-    def close(self, closing: Callable[[int], bytes]) -> None:
+    def close(self, closing_line: Callable[[int], bytes]) -> None:
         """Write the buffered lines, then the line that `closing` returns; wait for the disk for 10 seconds at most."""
         with self._changed:
-            self._closing = closing
+            self._closing_line = closing_line
             self._changed.notify_all()
         self._thread.join(10.0)
         if self._thread.is_alive():
@@ -354,8 +354,8 @@ class _Writer:
                     with self._changed:
                         self._done += sum(map(len, lines))
                         self._changed.notify_all()
-                if self._closing is not None:
-                    self._write(self._closing(self._written))
+                if self._closing_line is not None:
+                    self._write(self._closing_line(self._written))
         except OSError as error:
             self._give_up(error)
 
@@ -363,7 +363,7 @@ class _Writer:
         """Wait for lines; remove all lines from the buffer and return them; an empty list if none will follow."""
         with self._changed:
             self._sleeps = True
-            self._changed.wait_for(lambda: self._lines or self._closing is not None)
+            self._changed.wait_for(lambda: self._lines or self._closing_line is not None)
             self._sleeps = False
         # As many as there are now: an event loop may append while they are taken.
         return [self._lines.popleft() for _ in range(len(self._lines))]

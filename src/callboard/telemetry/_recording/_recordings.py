@@ -364,9 +364,9 @@ def _parts(path: Path, lines: Iterable[bytes]) -> Iterator[Part]:
     builder: PartBuilder | None = None
     for number, event in _events(path, lines):
         try:
-            if builder is None or _begins_part(event):
+            if builder is None or _is_header(event):
                 name = str(event.get("format") or "")
-                if not _begins_part(event) or not name.startswith(_FAMILY):
+                if not _is_header(event) or not name.startswith(_FAMILY):
                     raise ValueError("not a recording: it does not begin with a header")
                 if name != FORMAT:
                     raise ValueError(f"the format is {name!r}; this version of callboard reads {FORMAT!r}")
@@ -387,7 +387,7 @@ def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
     """Yield each event with the number of its line; raise ValueError for a damaged line."""
     # A killed process leaves half a line at the end of the file. A recorder that appends ends this line and writes its
     # header next. So a damaged line is an error unless the file ends, or a header follows: judge it on the next line.
-    damaged = 0
+    damaged_line = 0
     for number, data in enumerate(lines, 1):
         event = _parse(data)
         cut_off = not data.endswith(b"\n")
@@ -398,9 +398,9 @@ def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
             continue
         if cut_off:  # only the last line can lack its end: a killed process left it
             return
-        if damaged and not (event and _begins_part(event)):
-            raise _error_at(path, damaged, "damaged: the line is not a JSON object")
-        damaged = 0 if event else number
+        if damaged_line and not (event and _is_header(event)):
+            raise _error_at(path, damaged_line, "damaged: the line is not a JSON object")
+        damaged_line = 0 if event else number
         if event:
             yield number, event
 
@@ -413,7 +413,7 @@ def _parse(data: bytes) -> Event | None:
     return value if isinstance(value, dict) else None
 
 
-def _begins_part(event: Event) -> bool:
+def _is_header(event: Event) -> bool:
     return event.get("event") == "header"
 
 

@@ -28,7 +28,7 @@ from callboard_actors._server.fleet._messages import (
     MessageKind,
     Signer,
     fingerprint,
-    gate_of,
+    server_key_of,
 )
 from callboard_actors._server.fleet._router import Router
 from callboard_actors._util._options import check_seconds
@@ -239,18 +239,18 @@ class FleetSnapshots:
 
     async def load(self, actor: str, key: Hashable) -> object:
         """Return the last saved state of an actor; `None` if no state was saved."""
-        gate = gate_of(actor, key)
-        frame = await self._request(lambda connection: connection.load(gate))
-        return None if frame is None else self._signer.unseal(gate, frame)
+        server_key = server_key_of(actor, key)
+        frame = await self._request(lambda connection: connection.load(server_key))
+        return None if frame is None else self._signer.unseal(server_key, frame)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
         """Save the state of an actor in place of the former state."""
-        gate, ownership = gate_of(actor, key), self._router.ownership_of(key)
+        server_key, ownership = server_key_of(actor, key), self._router.ownership_of(key)
         if ownership is None:
             raise self._save_error(actor, key, "this process owns its key no more")
         # The server compares tokens: a write that was under way while the lease ended is refused there.
-        frame = self._signer.seal(gate, snapshot)
-        if not await self._request(lambda connection: connection.save(gate, ownership.token, frame)):
+        frame = self._signer.seal(server_key, snapshot)
+        if not await self._request(lambda connection: connection.save(server_key, ownership.token, frame)):
             self._router.lose(key, ownership, "another process owns its key now")
             raise self._save_error(actor, key, "another process owns its key now")
 

@@ -71,7 +71,7 @@ def fingerprint(secret: bytes) -> str:
     return mac(secret, b"callboard fleet: whose secret is it?").hex()[:16]
 
 
-def gate_of(actor: str, key: Hashable) -> str:
+def server_key_of(actor: str, key: Hashable) -> str:
     """Return the name of a key at the server: a digest that hides the key; raise ValueError if it has no JSON form."""
     return f"{actor}/{digest(key)[:32]}"
 

@@ -24,8 +24,8 @@ from callboard_actors._server.fleet._messages import (
     MessageKind,
     Signer,
     arguments_of,
-    gate_of,
     key_of,
+    server_key_of,
 )
 
 # Asks and routes.
@@ -250,7 +250,7 @@ class Router:
             # Only idle routes are dropped: they know an owner at most, and the server knows it, too.
             if len(self._routes) > _MAX_ROUTES:
                 self._routes = {busy_key: busy for busy_key, busy in self._routes.items() if not busy.is_idle}
-            route = self._routes[key] = Route(key, gate_of(self._name, key))
+            route = self._routes[key] = Route(key, server_key_of(self._name, key))
         return route
 
     def route(self, key: Hashable) -> Route:
