@@ -266,12 +266,12 @@ def handler(
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"handler({name}=...) is True or False, got {flag!r}")
-    make = partial(Handler, group=group, on_cancel=on_cancel, **flags)
+    make_handler = partial(Handler, group=group, on_cancel=on_cancel, **flags)
+    # The frames are those of the class body, whose namespace keeps the marked functions.
     if fn is None:
-        # The frames are those of the class body, whose namespace keeps the marked functions.
-        return lambda method: _mark(method, make, sys._getframe(1).f_locals)
+        return lambda method: _mark_handler(method, make_handler, namespace=sys._getframe(1).f_locals)
     # One frame more: `suggests_keywords` wraps this function.
-    return _mark(fn, make, sys._getframe(2).f_locals)
+    return _mark_handler(fn, make_handler, namespace=sys._getframe(2).f_locals)
 
 
 if TYPE_CHECKING:
@@ -290,14 +290,14 @@ if TYPE_CHECKING:
         ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
 
 
-def _mark(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Callable[..., Any]:
+def _mark_handler(fn: Any, make_handler: Callable[..., Handler], namespace: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the wrapper that replaces a handler in its class. Only the actor's own code may call the wrapper."""
     if not inspect.isfunction(fn):
         hint = f"; a group has a name: handler(group={fn!r})" if isinstance(fn, str) else ""
         raise TypeError(f"@handler marks a method of an actor, got {fn!r}{hint}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"{fn.__qualname__} is a generator; a handler returns one result, such as a list")
-    new_handler = make(name=fn.__name__, fn=fn, is_sync=not inspect.iscoroutinefunction(fn))
+    new_handler = make_handler(name=fn.__name__, fn=fn, is_sync=not inspect.iscoroutinefunction(fn))
     kinds = [parameter.kind for parameter in inspect.signature(fn).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL not in kinds:
         positional = sum(kind in _BY_POSITION for kind in kinds)
@@ -308,7 +308,7 @@ def _mark(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Cal
                 f"{fn.__qualname__} is deferred, and takes no reply: "
                 f"async def {fn.__name__}(self, reply: Reply[str], ...)"
             )
-    if (before := body.get(fn.__name__)) is not None and hasattr(before, "__callboard_handler__"):
+    if (before := namespace.get(fn.__name__)) is not None and hasattr(before, "__callboard_handler__"):
         raise TypeError(f"{fn.__qualname__} is there twice: the second would hide the first; give it another name")
 
     @wraps(fn)
@@ -327,8 +327,9 @@ def _mark(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Cal
         return await result if inspect.isawaitable(result) else result
 
     call.__dict__["__callboard_handler__"] = new_handler
-    if "__module__" in body and "__qualname__" in body and isinstance(body, dict):  # the namespace of a class body
-        body.setdefault(_MARKED, {})[fn.__name__] = fn
+    is_class_body = "__module__" in namespace and "__qualname__" in namespace
+    if is_class_body and isinstance(namespace, dict):
+        namespace.setdefault(_MARKED, {})[fn.__name__] = fn
     return call
 
 

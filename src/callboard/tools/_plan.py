@@ -103,9 +103,10 @@ def _read_injected_args(schema: Any, fn: Any) -> InjectedArgs:
     hints = {**hints_of(fn), **aliased}
     langgraph_args = langgraph_injected_args(schema, hints)
     # langchain-core fills the fields of its schemas, by their own names, and a parameter `tool_call_id`.
+    names_filled_by_langchain = (fields.keys() - aliased.keys()) | {"tool_call_id"}
     call_ids = {
         name
-        for name in hints.keys() - (fields.keys() - aliased.keys()) - {"tool_call_id"}
+        for name in hints.keys() - names_filled_by_langchain
         if _is_injected_arg_type(hints[name], injected_type=InjectedToolCallId)
     }
     forbidden = {

@@ -559,7 +559,8 @@ class _BatchCall(SupervisedCall[Output]):
     def _answer_unknown_tool(self, call: ToolCall) -> tuple[ToolMessage, Exception]:
         """Return the message and the error for an unknown tool; raise TypeError if only a middleware has removed it."""
         tools = self.batch.setup.tools
-        if call["name"] in tools:
+        is_removed_by_middleware = call["name"] in tools
+        if is_removed_by_middleware:
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
         return unknown_tool(call, tools), LookupError(f"there is no tool {call['name']!r}")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from callboard_actors._server._client import AwayError
+from callboard_actors._server._client import UnreachableError
 from callboard_actors._server.fleet._client import Address, Common, KeyOwner
 from callboard_actors._server.fleet._member import FleetStore
 from tests.server._servers import SECRET
@@ -80,7 +80,7 @@ class MemoryConnection:
     async def _reach(self) -> MemoryServer:
         await asyncio.sleep(0)
         if self._fleet.is_away:
-            raise AwayError("it is away")
+            raise UnreachableError("it is away")
         return self._server
 
     async def open(self, member: str) -> None:

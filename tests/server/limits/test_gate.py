@@ -4,7 +4,7 @@ from typing import Any
 
 from callboard import Limit, Rate
 from callboard.extend import PermitRequest
-from callboard_actors._server._limits import Answer, Gate, LocalPermit, Numbers, Phase
+from callboard_actors._server._limits import Answer, Gate, LimitSettings, LocalPermit, Phase
 
 LIMIT = Limit(concurrency=1, rate=Rate(5))
 LEASE = 9.0
@@ -16,8 +16,8 @@ class World:
     def __init__(self) -> None:
         self.time = 100.0
         self.request = PermitRequest(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
-        numbers = Numbers.of(LIMIT, lease=LEASE)
-        self.gate = Gate("tool:t", numbers, "a server", clock=lambda: self.time)
+        settings = LimitSettings.of(LIMIT, lease=LEASE)
+        self.gate = Gate("tool:t", settings, "a server", clock=lambda: self.time)
         self.answered: list[str] = []
 
     def enter(self, name: str) -> LocalPermit:
@@ -55,15 +55,15 @@ def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has
     """A process renews three times per lease and asks for its permits, because a grant may have been lost."""
     world = World()
     world.enter("a")
-    assert world.gate.next_step(0).asks_all
+    assert world.gate.next_step(0).wants_all_permits
     world.hears(0, queued={"a": "0/a"})
     assert world.gate.next_due(0) == 3.0
 
     world.enter("b")
-    assert not world.gate.next_step(2).asks_all
+    assert not world.gate.next_step(2).wants_all_permits
     world.hears(2)
     world.enter("c")
-    assert world.gate.next_step(3.5).asks_all
+    assert world.gate.next_step(3.5).wants_all_permits
     world.hears(3.5, granted={"a": 9})
 
     assert world.answered == ["a"]

@@ -43,7 +43,7 @@ class Kind(IntEnum):
     """Reply with the exception that a call has raised."""
     LOST = 6
     """Reply with the reason why the result or exception cannot be sent, and details, as text; see `encode_loss`."""
-    SEAT = 7
+    DEDICATE = 7
     """First frame for a worker process that is dedicated to one owner, such as an actor; no payload."""
     REFUSE = 8
     """Reply of a Ray actor that the function or its arguments cannot be loaded there, as text."""

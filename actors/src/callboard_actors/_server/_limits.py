@@ -1,7 +1,7 @@
 """Limits that many processes share on a server: their store, background client and connection interface.
 
 `Gate` is the state of one limit, or of one key of a limit, in this process: permits, and changes for the server. It
-decides, and never waits. All of it runs in the client's thread, except `Gate.is_safe` and parts of `LocalPermit`.
+decides, and never waits. It runs in the client's thread, except `Gate.is_lease_valid` and parts of `LocalPermit`.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from callboard import Limit, StorageError
 from callboard.extend import PermitRequest
 from callboard_actors._server._client import (
     NAME_RULE,
-    AwayError,
     BackgroundClient,
     Connection,
     ServerStore,
+    UnreachableError,
     is_name,
 )
 from callboard_actors._util._boot_clock import now
@@ -38,7 +38,7 @@ _LONGEST_SILENCE = 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class LimitSettings:
     """Concurrency, queue length, rate and lease of a limit, as the server stores them; times are in microseconds."""
 
     concurrency: int | None
@@ -48,20 +48,20 @@ class Numbers:
     lease: int
 
     @staticmethod
-    def of(limit: Limit, lease: float) -> "Numbers":
-        """Convert a limit to `Numbers`; a process counts as dead after `lease` seconds without a heartbeat."""
+    def of(limit: Limit, lease: float) -> "LimitSettings":
+        """Convert a limit to `LimitSettings`; a process counts as dead after `lease` seconds without a heartbeat."""
         rate = limit.rate
         calls, per = (None, 0) if rate is None else (rate.calls, round(rate.per * 1e6))
-        return Numbers(limit.concurrency, limit.queue, calls, per, round(lease * 1e6))
+        return LimitSettings(limit.concurrency, limit.queue, calls, per, round(lease * 1e6))
 
     @property
     def text(self) -> str:
-        """Text of these numbers for errors; the server also checks that the text is equal in all processes."""
+        """Text of these settings for errors; the server also checks that the text is equal in all processes."""
         rate = "None" if self.calls is None else f"Rate({self.calls}, per={self.per / 1e6:g})"
         return f"concurrency={self.concurrency}, queue={self.queue}, rate={rate}, lease={self.lease / 1e6:g}"
 
     @property
-    def silence(self) -> int:
+    def restart_pause(self) -> int:
         """Microseconds without new permits after a server restart, so that processes can report held permits."""
         return max(self.lease, min(self.per, _LONGEST_SILENCE))
 
@@ -95,11 +95,11 @@ class Step:
     """Message of one process to the server: changes of permits of one limit, or of one key of a limit."""
 
     gate: str
-    numbers: Numbers
+    settings: LimitSettings
     epoch: str
     """Version of the server's data that this process knows, and to which the changes apply; "" for a full report."""
     ops: Sequence[Op] = ()
-    asks_all: bool = False
+    wants_all_permits: bool = False
     """True if the answer must list all permits of the process, because a notification may have been lost."""
 
 
@@ -109,8 +109,8 @@ class Answer:
 
     epoch: str = ""
     """Version of the server's data; "" if the server has lost data of this process and needs a full report."""
-    other_numbers: str = ""
-    """Numbers of this limit in other processes, if they differ; the changes of this process were then not applied."""
+    other_settings: str = ""
+    """Settings of this limit in other processes, if they differ; the changes of this process were then not applied."""
     opens_in: float | None = None
     """Seconds until a waiting call may get a permit even if no other call ends, as with a rate; `None` for never."""
     granted: dict[str, int] = field(default_factory=dict[str, int])
@@ -128,7 +128,7 @@ class LimitsTransport(Connection, Protocol):
         """Send `Step` messages to the server, and return the server's answer to each message.
 
         Raises:
-            AwayError: if the server cannot be reached; the steps may or may not have been applied.
+            UnreachableError: if the server cannot be reached; the steps may or may not have been applied.
             StorageError: if the server refuses.
         """
         ...
@@ -140,12 +140,12 @@ class LimitsTransport(Connection, Protocol):
 
 # The gate.
 
-Away = Literal["wait", "refuse"]
+OutagePolicy = Literal["wait", "refuse"]
 """Policy for calls during an outage."""
 
 _MAX_OPS = 500
 """Largest number of changes in one `Step`, which may block the server. A full report of held permits may exceed it."""
-_BEATS = 3
+_HEARTBEATS_PER_LEASE = 3
 """Number of heartbeats that are sent within one lease."""
 
 
@@ -177,7 +177,7 @@ class LocalPermit:
         self.phase = Phase.NEW
         self.position = ""
         # `begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first, at once in the
-        # thread that calls `begin`, so that `_lose` never drops the permit of a running body.
+        # thread that calls `begin`, so that `_drop_permits_not_begun` never drops the permit of a running body.
         self.begun = self.is_begun = False
         self._was_lost = False
         self.failure: str | Exception | None = None
@@ -200,7 +200,7 @@ class LocalPermit:
         """Return whether another process may have this permit by now; called before the call's function starts."""
         if self.phase is not Phase.HELD:
             return self._was_lost
-        return self.gate is not None and not self.gate.is_safe()
+        return self.gate is not None and not self.gate.is_lease_valid()
 
     def lose(self) -> None:
         self._was_lost = True
@@ -236,39 +236,41 @@ class LocalPermit:
 class Gate:
     """State of one limit (or of one key of a limit) in this process: permits, and changes to report to the server."""
 
-    def __init__(self, name: str, numbers: Numbers, server_address: str, clock: Callable[[], float] = now) -> None:
+    def __init__(
+        self, name: str, settings: LimitSettings, server_address: str, clock: Callable[[], float] = now
+    ) -> None:
         self.name = name
-        self.numbers = numbers
+        self.settings = settings
         # All permits here that are not gone, in the order of their requests: a resend keeps that order.
         self.permits: dict[str, LocalPermit] = {}
         self._server_address = server_address
         self._clock = clock
         # Clock times: when the last step was sent, and when the lease ends that the last answer renewed. The lease
-        # counts from the sending, so it ends here first. `is_safe` reads the second one in other threads.
-        self._sent_at = self._safe_until = -math.inf
+        # counts from the sending, so it ends here first. `is_lease_valid` reads the second one in other threads.
+        self._sent_at = self._lease_until = -math.inf
         # Version of the server's memory that the changes here build on; "" means that everything is to be sent again.
         self._epoch = ""
         # Changes that are still to be sent.
         self._ops: deque[Op] = deque()
         # Loop times. `_beat_at`: next heartbeat. `_ask_at`: next question for all permits of this process.
-        self._beat_at = self._ask_at = -math.inf
+        self._heartbeat_at = self._full_answer_at = -math.inf
         # Loop time at which the passing of time alone may free a permit, as in a rate.
         self._opens_at = math.inf
         # Loop time from which on the server has forgotten this process; see `can_drop`.
         self._forgotten_at = -math.inf
-        # Loop time of the next full report to a server that has other numbers for this limit.
+        # Loop time of the next full report to a server that has other settings for this limit.
         self._full_report_at = -math.inf
         # Changes that were sent and not answered.
         self._unanswered_ops: list[Op] = []
         # Starts that may be unknown to the server, because a connection broke before they were answered. They are kept:
         # a start that a rate forgets would allow one call too many.
-        self._begins: list[Op] = []
+        self._unconfirmed_begins: list[Op] = []
         # True if any other change may not have arrived, such as the release of a permit.
-        self._owes_report = False
+        self._needs_full_report = False
 
     def can_drop(self, now: float) -> bool:
         """Return whether this `Gate` can be dropped: it has no calls, and nothing is left to send to the server."""
-        has_more = self.permits or self._ops or self._owes_report or self._opens_at < math.inf
+        has_more = self.permits or self._ops or self._needs_full_report or self._opens_at < math.inf
         return not has_more and now > self._forgotten_at
 
     def enter(self, permit: LocalPermit) -> None:
@@ -276,7 +278,7 @@ class Gate:
         self._ops.append(Op("enter", permit.id, tenant=permit.request.tenant))
 
     def note_begin(self, permit: LocalPermit) -> None:
-        if self.numbers.calls is not None:
+        if self.settings.calls is not None:
             self._ops.append(Op("begin", permit.id))
 
     def note_leave(self, permit: LocalPermit) -> None:
@@ -284,11 +286,11 @@ class Gate:
         del self.permits[permit.id]  # at once: the release is queued, and a late grant is answered with another one
         self._ops.append(Op("leave", permit.id, position=permit.position))
 
-    def is_safe(self) -> bool:
+    def is_lease_valid(self) -> bool:
         """Return whether the server still counts this process's permits as taken; may be called from any thread."""
-        return self._clock() < self._safe_until
+        return self._clock() < self._lease_until
 
-    def _lose(self) -> None:
+    def _drop_permits_not_begun(self) -> None:
         """Drop permits of calls that have not started: after the lease, other processes may hold these permits."""
         for permit in list(self.permits.values()):
             # A body that runs cannot be undone, so its permit stays.
@@ -301,8 +303,8 @@ class Gate:
     def note_grant(self, id: str, token: int) -> None:
         """Handle the server's grant of a permit to a waiting call; the call may have left the queue meanwhile."""
         # A process that was stopped also reads grants that the server has since given to other processes.
-        if not self.is_safe():
-            return self._lose()
+        if not self.is_lease_valid():
+            return self._drop_permits_not_begun()
         permit = self.permits.get(id)
         # A call that has left reported so already: its "leave" is in the queue or at the server.
         if permit is not None and permit.is_waiting:
@@ -314,8 +316,8 @@ class Gate:
         self._epoch = ""
         unanswered_ops = [*self._unanswered_ops, *self._ops]
         # Only starts must survive. The full report replaces all other changes, releases by omission.
-        self._begins += [op for op in unanswered_ops if op.kind == "begin"]
-        self._owes_report = self._owes_report or bool(unanswered_ops)
+        self._unconfirmed_begins += [op for op in unanswered_ops if op.kind == "begin"]
+        self._needs_full_report = self._needs_full_report or bool(unanswered_ops)
         self._unanswered_ops = []
         self._ops.clear()
         for permit in self.permits.values():
@@ -327,31 +329,31 @@ class Gate:
         """Return the loop time at which the next message about this limit must be sent to the server."""
         if self._ops:
             return -math.inf
-        # A full report is due at once, unless the server has other numbers: then after a pause.
-        if self._owes_report or (not self._epoch and self.permits):
+        # A full report is due at once, unless the server has other settings: then after a pause.
+        if self._needs_full_report or (not self._epoch and self.permits):
             return self._full_report_at
         # With no permits left, the next wake-up is when the gate can be dropped.
-        return min(self._opens_at, self._beat_at if self.permits else max(self._forgotten_at, now))
+        return min(self._opens_at, self._heartbeat_at if self.permits else max(self._forgotten_at, now))
 
     def next_step(self, now: float) -> Step:
         """Take the gate's next changes from the queue of unsent changes, and return them as a message to the server."""
-        if not self.is_safe():
-            self._lose()
+        if not self.is_lease_valid():
+            self._drop_permits_not_begun()
         # Before sending: the lease must end here before it ends at the server.
         self._sent_at = self._clock()
         # A grant on the notification channel may be lost, so all permits are asked for once per heartbeat.
-        asks_all = now >= self._ask_at
-        self._beat_at = now + self.numbers.lease / 1e6 / _BEATS
-        if asks_all:
-            self._ask_at = self._beat_at
+        wants_all_permits = now >= self._full_answer_at
+        self._heartbeat_at = now + self.settings.lease / 1e6 / _HEARTBEATS_PER_LEASE
+        if wants_all_permits:
+            self._full_answer_at = self._heartbeat_at
         self._opens_at = math.inf
-        self._forgotten_at = now + self.numbers.lease / 1e6
+        self._forgotten_at = now + self.settings.lease / 1e6
         if not self._epoch:
             # The full report stands in for the changes queued so far, but not for starts: a permit that began and was
             # left since the connection broke is in no report, and its start counts for the rate.
-            self._begins += [op for op in self._ops if op.kind == "begin"]
+            self._unconfirmed_begins += [op for op in self._ops if op.kind == "begin"]
             self._ops = deque(self._full_report())
-            self._owes_report = False
+            self._needs_full_report = False
         # The server gives free permits away after each step. A permit that is reported only in the next step would be
         # given a second time, so all running and started calls go into the first step of a report.
         minimum = 0 if self._epoch else sum(op.kind in ("begin", "hold") for op in self._ops)
@@ -361,7 +363,7 @@ class Gate:
             # ASKED only when it is really sent: a later step may hold the rest.
             if op.kind == "enter" and (permit := self.permits.get(op.id)) is not None and permit.phase is Phase.NEW:
                 permit.phase = Phase.ASKED
-        return Step(self.name, self.numbers, self._epoch, ops, asks_all=asks_all)
+        return Step(self.name, self.settings, self._epoch, ops, wants_all_permits=wants_all_permits)
 
     def _full_report(self) -> list[Op]:
         """Return the changes of a full report, for a server that has no data about this process."""
@@ -379,31 +381,31 @@ class Gate:
             for permit in permits
             if permit.is_waiting and not permit.position
         ]
-        begins, self._begins = self._begins, []
+        begins, self._unconfirmed_begins = self._unconfirmed_begins, []
         # In this order: held permits before waiting calls before new ones, or new calls would take others' permits.
         return [*begins, *holds, *waits, *new]
 
     def apply_answer(self, answer: Answer, now: float) -> None:
         """Update the permits of this process from the server's answer to the last message."""
-        if answer.other_numbers:
+        if answer.other_settings:
             # Other processes use this limit with other settings.
             reason = (
-                f"has other numbers for the limit {self.name!r}: {answer.other_numbers}, and here it is "
-                f"{self.numbers.text}. Give it the same numbers in all processes, or another name"
+                f"has other numbers for the limit {self.name!r}: {answer.other_settings}, and here it is "
+                f"{self.settings.text}. Give it the same numbers in all processes, or another name"
             )
             self._epoch = ""
             self.refuse(lambda _: StorageError(self._server_address, reason + "."))
             # Deployments change numbers: once the old processes are gone, the server accepts the new ones.
-            self._full_report_at = now + self.numbers.lease / 1e6 / _BEATS
+            self._full_report_at = now + self.settings.lease / 1e6 / _HEARTBEATS_PER_LEASE
             return
         self._full_report_at = -math.inf
         self._epoch = answer.epoch
         # Counted from the sending: see `_sent_at`.
         if answer.epoch:
-            self._safe_until = self._sent_at + self.numbers.lease / 1e6
+            self._lease_until = self._sent_at + self.settings.lease / 1e6
         # This process was stopped between question and answer: the answer is too old to be believed.
-        if not self.is_safe():
-            self._lose()
+        if not self.is_lease_valid():
+            self._drop_permits_not_begun()
             return
         # The server has restarted, or has dropped this process: it needs the full report.
         if not answer.epoch:
@@ -412,22 +414,22 @@ class Gate:
         self._unanswered_ops = []
         if answer.opens_in is not None:
             self._opens_at = now + answer.opens_in
-        for number, position in answer.queued.items():
-            self._note_queued(number, position)
-        for number, (running, waiting) in answer.full.items():
-            if (permit := self.permits.pop(number, None)) is not None and permit.is_waiting:
-                maximum = self.numbers.concurrency
+        for permit_id, position in answer.queued.items():
+            self._note_queued(permit_id, position)
+        for permit_id, (running, waiting) in answer.full.items():
+            if (permit := self.permits.pop(permit_id, None)) is not None and permit.is_waiting:
+                maximum = self.settings.concurrency
                 used = "the rate is used up" if maximum is None else f"{running} of {maximum} run"
                 permit.refuse(
                     f"{permit.request.title} is full in all processes together: {used}, {waiting} wait, and no more may"
                 )
         # By token, which is the order in which the server granted them.
-        for number, token in sorted(answer.granted.items(), key=itemgetter(1)):
-            permit = self.permits.get(number)
+        for permit_id, token in sorted(answer.granted.items(), key=itemgetter(1)):
+            permit = self.permits.get(permit_id)
             if permit is None:
                 # Granted to a call that has left: release it, unless the release is under way.
-                if not any(op.id == number for op in self._ops):
-                    self._ops.append(Op("leave", number))
+                if not any(op.id == permit_id for op in self._ops):
+                    self._ops.append(Op("leave", permit_id))
             elif permit.is_waiting:
                 permit.grant(token)
 
@@ -472,16 +474,16 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         self,
         make_connection: Callable[[], LimitsTransport],
         server_address: str,
-        away: Away,
+        away: OutagePolicy,
         *,
         patience: float,
         lease: float,
     ) -> None:
         self.outage_behaviour = _OUTAGE_BEHAVIOUR[away]
-        self._lease, self._away = lease, away
+        self._lease, self._outage_policy = lease, away
         # Client's thread only; other threads post functions, so gates and permits need no lock.
         self._gates: dict[str, Gate] = {}
-        self._numbers = count(1)
+        self._permit_numbers = count(1)
         # Last: the thread starts here, and uses the fields above.
         super().__init__(make_connection, server_address, patience, _logger)
 
@@ -495,15 +497,15 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
     def _enter(self, name: str, permit: LocalPermit) -> None:
         request = permit.request
         gate = self._gates.get(name)
-        numbers = Numbers.of(request.limit, self._lease)
+        settings = LimitSettings.of(request.limit, self._lease)
         if gate is None:
-            gate = self._gates[name] = Gate(name, numbers, self.server_address)
+            gate = self._gates[name] = Gate(name, settings, self.server_address)
         # Begins with the client's id: by this prefix, the Redis script finds all permits of a dead process.
-        permit.gate, permit.id = gate, f"{self.client}.{next(self._numbers)}"
-        # Two limits of one name in one process: neither set of numbers may silently win.
-        if gate.numbers != numbers:
+        permit.gate, permit.id = gate, f"{self.client}.{next(self._permit_numbers)}"
+        # Two limits of one name in one process: neither settings may silently win.
+        if gate.settings != settings:
             reason = (
-                f"is asked for the limit {name!r} with {gate.numbers.text} and with {numbers.text}. Give each a name"
+                f"is asked for the limit {name!r} with {gate.settings.text} and with {settings.text}. Give each a name"
             )
             permit.refuse(StorageError(self.server_address, reason + " of its own."))
         else:
@@ -513,10 +515,10 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         return bool(self._gates)
 
     async def listen(self, connection: LimitsTransport) -> None:
-        async for name, number, token in connection.grants():
+        async for name, permit_id, token in connection.grants():
             if (gate := self._gates.get(name)) is not None:  # a gate that is gone has no permits left
-                gate.note_grant(number, token)
-        raise AwayError("it says no more")
+                gate.note_grant(permit_id, token)
+        raise UnreachableError("it says no more")
 
     async def send_due(self, connection: LimitsTransport) -> float:
         now = self.loop.time()
@@ -532,7 +534,7 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         return min((gate.next_due(now) for gate in self._gates.values()), default=math.inf)
 
     def answer_waiting(self) -> None:
-        if self._away == "refuse":
+        if self._outage_policy == "refuse":
             for gate in self._gates.values():
                 gate.refuse(
                     lambda permit: f"{self.server_address}, which has {permit.request.title}, cannot be reached"
@@ -569,17 +571,17 @@ class LimitStore(ServerStore):
         name: str | None = None,
         prefix: str = "callboard",
         lease: float = 10.0,
-        away: Away = "wait",
+        away: OutagePolicy = "wait",
         patience: float = 1.0,
     ) -> None:
         super().__init__(url, prefix)
         if name is not None and not is_name(name):
             raise ValueError(f"{self._store_name}(name=...) is {NAME_RULE}, got {name!r}")
         check_seconds(self._store_name, [("lease", lease, 0.1), ("patience", patience, 0.0)])
-        if away not in get_args(Away):
-            raise ValueError(f"{self._store_name}(away=...) is one of {get_args(Away)}, got {away!r}")
+        if away not in get_args(OutagePolicy):
+            raise ValueError(f"{self._store_name}(away=...) is one of {get_args(OutagePolicy)}, got {away!r}")
         self._name = name
-        self._away: Away = away
+        self._outage_policy: OutagePolicy = away
         self._lease, self._patience = lease, patience
         # Any thread may be the first to use the store, so `_current` is read and replaced under the lock only.
         self._lock = threading.Lock()
@@ -597,9 +599,9 @@ class LimitStore(ServerStore):
             counts["rate"] = limit.rate.calls
             if not _SHORTEST_WINDOW <= limit.rate.per <= LONGEST:
                 raise ValueError(f"{limit.rate!r}: a shared window has {_SHORTEST_WINDOW:g} to {LONGEST:g} seconds")
-        for option, number in counts.items():
-            if number is not None and number > _MAX_COUNT:
-                raise ValueError(f"a shared limit counts up to {_MAX_COUNT:,}, got {option}={number!r}")
+        for option, value in counts.items():
+            if value is not None and value > _MAX_COUNT:
+                raise ValueError(f"a shared limit counts up to {_MAX_COUNT:,}, got {option}={value!r}")
 
     def ask(self, request: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
         """Request a permit, and return it at once, before the server grants it; may be called from any thread."""
@@ -620,8 +622,8 @@ class LimitStore(ServerStore):
         with self._lock:
             client = self._current
             if client is None or client.pid != os.getpid():  # after a fork the child has the object, but not the thread
-                seconds = {"patience": self._patience, "lease": self._lease}
-                client = LimitsClient(self._connection_factory(), self._server_address, self._away, **seconds)
+                options = {"patience": self._patience, "lease": self._lease}
+                client = LimitsClient(self._connection_factory(), self._server_address, self._outage_policy, **options)
                 self._current = client
                 # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
                 weakref.finalize(self, client.dismiss).atexit = False

@@ -12,7 +12,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from callboard import StorageError
-from callboard_actors._server._client import AwayError, error_text
+from callboard_actors._server._client import UnreachableError, error_text
 from callboard_actors._server._limits import Answer, Step
 from callboard_actors._server.fleet._client import Address, Common, KeyOwner
 
@@ -119,9 +119,9 @@ class PostgresConnection:
         return bool((await cursor.fetchone())[0])
 
     async def _execute(self, statement: str, *arguments: object, seconds: float | None) -> list[Any]:
-        """Execute a statement and return its rows. After an `AwayError`, the statement may have been executed."""
+        """Execute a statement and return its rows. After an `UnreachableError`, it may have been executed."""
         with self._errors():
-            # A timeout becomes `AwayError`, and the connection is closed with whatever it was doing.
+            # A timeout becomes `UnreachableError`, and the connection is closed with whatever it was doing.
             async with asyncio.timeout(seconds):
                 cursor = await self._statement_connection.execute(statement, arguments, prepare=True)
                 return await cursor.fetchall() if cursor.description else []
@@ -141,13 +141,13 @@ class PostgresConnection:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translate the driver's errors in a `with` block: `AwayError` if a retry may help, else `StorageError`."""
+        """Translate the driver's errors in a block: `UnreachableError` if a retry may help, or `StorageError`."""
         try:
             yield
         except _FINAL_ERRORS as error:
             raise StorageError(self._server_address, f"refuses us: {error}") from error
         except _PASSING_ERRORS as error:
-            raise AwayError(error_text(error)) from error
+            raise UnreachableError(error_text(error)) from error
         except psycopg.Error as error:
             raise StorageError(self._server_address, f"cannot keep {self.data_noun}: {error}") from error
 
@@ -193,15 +193,15 @@ class PostgresLimitsTransport(PostgresConnection):
         return [await self._send_step(step) for step in steps]
 
     async def _send_step(self, step: Step) -> Answer:
-        numbers = step.numbers
-        counts = [numbers.concurrency, numbers.queue, numbers.calls]
-        times = [numbers.per, numbers.lease, numbers.silence]
+        settings = step.settings
+        counts = [settings.concurrency, settings.queue, settings.calls]
+        times = [settings.per, settings.lease, settings.restart_pause]
         ops = json.dumps([op.fields for op in step.ops])
         gate = f"{self._prefix}:{step.gate}"
-        arguments = [gate, self._client, step.epoch, numbers.text, *counts, *times, step.asks_all, ops]
-        [[answer]] = await self._execute(_STEP, *arguments, seconds=_answer_timeout(numbers.lease))
+        arguments = [gate, self._client, step.epoch, settings.text, *counts, *times, step.wants_all_permits, ops]
+        [[answer]] = await self._execute(_STEP, *arguments, seconds=_answer_timeout(settings.lease))
         if "epoch" not in answer:
-            return Answer(other_numbers=answer.get("other", ""))
+            return Answer(other_settings=answer.get("other", ""))
         opens_in = answer["opens_in"]
         return Answer(
             epoch=answer["epoch"],

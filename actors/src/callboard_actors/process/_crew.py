@@ -256,26 +256,26 @@ class Crew:
         # `None` before the first start and between two zygotes.
         self._zygote: ZygoteProxy | None = None
         # Workers of the pool's places, and dedicated workers. Both are ended and awaited by `dismiss`.
-        self._members: set[WorkerProxy] = set()
-        self._seats: set[WorkerProxy] = set()
+        self._pool_workers: set[WorkerProxy] = set()
+        self._dedicated_workers: set[WorkerProxy] = set()
         self._group: TaskGroup
         self._spawns = terms.start == "spawn"
         # An interpreter takes long to start: one more than there may be calls waits to replace another one.
         self._worker_count = terms.workers + self._spawns
         self._idle = Idle[WorkerProxy](terms.workers)
         # Why no zygote runs; cleared when one runs again. While it is set, calls fail instead of waiting.
-        self._trouble: Exception | None = None
-        # Set when the first zygote is ready, and when `keep` has ended.
-        self._started = anyio.Event()
+        self._outage: Exception | None = None
+        # Set when the first zygote is ready, and when `keep` has ended without one.
+        self._zygote_settled = anyio.Event()
         # Set once when every place has a worker for the first time.
-        self._full = anyio.Event()
+        self._first_start_settled = anyio.Event()
         self._dismissed = anyio.Event()
         self._has_ended = anyio.Event()
         # Cancelled at the very end of a dismissal: its cancellation closes the zygote.
         self._keep_scope = anyio.CancelScope()
         self._end_scope = anyio.CancelScope()
         """Cancel scope of the wait for the end of all workers in `dismiss`; its deadline may become earlier."""
-        self._patience = _END_REPORT_TIMEOUT
+        self._end_timeout = _END_REPORT_TIMEOUT
         self.failure: ActorStartError | None = None
         """Error that prevented the start of the pool. After it, no further start is attempted."""
 
@@ -286,10 +286,10 @@ class Crew:
 
     async def until_ready(self) -> None:
         """Wait until all workers of the pool have started, or the start has failed; `failure` is then set."""
-        await self._started.wait()
+        await self._zygote_settled.wait()
         with anyio.move_on_after(self._terms.start_timeout):
-            await self._full.wait()
-        if not self._full.is_set():
+            await self._first_start_settled.wait()
+        if not self._first_start_settled.is_set():
             raise self._timeout_error()
 
     def _timeout_error(self) -> ActorStartError:
@@ -311,8 +311,8 @@ class Crew:
             # Also on failure and on cancellation by a closing event loop: every waiting task must be woken.
             self._dismissed.set()
             self._idle.fail_waiting()
-            self._started.set()
-            self._full.set()
+            self._zygote_settled.set()
+            self._first_start_settled.set()
             self._has_ended.set()
 
     async def _run_zygotes(self) -> None:
@@ -322,24 +322,24 @@ class Crew:
             try:
                 await self._run_zygote()
             except Exception as error:
-                self._record_trouble(error)
+                self._record_outage(error)
             # An attempt that has lasted a second cannot be repeated often enough to do harm, whether it failed or not.
             if anyio.current_time() - began > 1:
                 backoff.reset()
             if self.failure is None:
                 await anyio.sleep(backoff.next())
 
-    def _record_trouble(self, error: Exception) -> None:
+    def _record_outage(self, error: Exception) -> None:
         """Record that the zygote has failed with `error`, and let the calls that wait for a worker fail."""
         # If no zygote has run before, set `failure` instead, which is final: most likely each start would fail, and
         # the caller of `async with` is told.
-        if not self._started.is_set():
+        if not self._zygote_settled.is_set():
             reason = f"its zygote process cannot be started: {error!r}"
             self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_NAME, reason)
             return
-        if self._trouble is None:  # logged once per outage, not at each attempt
+        if self._outage is None:  # logged once per outage, not at each attempt
             _logger.error("a pool of processes has no workers, and tries again: %r", error)
-        self._trouble = error
+        self._outage = error
         self._idle.fail_waiting()
 
     async def _run_zygote(self) -> None:
@@ -351,12 +351,12 @@ class Crew:
                     self._exclude(error.module)
         if scope.cancelled_caught or self._zygote is None:
             raise self._timeout_error()
-        self._trouble = None
-        self._started.set()
+        self._outage = None
+        self._zygote_settled.set()
         try:
             async with anyio.create_task_group() as worker_group:
                 for _ in range(self._worker_count):
-                    worker_group.start_soon(self._fill, self._zygote)
+                    worker_group.start_soon(self._keep_worker_running, self._zygote)
                 await self._zygote.listen()
                 # `listen` has returned: the zygote is dead, and every worker has been marked as ended.
                 worker_group.cancel_scope.cancel()
@@ -377,9 +377,9 @@ class Crew:
             del self._optional_modules[module]
             _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
 
-    async def _fill(self, zygote: ZygoteProxy) -> None:
-        failures, backoff = 0, Backoff(_PAUSE, _LONGEST_PAUSE)
-        # `failures` counts consecutive workers that served no call or did not start. The first is replaced at once.
+    async def _keep_worker_running(self, zygote: ZygoteProxy) -> None:
+        useless_starts, backoff = 0, Backoff(_PAUSE, _LONGEST_PAUSE)
+        # It counts consecutive workers that served no call or did not start. The first one is replaced at once.
         while not self.is_dismissed:
             try:
                 worker = self._new_worker()
@@ -391,19 +391,19 @@ class Crew:
             # OSError: too many open files or processes; calls wait until there are fewer.
             except (ActorStartError, OSError) as error:
                 # Before the first success, a failure of the modules is final, and the caller of `async with` is told.
-                if isinstance(error, ActorStartError) and not self._full.is_set():
+                if isinstance(error, ActorStartError) and not self._first_start_settled.is_set():
                     self.failure = error
-                    self._full.set()
+                    self._first_start_settled.set()
                 if self.failure is not None or self._dismissed.is_set():
                     return
-                if not failures:
+                if not useless_starts:
                     _logger.warning("a worker process cannot be started; it is tried again until it can: %s", error)
-                failures += 1
+                useless_starts += 1
             else:
-                failures = 0 if worker.calls else failures + 1
-            if not failures:
+                useless_starts = 0 if worker.calls else useless_starts + 1
+            if not useless_starts:
                 backoff.reset()
-            elif failures > 1:
+            elif useless_starts > 1:
                 await anyio.sleep(backoff.next())
 
     def _new_worker(self) -> WorkerProxy:
@@ -411,23 +411,23 @@ class Crew:
 
     async def _run_worker(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
         """Start a worker, make it available to calls, and wait until it ends; raise `OSError` if the start fails."""
-        self._members.add(worker)
+        self._pool_workers.add(worker)
         try:
             await self._start(worker, zygote, Command.FORK)
             # The worker may have ended already, between the report of its start and this line.
             if worker.is_alive:
                 self.give_back(worker)
                 if len(self.pids()) >= self._terms.workers:
-                    self._full.set()
+                    self._first_start_settled.set()
             async with anyio.create_task_group() as group:
                 # Between calls, too: a full pipe would block a worker that prints from a thread.
                 group.start_soon(worker.collect_output)
-                await worker.has_left.wait()
+                await worker.left_pool.wait()
                 group.cancel_scope.cancel()
         finally:
-            self._members.discard(worker)
+            self._pool_workers.discard(worker)
             self._idle.forget(worker)
-            if worker not in self._seats:
+            if worker not in self._dedicated_workers:
                 worker.close()
             worker.output_released.set()
 
@@ -448,24 +448,24 @@ class Crew:
 
     async def hire(self, title: str) -> WorkerProxy:
         """Start and return a dedicated worker, to be ended by `let_go`; raise `WorkerDiedError` if the start fails."""
-        while self._zygote is None and self._trouble is None and not self.is_dismissed:
+        while self._zygote is None and self._outage is None and not self.is_dismissed:
             await anyio.sleep(_PAUSE / 10)  # the next zygote is being started
         try:
             if self._zygote is None:
-                raise OSError("its pool of processes is closed" if self._trouble is None else f"{self._trouble}")
+                raise OSError("its pool of processes is closed" if self._outage is None else f"{self._outage}")
             spare = self._idle.take_spare()
             worker = self._new_worker() if spare is None or not spare.is_alive else spare
-            self._seats.add(worker)
+            self._dedicated_workers.add(worker)
             try:
                 if worker is spare:
                     worker.calls += 1  # it was not started in vain
-                    worker.has_left.set()
+                    worker.left_pool.set()
                     with anyio.CancelScope(shield=True):
                         await worker.output_released.wait()
                 else:
-                    await self._start(worker, self._zygote, Command.SEAT)
+                    await self._start(worker, self._zygote, Command.FORK_DEDICATED)
                 if self._spawns:
-                    await worker.send(frame(Kind.SEAT))
+                    await worker.send(frame(Kind.DEDICATE))
                 if not worker.is_alive:
                     raise OSError("its zygote process has ended")
             except BaseException:
@@ -479,7 +479,7 @@ class Crew:
     async def let_go(self, worker: WorkerProxy) -> None:
         """End a dedicated worker, wait for its end, and close its files."""
         await self.end(worker)
-        self._seats.discard(worker)
+        self._dedicated_workers.discard(worker)
         worker.close()
 
     def run_in_background(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -489,12 +489,12 @@ class Crew:
 
     def pids(self) -> list[int]:
         """Return the process ids of live workers, except dedicated workers and workers that were asked to end."""
-        return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
+        return sorted(worker.pid for worker in self._pool_workers if worker.is_alive and worker.pid is not None)
 
     async def take(self, body: Body) -> WorkerProxy:
         """Wait for an idle worker and return it; `body` is the function call that needs the worker."""
         while True:
-            if self._trouble is not None or self.is_dismissed:
+            if self._outage is not None or self.is_dismissed:
                 raise self._unavailable_error(body)
             worker = await self._idle.take()
             # Woken by `fail_waiting`: dismissed, or no zygote runs.
@@ -512,9 +512,9 @@ class Crew:
                 self._idle.forget(worker)
 
     def _unavailable_error(self, body: Body) -> ActorGoneError | WorkerDiedError:
-        if self._trouble is None or self.is_dismissed:
+        if self._outage is None or self.is_dismissed:
             return ActorGoneError(body.title, body.call_id, "its pool of processes is closed")
-        reason = f"its pool of processes has no workers, and tries to start some: {self._trouble}"
+        reason = f"its pool of processes has no workers, and tries to start some: {self._outage}"
         return WorkerDiedError(body.title, reason, begun=False, call_id=body.call_id)
 
     def give_back(self, worker: WorkerProxy) -> None:
@@ -557,7 +557,7 @@ class Crew:
         except BaseException:
             # Even when cancelled, return only after all processes have ended.
             # `_end_all_when_dismissed` may not have set its deadline yet: it reads this field when it does.
-            self._patience = _HURRIED_TIMEOUT
+            self._end_timeout = _HURRIED_TIMEOUT
             self._end_scope.deadline = min(
                 self._end_scope.deadline, anyio.current_time() + self._terms.grace + _HURRIED_TIMEOUT
             )
@@ -568,13 +568,13 @@ class Crew:
     async def _end_all_when_dismissed(self) -> None:
         await self._dismissed.wait()
         # Bounded, because a stopped zygote (SIGSTOP, job control) cannot end its workers.
-        self._end_scope.deadline = anyio.current_time() + self._terms.grace + self._patience
+        self._end_scope.deadline = anyio.current_time() + self._terms.grace + self._end_timeout
         with self._end_scope:
-            members = [*self._members, *self._seats]
+            workers = [*self._pool_workers, *self._dedicated_workers]
             # All are asked first, so that their graces run concurrently.
-            for worker in members:
+            for worker in workers:
                 await self.ask_to_end(worker)
-            for worker in members:
+            for worker in workers:
                 await worker.ended.wait()
         if self._end_scope.cancelled_caught:
             self._break_off_zygote()
@@ -584,5 +584,5 @@ class Crew:
         """Kill the zygote and all workers without waiting. Called after the event loop was closed."""
         if self._zygote is not None:
             self._zygote.kill()
-        for worker in self._members | self._seats:
+        for worker in self._pool_workers | self._dedicated_workers:
             worker.abandon()

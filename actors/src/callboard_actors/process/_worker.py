@@ -108,7 +108,7 @@ def is_worker() -> bool:
     return _is_serving
 
 
-def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool) -> None:
+def serve(sock: socket, begun_counter: int, settings: Settings, *, is_dedicated: bool) -> None:
     """Serve the calls that arrive on the socket, until the pool closes the socket."""
     global _is_serving
     _is_serving = True
@@ -120,7 +120,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool
         if isinstance(stream, TextIOWrapper):  # a preloaded module may have replaced it
             stream.reconfigure(line_buffering=True)
     faulthandler.enable()
-    if is_seat:
+    if is_dedicated:
         import anyio
 
         # This never returns: a dedicated worker ends its process.

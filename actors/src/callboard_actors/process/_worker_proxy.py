@@ -97,7 +97,7 @@ class WorkerProxy:
         self.is_ready = False
         """`True` once the worker has loaded its modules, so that it can serve calls."""
         self.calls = 0
-        self.has_left = anyio.Event()
+        self.left_pool = anyio.Event()
         """Event that is set when the worker leaves the pool: it has ended, or becomes a dedicated worker."""
         self.output_released = anyio.Event()
         """Event that is set when no task of the pool reads the worker's output any more."""
@@ -154,7 +154,7 @@ class WorkerProxy:
         self.exitcode = exitcode
         self._close_worker_ends()
         self.ended.set()
-        self.has_left.set()
+        self.left_pool.set()
         self.settled.set()
         # A forked child of the worker may hold a copy of its socket. Without a shutdown, readers would wait for that
         # child.

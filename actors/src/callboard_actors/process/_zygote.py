@@ -47,7 +47,7 @@ from callboard_actors.process._worker import flush
 COMMAND: Final = struct.Struct("!BQd")
 """Binary format of a command: kind of command, worker number, grace in seconds."""
 FILES_PER_COMMAND: Final = 3
-"""Number of file descriptors sent with FORK and SEAT: socket, output pipe, file with the number of the begun call."""
+"""Number of file descriptors that a start sends: socket, output pipe, file with the number of the begun call."""
 
 
 class Command(IntEnum):
@@ -55,7 +55,7 @@ class Command(IntEnum):
 
     FORK = 1
     """Start a worker that serves one call after another. Carries `FILES_PER_COMMAND` file descriptors."""
-    SEAT = 2
+    FORK_DEDICATED = 2
     """Start a dedicated worker: one owner, one event loop, concurrent calls. Carries `FILES_PER_COMMAND` files."""
     END = 3
     """Send SIGTERM to a worker and its children, and SIGKILL after the grace."""
@@ -133,7 +133,7 @@ def _fork_worker(
     zygote_sockets: Sequence[socket],
     fds: Sequence[int],
     *,
-    is_seat: bool,
+    is_dedicated: bool,
 ) -> int:
     """Fork a worker and return its process id; raise `OSError` if the fork fails."""
     zygote = os.getpid()
@@ -164,7 +164,7 @@ def _fork_worker(
         # Before any code of a call. Only these files, stdin, stdout and stderr stay open.
         if confinement is not None:
             confinement.enter([sock, begun_counter])
-        _worker.serve(socket(fileno=sock), begun_counter, settings, is_seat=is_seat)
+        _worker.serve(socket(fileno=sock), begun_counter, settings, is_dedicated=is_dedicated)
 
     # The signal is blocked across the fork: until the child has replaced the zygote's handlers, SIGTERM would run them
     # and be lost. It is delivered when the child unblocks the signal.
@@ -276,7 +276,7 @@ class _Zygote:
                         _kernel.signal_group(pid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
             return True
         try:
-            pid = self._start(fds, is_seat=kind == Command.SEAT)
+            pid = self._start(fds, is_dedicated=kind == Command.FORK_DEDICATED)
         except OSError as error:
             self._report(number, "unforked", error.errno or 0)
         else:
@@ -351,7 +351,7 @@ class Spawns:
         self._lifeline, _ = os.pipe()
         os.set_inheritable(self._lifeline, True)  # the write end stays here and closes when this process dies
 
-    def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
+    def start(self, fds: Sequence[int], *, is_dedicated: bool) -> int:
         """Start a worker that inherits the given file descriptors; return its process id, or raise `OSError`."""
         for fd in fds:
             os.set_inheritable(fd, True)
@@ -410,10 +410,10 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
         first = sock.recv(HEADER.size, MSG_PEEK)
         if not first:
             return  # the pool has closed the socket
-        is_seat = header_of(first).kind is Kind.SEAT
-        if is_seat:
+        is_dedicated = header_of(first).kind is Kind.DEDICATE
+        if is_dedicated:
             sock.recv(HEADER.size)
-        _worker.serve(sock, begun_counter, settings, is_seat=is_seat)
+        _worker.serve(sock, begun_counter, settings, is_dedicated=is_dedicated)
 
     end_after(run_worker)
 

@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from callboard import StorageError
-from callboard_actors._server._client import AwayError, error_text
+from callboard_actors._server._client import UnreachableError, error_text
 from callboard_actors._server._limits import Answer, Step
 
 _OLDEST_VERSION = (6, 2)
@@ -100,7 +100,7 @@ class RedisLimitsTransport:
             await self._pubsub.subscribe(self._channel + client)
             # Wait for the confirmation: a notification sent before the subscription would be lost without a trace.
             if await self._pubsub.get_message(timeout=5.0) is None:
-                raise AwayError("it does not answer")
+                raise UnreachableError("it does not answer")
             # Last: by now this process receives the notifications that the script causes.
             script = files("callboard_actors.redis").joinpath("_step.lua")
             self._sha = await self._redis.script_load(script.read_text())
@@ -129,16 +129,16 @@ class RedisLimitsTransport:
                 return [_answer_of(answer) for answer in await pipeline.execute()]
 
     def _arguments(self, step: Step) -> list[object]:
-        numbers = step.numbers
+        settings = step.settings
         # The braces put all keys of a gate into one hash slot, as a script in a Redis cluster needs.
         keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _KEY_PARTS]
         # Lua has no `None` among its arguments: -1 stands for "no limit".
-        counts = [-1 if number is None else number for number in (numbers.concurrency, numbers.queue, numbers.calls)]
-        times = [numbers.per, numbers.lease, numbers.silence]
-        server = [self._run_id, self._began, int(step.asks_all), self._channel, step.gate]
+        counts = [-1 if number is None else number for number in (settings.concurrency, settings.queue, settings.calls)]
+        times = [settings.per, settings.lease, settings.restart_pause]
+        server = [self._run_id, self._began, int(step.wants_all_permits), self._channel, step.gate]
         ops = [part for op in step.ops for part in op.fields]
         # In the order in which `_step.lua` reads ARGV.
-        return [len(keys), *keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
+        return [len(keys), *keys, self._client, step.epoch, settings.text, *counts, *times, *server, *ops]
 
     async def grants(self) -> AsyncIterator[tuple[str, str, int]]:
         while True:
@@ -158,7 +158,7 @@ class RedisLimitsTransport:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translate Redis errors in a `with` block: `AwayError` if a retry may help, otherwise `StorageError`."""
+        """Translate Redis errors in a `with` block: `UnreachableError` if a retry may help, or `StorageError`."""
         try:
             yield
         # Before `_PASSING_ERRORS`: AuthenticationError is a ConnectionError, but trying again would not help.
@@ -167,7 +167,7 @@ class RedisLimitsTransport:
                 self._server_address, f"refuses us: {error}. Give the URL a user and a password."
             ) from error
         except _PASSING_ERRORS as error:
-            raise AwayError(error_text(error)) from error
+            raise UnreachableError(error_text(error)) from error
         except errors.RedisError as error:
             raise StorageError(self._server_address, f"cannot keep limits: {error}") from error
 
@@ -187,6 +187,6 @@ def _answer_of(answer: list[Any]) -> Answer:
                 },
             )
         case "other":
-            return Answer(other_numbers=answer[1])
+            return Answer(other_settings=answer[1])
         case _:
             return Answer()

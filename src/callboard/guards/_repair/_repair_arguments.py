@@ -272,7 +272,9 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
             faults = contract.faults(args)
             if not faults:
                 return Repaired(args, tuple(dict.fromkeys(repairs))) if repairs else None
-            choices = [[*_corrections_of(contract.shape, args, group)] for group in _groups(contract.shape, faults)]
+            choices = [
+                [*_corrections_of(contract.shape, args, group)] for group in _group_faults(contract.shape, faults)
+            ]
             if (inner := _unwrap(contract, args)) is not None:
                 if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(choices):
                     return None  # an argument with the name of a wrapper: either may be meant
@@ -294,24 +296,29 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
     return None  # an invalid schema, one with too many alternatives, or too many rounds
 
 
-def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
+def _group_faults(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
     """Return the paths of invalid values in groups; one correction may repair all values of a group."""
     # Errors inside of another faulty place are left out; the next round finds them.
     groups: dict[Path, list[Path]] = {}
     for fault in faults:
-        steps = shape.along(fault)
+        schemas_on_path = shape.along(fault)
         # Cut before the first key that the schema does not allow.
-        path = fault[: next((index for index, step in enumerate(steps) if not step), len(steps)) - 1]
+        allowed_length = next((i for i, schemas in enumerate(schemas_on_path) if not schemas), len(schemas_on_path)) - 1
+        path = fault[:allowed_length]
         # A value that breaks one alternative may be valid in another: all faults within them are one group.
-        unions = (
-            index
-            for index, step in enumerate(steps[: len(path) + 1])
-            if sum(schema.get("type") != "null" for schema in step) > 1
+        union_depths = (
+            depth
+            for depth, schemas in enumerate(schemas_on_path[: len(path) + 1])
+            if sum(schema.get("type") != "null" for schema in schemas) > 1
         )
-        group = groups.setdefault(path[: next(unions, len(path))], [])
+        group = groups.setdefault(path[: next(union_depths, len(path))], [])
         if path not in group:
             group.append(path)
-    return [group for key, group in groups.items() if not any(key[:length] in groups for length in range(len(key)))]
+    return [
+        group
+        for group_path, group in groups.items()
+        if not any(group_path[:length] in groups for length in range(len(group_path)))
+    ]
 
 
 def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator[_Correction]:

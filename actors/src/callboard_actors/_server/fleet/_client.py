@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from callboard import StorageError
 from callboard.extend import wakeup
-from callboard_actors._server._client import AwayError, BackgroundClient, Connection
+from callboard_actors._server._client import BackgroundClient, Connection, UnreachableError
 from callboard_actors._server.fleet._lease import BEATS, Lease
 from callboard_actors._util._boot_clock import now
 
@@ -74,7 +74,7 @@ class FleetTransport(Connection, Protocol):
     """Connections of one member of a fleet to its server: PostgreSQL, or the server in memory of the tests.
 
     Every operation may be repeated if its answer was lost, and does no harm when it arrives twice.
-    All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses.
+    All operations raise `UnreachableError` if the server cannot be reached, and `StorageError` if it refuses.
     """
 
     async def beat(self) -> bool:
@@ -181,7 +181,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         self._connection: FleetTransport | None = None
         # Set while `_connection` may be used. `_request_error`: error of a request, which ends the connection.
         self._is_usable = asyncio.Event()
-        self._request_error: AwayError | None = None
+        self._request_error: UnreachableError | None = None
         self.lease = Lease(lease)  # changed in the client's thread; `is_safe` may read it in any thread
         self._beat_at = 0.0  # loop time of the next heartbeat
         self._request_slots = asyncio.Semaphore(_MAX_REQUESTS)
@@ -238,12 +238,12 @@ class FleetClient(BackgroundClient[FleetTransport]):
                     # Waiting for the semaphore may take long: by now the connection may be closed, or another one.
                     if (connection := self._connection) is not None:
                         return await function(connection)
-            except AwayError as error:
+            except UnreachableError as error:
                 # A late error of an earlier connection must not end the current one.
                 if connection is self._connection:
                     self._is_usable.clear()
                     self._request_error = error
-                    self.note_away(error)
+                    self.note_outage(error)
                     self.wake_up.set()  # wakes `exchange_messages`
 
     def closing_error(self) -> StorageError:
@@ -281,7 +281,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         async for messages in connection.mail():
             for message in messages:
                 self._on_mail(message)
-        raise AwayError("it says no more")
+        raise UnreachableError("it says no more")
 
     async def send_due(self, connection: FleetTransport) -> float:
         if self._request_error is not None:
@@ -299,7 +299,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         try:
             was_member = await asyncio.wait_for(connection.beat(), self.lease.seconds / BEATS)
         except TimeoutError as error:
-            raise AwayError("it does not answer") from error
+            raise UnreachableError("it does not answer") from error
         if not self.lease.renew(sent_at, was_member=was_member):
             self._on_lost("the server has not heard of this process for too long")
 
