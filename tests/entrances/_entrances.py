@@ -176,6 +176,16 @@ async def answer(name: str, path: Path) -> str:
     return str(messages[2].text)
 
 
+def _put_value(name: str, path: Path) -> None:
+    """Write the value in the place of a text of a database."""
+    with sqlite3.connect(path) as database:
+        rows = database.execute("SELECT rowid, checkpoint FROM checkpoints WHERE thread_id = '1'").fetchall()
+        for number, checkpoint in rows:
+            damaged = checkpoint.replace(b"\xa4MARK", as_msgpack(name))
+            database.execute("UPDATE checkpoints SET checkpoint = ? WHERE rowid = ?", (damaged, number))
+    database.close()
+
+
 async def row(name: str, path: Path) -> str:
     """A database holds the value, as somebody else has written it."""
 
@@ -186,12 +196,7 @@ async def row(name: str, path: Path) -> str:
     async with create_agent(ScriptedModel(["hello"], loop=True), [], **options) as agent:
         await agent.ainvoke(GO, {"configurable": {"thread_id": "2"}})
         await agent.ainvoke({**GO, "note": "MARK"}, AT)
-    with sqlite3.connect(path / "db") as database:
-        rows = database.execute("SELECT rowid, checkpoint FROM checkpoints WHERE thread_id = '1'").fetchall()
-        for number, checkpoint in rows:
-            damaged = checkpoint.replace(b"\xa4MARK", as_msgpack(name))
-            database.execute("UPDATE checkpoints SET checkpoint = ? WHERE rowid = ?", (damaged, number))
-    database.close()
+    await anyio.to_thread.run_sync(_put_value, name, path / "db")
     async with create_agent(ScriptedModel(["again"], loop=True), [], **options) as agent:
         try:
             state = await agent.ainvoke(GO, AT)

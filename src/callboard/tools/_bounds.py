@@ -94,8 +94,11 @@ def whole_text(text: str) -> str:
     """Return a text with `?` in place of each lone surrogate, as LangGraph's checkpointers store it."""
     if text.isascii():
         return text
-    replaced = text.encode(errors="replace").decode()
-    return text if replaced == text else replaced
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
 
 
 def is_refusal_of_storage(message: ToolMessage) -> bool:

@@ -6,6 +6,7 @@ or becomes a question to a person.
 
 import inspect
 from collections.abc import Callable
+from operator import is_
 from types import UnionType
 from typing import Any, NoReturn, Union, cast, get_args, get_origin, get_type_hints
 from uuid import uuid4
@@ -24,6 +25,9 @@ from callboard._records._policies import CallPolicy
 from callboard.exceptions import ActorDiedError, CallError, EngineError
 
 ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
+
+_MAX_TEXT = 1_000_000
+"""Maximum number of characters of one argument of an error in the text for the model."""
 
 Judge = Callable[[Exception], str | None]
 """Function that takes an error, and returns the text for the model, or `None` if the error must be raised."""
@@ -85,11 +89,19 @@ class ErrorPolicy:
             if (reason := text_about_lost_result(error)) is not None:
                 return f"Error: {reason}"
             try:
-                text = repr(error)
+                text = _repr_of(error)
             except Exception as failure:  # such as a RecursionError for arguments that are nested too deeply
                 text = f"{type(error).__name__}, whose text cannot be made ({type(failure).__name__})"
             return str(TOOL_CALL_ERROR_TEMPLATE.format(error=text))
         return handling(error)
+
+
+def _repr_of(error: Exception) -> str:
+    """Return the `repr` of an error, in which long texts among its arguments are cut."""
+    # Python would write a text of 16 MB for 0.1 s, in which no other task and no other thread runs.
+    args = [f"{arg[:_MAX_TEXT]}..." if isinstance(arg, str) and len(arg) > _MAX_TEXT else arg for arg in error.args]
+    is_whole = all(map(is_, args, error.args)) or type(error).__repr__ is not BaseException.__repr__
+    return repr(error) if is_whole else f"{type(error).__name__}({', '.join(map(repr, args))})"
 
 
 def is_control_flow(error: BaseException) -> bool:
