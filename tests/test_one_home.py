@@ -21,7 +21,7 @@ ANSWERS_IN_SOURCE = {
     r"|for message in reversed\((?s:.{1,120})\.tool_call_id ==",
     "what is a key function": r"\bsignature\(key\)|\bkey\(request\b",
     "what may a key function look at": r"\bCallContext\((?!config: )",
-    "is a limit shared with other processes": r"\bLimiter\((policy\.)?limit\b|\.starts\.pass_through\("
+    "is a limit shared with other processes": r"\bLimiter\((policy\.)?limit\b|\.start_rate_gate\.pass_through\("
     r"|\.shared is (not )?None\b(?! and not has_members_of| *:\n *raise)",
     "is an address public": r"\.(is_global|is_private|is_link_local|is_loopback|sixtofour|teredo)\b",
     "which addresses has a name": r"\bgetaddrinfo\(",

@@ -18,7 +18,7 @@ from langchain_core.tools import StructuredTool, tool
 from langchain_openai import ChatOpenAI
 
 from callboard import ToolNode, create_react_agent
-from callboard.agent._model import has_sync_half
+from callboard.agent._model import has_sync_variant
 from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
 from callboard.testing import ScriptedModel, calls
 
@@ -282,10 +282,10 @@ def test_what_consists_of_parts_has_a_sync_half_if_all_of_them_have() -> None:
     model = ScriptedModel([])
 
     for whole in (both, model, both | model, model.bind(stop="."), both.with_retry(), model.with_fallbacks([both])):
-        assert has_sync_half(whole), whole
+        assert has_sync_variant(whole), whole
     parts = (only, RunnableGenerator(_chunks), only.with_retry(), only.with_config(tags=["x"]), both | only)
     for whole in (*parts, model.with_fallbacks([only]), RunnableParallel(a=both, b=only), AsyncModel([])):
-        assert not has_sync_half(whole), whole
+        assert not has_sync_variant(whole), whole
 
 
 class AsyncModel(ScriptedModel):

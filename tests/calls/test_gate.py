@@ -102,9 +102,9 @@ def test_a_call_that_gives_up_hands_its_wakeup_on(loop: Any) -> None:
     gate.leave()
     first.cancel()
     assert third.step() is True
-    assert not gate.idle(loop)
+    assert not gate.is_unused(loop)
     gate.leave()
-    assert gate.idle(loop)
+    assert gate.is_unused(loop)
 
 
 def test_a_full_queue_refuses_and_says_why(loop: Any) -> None:
@@ -144,9 +144,9 @@ def test_a_gate_is_in_use_until_its_last_start_is_a_period_ago(loop: Any) -> Non
         assert gate.try_enter(loop)
         gate.leave()
     loop.time = 10.0
-    assert not gate.idle(loop)
+    assert not gate.is_unused(loop)
     loop.time = 14.0
-    assert gate.idle(loop)
+    assert gate.is_unused(loop)
 
 
 class Store:
@@ -301,9 +301,9 @@ def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
     store: Any = Store()
     limit = Limit(concurrency=2, shared=store, **options)
     limiter = _limits.limiter_of(limit, "tool:fetch", "the queue")
-    seeing = limiter.seeing(lambda: CallContext(config={"user": "ann"}))
-    assert (limiter.takes_context, seeing is limiter) == (takes_context, not takes_context)
-    result_of(seeing.gate(call_of("a"), loop).enter(loop))
+    with_context = limiter.with_context(lambda: CallContext(config={"user": "ann"}))
+    assert (limiter.takes_context, with_context is limiter) == (takes_context, not takes_context)
+    result_of(with_context.gate(call_of("a"), loop).enter(loop))
     key, tenant, title = expected
     assert store.wanted == [PermitRequest(limit=limit, name="tool:fetch", key=key, tenant=tenant, title=title)]
     assert store.log == ["checked 2"]

@@ -205,7 +205,7 @@ class Attempt:
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
         loans = (outer.lend(gate) for outer in outer_attempts) if gate.is_lendable else ()
         loan = next((loan for loan in loans if loan is not None), None)
-        queue = gate if loan is None else loan.turns
+        queue = gate if loan is None else loan.borrower_queue
         if not queue.try_enter(loop):
             if loan is not None and gate.try_enter(loop):  # another nested attempt has the loan, but a permit is free
                 loan.withdraw()
@@ -234,7 +234,7 @@ class Attempt:
             permit.note_holder(self, has=False)
             permit.leave()
             return
-        gate = permit.turns if isinstance(permit, Loan) else permit
+        gate = permit.borrower_queue if isinstance(permit, Loan) else permit
         gate.holders.discard(self)
         gate.leave()
         if isinstance(permit, Loan):

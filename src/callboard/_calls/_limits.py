@@ -76,10 +76,10 @@ class Loan:
     It is released when neither the lender nor a nested attempt needs it any more.
     """
 
-    __slots__ = ("_give_back", "_lock", "_permit", "_users", "turns")
+    __slots__ = ("_give_back", "_lock", "_permit", "_users", "borrower_queue")
 
     def __init__(self, permit: "Gate | SharedPermit | Loan", title: str, give_back: Callable[[], None]) -> None:
-        self.turns = Gate(Limit(concurrency=1), title)
+        self.borrower_queue = Gate(Limit(concurrency=1), title)
         """Queue of the nested attempts; its holder has the permit."""
         self._permit = permit
         self._give_back = give_back
@@ -92,9 +92,9 @@ class Loan:
         return self._permit.identity
 
     @property
-    def starts(self) -> "Gate | None":
+    def start_rate_gate(self) -> "Gate | None":
         """Rate limit of this process that must count the borrower's start; `None` if there is none."""
-        return self._permit.starts
+        return self._permit.start_rate_gate
 
     @property
     def token(self) -> int | None:
@@ -137,10 +137,10 @@ class Window:
         """Return the earliest time at which the rate limit allows the next start."""
         return self._starts[0] + self._per
 
-    def stamp(self, now: float) -> None:
+    def record_start(self, now: float) -> None:
         self._starts.append(now)
 
-    def forgotten(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         return self._starts[-1] + self._per <= now
 
 
@@ -149,8 +149,8 @@ class _Waiter:
     """Call in the queue of a limit; `refused` is the reason if the queue rejects the call."""
 
     wakeup: Wakeup
-    awake: bool = False
-    refused: str | None = None
+    is_awake: bool = False
+    refusal: str | None = None
 
 
 class Gate:
@@ -160,7 +160,17 @@ class Gate:
     empty and a permit is free, the head is awake. Each method that frees a permit or removes a waiter wakes the head.
     """
 
-    __slots__ = ("__weakref__", "_free", "_limit", "_lock", "_queue", "_window", "holders", "starts", "title")
+    __slots__ = (
+        "__weakref__",
+        "_free_permits",
+        "_limit",
+        "_lock",
+        "_queue",
+        "_window",
+        "holders",
+        "start_rate_gate",
+        "title",
+    )
 
     def __init__(self, limit: Limit, name: str, *, is_last: bool = False) -> None:
         self._limit = limit
@@ -168,13 +178,15 @@ class Gate:
         self.holders: set[Holder] = set()
         """Attempts that hold a permit, for deadlock detection; holders that are not attempts are not listed."""
         # The next two, the window and the fields of waiters change only under `_lock`: threads and loops share a gate.
-        self._free = math.inf if limit.concurrency is None else limit.concurrency
+        self._free_permits = math.inf if limit.concurrency is None else limit.concurrency
         self._queue: OrderedDict[_Waiter, None] = OrderedDict()  # ordered, with O(1) removal of a cancelled waiter
         self._lock = threading.Lock()
         self._window = None if limit.rate is None else Window(limit.rate)
         # A call that passed this gate may wait at other gates before it starts, but the rate limits starts. So the
         # rate is applied twice: here, so that calls pass in FIFO order, and at a second gate right before the start.
-        self.starts = None if limit.rate is None or is_last else Gate(Limit(rate=limit.rate), name, is_last=True)
+        self.start_rate_gate = (
+            None if limit.rate is None or is_last else Gate(Limit(rate=limit.rate), name, is_last=True)
+        )
 
     @property
     def identity(self) -> Hashable:
@@ -191,19 +203,19 @@ class Gate:
         """True if a permit may be lent to a nested call; false if only the rate of starts is limited."""
         return self._limit.concurrency is not None
 
-    def idle(self, loop: EventLoop) -> bool:
+    def is_unused(self, loop: EventLoop) -> bool:
         """Return whether the limit has no taken permits, no queue and no recent starts, so that it can be removed."""
         concurrency = self._limit.concurrency
-        if self._queue or self._free != (math.inf if concurrency is None else concurrency):
+        if self._queue or self._free_permits != (math.inf if concurrency is None else concurrency):
             return False
-        if self._window is not None and not self._window.forgotten(_common_time(loop)):
+        if self._window is not None and not self._window.is_expired(_common_time(loop)):
             return False
-        return self.starts is None or self.starts.idle(loop)
+        return self.start_rate_gate is None or self.start_rate_gate.is_unused(loop)
 
     def try_enter(self, loop: EventLoop) -> bool:
         """Take a permit without waiting, and return `True`; return `False` if none is free or calls are queued."""
         with self._lock:
-            return not self._queue and self._take(loop)
+            return not self._queue and self._try_take(loop)
 
     async def enter(self, loop: EventLoop) -> None:
         """Wait in FIFO order for a permit."""
@@ -212,20 +224,20 @@ class Gate:
             return
         try:
             while True:
-                if not waiter.awake:
+                if not waiter.is_awake:
                     await waiter.wakeup.wait()
-                if waiter.refused is not None:
-                    raise NoPlaceError(waiter.refused)
+                if waiter.refusal is not None:
+                    raise NoPlaceError(waiter.refusal)
                 if self._window is not None and (wait := self._window.opens_at() - _common_time(loop)) > 0:
                     await sleep_until(loop.now() + wait)  # only the head sleeps here, the others wait for their wakeup
                 with self._lock:
-                    if self._take(loop):
+                    if self._try_take(loop):
                         del self._queue[waiter]
                         self._wake_head()
                         return
                     # A wakeup serves once. Replaced under the lock, so that the next `leave` sets the new one.
-                    if self._free < 1:
-                        waiter.awake, waiter.wakeup = False, loop.wakeup()
+                    if self._free_permits < 1:
+                        waiter.is_awake, waiter.wakeup = False, loop.wakeup()
         except BaseException:
             # Cancelled or rejected. If this was the head and a permit is free, the next waiter must be woken.
             self._leave_queue(waiter)
@@ -240,18 +252,18 @@ class Gate:
     def leave(self) -> None:
         """Release a permit; may be called from any thread."""
         with self._lock:
-            self._free += 1
+            self._free_permits += 1
             self._wake_head()
 
     def _join_queue(self, loop: EventLoop) -> _Waiter | None:
         limit = self._limit
         with self._lock:
-            if not self._queue and self._take(loop):
+            if not self._queue and self._try_take(loop):
                 return None
             if limit.queue is not None and len(self._queue) >= limit.queue:
                 usage = "the rate is used up"
                 if limit.concurrency is not None:
-                    usage = f"{limit.concurrency - int(self._free)} of {limit.concurrency} run"
+                    usage = f"{limit.concurrency - int(self._free_permits)} of {limit.concurrency} run"
                 raise NoPlaceError(f"{self.title} is full: {usage}, {len(self._queue)} wait, and no more may")
             waiter = _Waiter(loop.wakeup())
             self._queue[waiter] = None
@@ -268,27 +280,27 @@ class Gate:
         """Reject every queued call; may be called from any thread."""
         with self._lock:
             for waiter in self._queue:
-                waiter.refused = reason
+                waiter.refusal = reason
                 waiter.wakeup.set()
 
-    def _take(self, loop: EventLoop) -> bool:
+    def _try_take(self, loop: EventLoop) -> bool:
         # Under the lock. The rate is stamped and the permit taken together, or neither.
-        if self._free < 1:
+        if self._free_permits < 1:
             return False
         if self._window is not None:
             now = _common_time(loop)
             if self._window.opens_at() > now:
                 return False
-            self._window.stamp(now)
-        self._free -= 1
+            self._window.record_start(now)
+        self._free_permits -= 1
         return True
 
     def _wake_head(self) -> None:
-        # Under the lock. `awake` prevents a second `set()` of a wakeup that serves once.
-        if self._queue and self._free >= 1:
+        # Under the lock. `is_awake` prevents a second `set()` of a wakeup that serves once.
+        if self._queue and self._free_permits >= 1:
             head = next(iter(self._queue))
-            if not head.awake:
-                head.awake = True
+            if not head.is_awake:
+                head.is_awake = True
                 head.wakeup.set()
 
 
@@ -317,9 +329,9 @@ class Limiter:
         """True if the key function takes a `CallContext` in addition to the call."""
         return self._key is not None and self._key.takes_context
 
-    def seeing(self, context: Callable[[], CallContext]) -> "Limiter | Seeing":
+    def with_context(self, context: Callable[[], CallContext]) -> "Limiter | LimiterWithContext":
         """Return a limiter that passes a `CallContext` to the key function; `self` if the function takes no context."""
-        return Seeing(self, context) if self.takes_context else self
+        return LimiterWithContext(self, context) if self.takes_context else self
 
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
         """Return the permits and queue (a `Gate`) of the call's key; `context` creates the key function's context."""
@@ -344,11 +356,11 @@ class Limiter:
         # Keys come from the model, in any number. Doubling the threshold keeps the average cost of a check constant.
         if len(self._by_key) >= self._prune_at:
             for key in [*self._by_key]:
-                if self._by_key[key].idle(loop):
-                    pruned = ref(self._by_key.pop(key))
+                if self._by_key[key].is_unused(loop):
+                    pruned_gate = ref(self._by_key.pop(key))
                     # Still referenced: another thread got the gate from `gate` and has not entered it yet. A second
                     # gate of the key would double its limit.
-                    if (in_use := pruned()) is not None:
+                    if (in_use := pruned_gate()) is not None:
                         self._by_key[key] = in_use
             self._prune_at = max(64, 2 * len(self._by_key))
 
@@ -380,9 +392,9 @@ class SharedLimiter:
         """True if the key or tenant function takes a `CallContext` in addition to the call."""
         return any(function is not None and function.takes_context for function in (self._key, self._tenant))
 
-    def seeing(self, context: Callable[[], CallContext]) -> "SharedLimiter | Seeing":
+    def with_context(self, context: Callable[[], CallContext]) -> "SharedLimiter | LimiterWithContext":
         """Return a limiter that passes a `CallContext` to its key functions; `self` if no function takes a context."""
-        return Seeing(self, context) if self.takes_context else self
+        return LimiterWithContext(self, context) if self.takes_context else self
 
     def gate(
         self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext
@@ -414,12 +426,12 @@ _holders_lock = threading.Lock()
 class SharedPermit:
     """Permit that one attempt of a call requests, holds and releases, from a limit that many processes share."""
 
-    __slots__ = ("_request", "_shared", "_stay")
+    __slots__ = ("_permit", "_request", "_shared")
 
     def __init__(self, shared: SharedLimits, request: PermitRequest) -> None:
         self._shared = shared
         self._request = request
-        self._stay: Permit | None = None
+        self._permit: Permit | None = None
 
     @property
     def identity(self) -> Hashable:
@@ -458,14 +470,14 @@ class SharedPermit:
                 del _holders[identity]
 
     @property
-    def starts(self) -> None:
+    def start_rate_gate(self) -> None:
         """Always `None`, because no rate limit of this process counts the call's starts: the server does."""
         return
 
     @property
     def token(self) -> int | None:
         """Fencing token of the permit; `None` while no permit is held."""
-        return None if self._stay is None else self._stay.token
+        return None if self._permit is None else self._permit.token
 
     def try_enter(self, loop: EventLoop) -> bool:
         """Always return `False`, so that the caller uses `enter()`: only the store knows whether a permit is free."""
@@ -475,13 +487,13 @@ class SharedPermit:
         """Request a permit and wait for it."""
         # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
         wakeup = loop.wakeup()
-        stay = self._stay = self._shared.ask(self._request, wakeup.set)
+        permit = self._permit = self._shared.ask(self._request, wakeup.set)
         try:
             await wakeup.wait()
         except BaseException:  # cancelled, perhaps after the store has granted the permit: release it
             self.leave()
             raise
-        failure = stay.failure
+        failure = permit.failure
         if failure is not None:
             self.leave()
             raise NoPlaceError(failure) if isinstance(failure, str) else failure
@@ -489,18 +501,18 @@ class SharedPermit:
     @property
     def is_lost(self) -> bool:
         """True if the store may have given the permit to another process."""
-        return self._stay is not None and self._stay.is_lost
+        return self._permit is not None and self._permit.is_lost
 
     def begin(self) -> None:
         """Report to the store that the attempt starts now; the rate limit counts the start from this moment."""
-        if self._stay is not None:
-            self._stay.begin()
+        if self._permit is not None:
+            self._permit.begin()
 
     def leave(self) -> None:
         """Release the permit, or withdraw the request for it; may be called from any thread."""
-        stay, self._stay = self._stay, None  # so that a second call does nothing
-        if stay is not None:
-            stay.leave()
+        permit, self._permit = self._permit, None  # so that a second call does nothing
+        if permit is not None:
+            permit.leave()
 
 
 # All limits
@@ -510,7 +522,7 @@ AnyGate = Gate | SharedPermit
 """Gate of a limit of this process, or the permit of one attempt at a shared limit."""
 
 
-class Seeing(NamedTuple):
+class LimiterWithContext(NamedTuple):
     """Pair of a limiter and a function. The limiter's key functions get the `CallContext` that this function makes."""
 
     limiter: Limiter | SharedLimiter
@@ -520,7 +532,7 @@ class Seeing(NamedTuple):
         return self.limiter.gate(call, loop, self.context)
 
 
-AnyLimiter = Limiter | SharedLimiter | Seeing
+AnyLimiter = Limiter | SharedLimiter | LimiterWithContext
 
 
 async def count_start(permits: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:
@@ -528,8 +540,8 @@ async def count_start(permits: Sequence[Gate | SharedPermit | Loan], loop: Event
     # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
     # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
     for permit in permits:
-        if permit.starts is not None:
-            await permit.starts.pass_through(loop)
+        if permit.start_rate_gate is not None:
+            await permit.start_rate_gate.pass_through(loop)
     if any(permit.is_lost for permit in permits if isinstance(permit, (SharedPermit, Loan))):
         return False
     # Last, and without an `await`: between the start that other processes count and the body, nothing may wait.

@@ -136,14 +136,14 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
     def __init__(
         self,
         runner: Runner,
-        draw: "Callable[[], StateGraph[Any, Any, Any, Any]]",
+        build_graph: "Callable[[], StateGraph[Any, Any, Any, Any]]",
         *,
         checkpointer: "BaseCheckpointSaver[Any] | bool | None",
         breakpoints: Breakpoints,
         budget: float | None,
         stored_types: Callable[[], frozenset[type]] = frozenset[type],
     ) -> None:
-        super().__init__(draw, runner, checkpointer, breakpoints)
+        super().__init__(build_graph, runner, checkpointer, breakpoints)
         # Collected only when a database asks: that takes longer than everything else in the making of an agent.
         self._stored_types = stored_types
         self._budget = budget

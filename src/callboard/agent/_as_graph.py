@@ -145,9 +145,9 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     """LangGraph's limit for each step, always `None`; an agent has a `budget`, and its tools have timeouts."""
 
     def __init__(
-        self, draw: Callable[[], Builder], runner: Runner, checkpointer: Any, breakpoints: Breakpoints
+        self, build_graph: Callable[[], Builder], runner: Runner, checkpointer: Any, breakpoints: Breakpoints
     ) -> None:
-        self._draw = draw
+        self._build_graph = build_graph
         self._runner = runner
         self._breakpoints = breakpoints
         self.checkpointer = checkpointer
@@ -211,7 +211,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     @property
     def _drawing(self) -> Builder:
         # Made when somebody looks at it: runs do not need it, and it takes as long as the rest of an agent.
-        return self._draw()
+        return self._build_graph()
 
     @property
     def _compiled_drawing(self) -> Any:

@@ -94,7 +94,7 @@ class BuiltFlow:
         if not self.approvals or target != TOOLS:
             return target
         # A jump to the tools leaves out the hooks in between; it must not leave out one that asks a person.
-        return self.approval_between(node, target, self.open_calls(state.get(MESSAGES) or []), state) or target
+        return self.approval_node(node, target, self.open_calls(state.get(MESSAGES) or []), state) or target
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
         # LangChain's model node has answered the calls of structured output itself. An answer counts for all calls with
@@ -103,7 +103,7 @@ class BuiltFlow:
         answered = set[str]() if index is None else ids_with_answer(messages[index + 1 :])
         return [] if index is None else [call for call in calls_in(messages[index]) if id_of(call) not in answered]
 
-    def approval_between(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
+    def approval_node(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
         order = (*self.after_reply, TOOLS)
         if not self.approvals or target not in order:
             return None

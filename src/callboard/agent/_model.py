@@ -250,7 +250,7 @@ def run_user_code(runnable: Runnable[Any, T], input: Any, config: RunnableConfig
     """Run a model, hook or prompt that the user gave as a LangChain Runnable, and return its result."""
     # In a sync run in a worker thread, which warnings call `name`; in an async run on asyncio, or in a worker thread if
     # LangGraph would run the sync function on the event loop.
-    if (is_sync_entry() and has_sync_half(runnable)) or _is_sync_only(runnable):
+    if (is_sync_entry() and has_sync_variant(runnable)) or _is_sync_only(runnable):
         return run_function(partial(runnable.invoke, input, config), name)
     return _run_in_own_task(partial(runnable.ainvoke, input, config), name)
 
@@ -296,12 +296,12 @@ async def run_function(fn: Callable[[], T], name: str) -> T:
     return await run_in_thread(current_loop(), fn, name, _NoObserver())
 
 
-def has_sync_half(runnable: Runnable[Any, Any]) -> bool:
+def has_sync_variant(runnable: Runnable[Any, Any]) -> bool:
     """Return whether a Runnable and its parts can run as sync code; a part with only a coroutine function cannot."""
     if parts := _parts(runnable):
-        return all(has_sync_half(part) for part in parts)
+        return all(has_sync_variant(part) for part in parts)
     cls, attributes = type(runnable), getattr(runnable, "__dict__", {})
-    for sync, awaited in _HALVES:
+    for sync, awaited in _SYNC_AND_ASYNC_METHODS:
         if attributes.get(awaited) is not None and attributes.get(sync) is None:
             return False
     return not any(is_missing(getattr(cls, name, None)) for name in ("invoke", "_generate"))
@@ -312,7 +312,7 @@ def _is_sync_only(runnable: Any) -> bool:
     return getattr(runnable, "func", None) is not None and getattr(runnable, "afunc", MISSING) is None
 
 
-_HALVES = (("func", "afunc"), ("_transform", "_atransform"))
+_SYNC_AND_ASYNC_METHODS = (("func", "afunc"), ("_transform", "_atransform"))
 """Pairs of attribute names under which Runnables store their sync function and their async function."""
 
 

@@ -129,10 +129,10 @@ def create_react_agent(
         response=response_format is not None,
         direct=frozenset(tool.name for tool in node.tools_by_name.values() if tool.return_direct),
     )
-    draw = partial(drawing, flow, schema, context_schema, hooks, node)
+    build_graph = partial(drawing, flow, schema, context_schema, hooks, node)
     # Hooks are nodes of the graph; LangGraph converts them to Runnables. Without hooks, agents of one kind share it.
     schemas: Any = (schema, context_schema)  # hashable, which mypy does not know of a type
-    builder = draw() if flow.before or flow.after else _shared_drawing(flow, *schemas)
+    builder = build_graph() if flow.before or flow.after else _shared_drawing(flow, *schemas)
     builder.validate(interrupt=[name for name in (*breakpoints.before, *breakpoints.after) if name != "*"])
     agent_model: FixedModel | ChosenModel
     if not isinstance(model, (str, type, Runnable)) and callable(model):
@@ -155,7 +155,7 @@ def create_react_agent(
     if saver is None:
         warn_about_unkept_questions(node)
     runner = runner_of(plan, store=store, context_schema=context_schema, debug=debug)
-    return Agent(runner, draw, checkpointer=saver, breakpoints=breakpoints, budget=budget, stored_types=types)
+    return Agent(runner, build_graph, checkpointer=saver, breakpoints=breakpoints, budget=budget, stored_types=types)
 
 
 def runner_of(

@@ -40,7 +40,7 @@ from callboard.conversations._thread import START, Thread
 from callboard.exceptions import CallRejectedError, RunDeadlineExceededError, ThreadBusyError
 from callboard.tools._bounds import broken_text
 from callboard.tools._errors import is_control_flow
-from callboard.tools._ledger import Answers, answers_by_id, digest_in, is_by_id
+from callboard.tools._ledger import Answers, answers_by_id, approval_digest_in, is_by_id
 from callboard.tools._unanswered import id_of
 
 
@@ -72,14 +72,15 @@ async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
 def _find_calls_not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
     """Return the ids of open calls of which a person was asked before they began."""
     calls = open_calls(thread)
-    if calls and thread.next == (flow.approval_between(None, TOOLS, [call for _, call in calls], thread.state),):
+    approval_node = flow.approval_node(None, TOOLS, [call for _, call in calls], thread.state)
+    if calls and thread.next == (approval_node,):
         return frozenset(id_of(call) for _, call in calls)  # a hook after the model asks about all calls of a reply
     calls_and_records = ((call, thread.record_of(key)) for key, call in calls)
     return frozenset(
         id_of(call)
         for call, record in calls_and_records
         # The question of an approval has a digest. A call with an earlier answer may have begun.
-        if record.own and not record.answers and digest_in(record.pending[0].value) is not None
+        if record.own and not record.answers and approval_digest_in(record.pending[0].value) is not None
     )
 
 
@@ -136,11 +137,11 @@ def _must_ask_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: 
     """Return whether a command changes calls that a person was asked about; `state` includes the command's writes."""
     before, after = (flow.open_calls(each_state.get(MESSAGES) or []) for each_state in (thread.state, state))
     if any(call not in before for call in after):
-        return bool(thread.questions) or flow.approval_between(None, TOOLS, after, state) is not None
+        return bool(thread.questions) or flow.approval_node(None, TOOLS, after, state) is not None
     values_by_key = dict(writes)
     # Private keys, which no input may set: middleware may keep edits of calls there.
     is_private = len(thread.schema.writes_of_input(values_by_key)) < len(values_by_key)
-    return is_private and flow.approval_between(None, TOOLS, after, state) is not None
+    return is_private and flow.approval_node(None, TOOLS, after, state) is not None
 
 
 def check_input(input: object, thread: Thread) -> None:
@@ -250,7 +251,7 @@ class Runner:
                 # input is always stored before the first step, so it shares the write.
                 check_input(request.input, thread)
                 resumes = request.input is None or isinstance(request.input, Command)
-                await thread.hold(repeats=resumes, may_wait=not resumes)
+                await thread.hold(counts_as_step=resumes, may_wait=not resumes)
             elif checkpointer is True and outer is not None and isinstance(thread, SavedThread):
                 await self._hold_for_call(thread, continues_input=continues_input)
             try:

@@ -78,8 +78,9 @@ async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False
 
     has_many_calls = count_calls(state, messages_key) > MANY_CALLS
     request, keys = await run_in_worker(read) if has_many_calls else read()
-    tasks = dict(zip(keys, keys, strict=True))
-    return CallStep(run, request, tasks, _NodePlacesOfReply(run, keys), {}, by_call=run.by_call, ends_step=ends_step)
+    task_names = {key: key for key in keys}  # the task of a call of a reply has the call's key as its name
+    places = _NodePlacesOfReply(run, keys)
+    return CallStep(run, request, task_names, places, {}, by_call=run.by_call, ends_step=ends_step)
 
 
 class _NodePlacesOfReply(dict[str, NodePlace]):

@@ -77,9 +77,7 @@ class Flow(Protocol):
         """Return the calls of the last reply that have no result yet and have to run."""
         ...
 
-    def approval_between(
-        self, source: str | None, target: str, calls: Iterable[ToolCall], state: "State"
-    ) -> str | None:
+    def approval_node(self, source: str | None, target: str, calls: Iterable[ToolCall], state: "State") -> str | None:
         """Return the node between `source` and `target` that asks a person about one of `calls`, or `None`.
 
         It is also a node that must forget a person's edit of an earlier call with the same id.

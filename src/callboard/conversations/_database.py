@@ -316,7 +316,7 @@ async def close(*resources: object) -> None:
 # Databases by URL
 
 
-Types = Callable[[], Iterable[type]]
+ReadTypes = Callable[[], Iterable[type]]
 """Function that returns the types of values that a database may contain."""
 
 FORMS = (
@@ -328,15 +328,15 @@ _FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
 """Pattern of a text that looks like a file path: it has a dot or a path separator, and none of `:`, `?` and `@`."""
 
 
-def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver[Any] | bool | None":
+def saver_of(checkpointer: object, read_types: ReadTypes = lambda: ()) -> "BaseCheckpointSaver[Any] | bool | None":
     """Return the saver for the URL of a database; return any other value of `checkpointer` unchanged."""
     if not isinstance(checkpointer, str):
         _check_option("checkpointer", checkpointer, BaseCheckpointSaver)
         return ensure_valid_checkpointer(cast("Any", checkpointer))
     kind, location = _kind_of(checkpointer)
     if kind == "memory":
-        return InMemorySaver(serde=StrictSerializer("The database in memory", types()))
-    saver: LazySaver = _driver(kind, checkpointer).open_saver(location, types())
+        return InMemorySaver(serde=StrictSerializer("The database in memory", read_types()))
+    saver: LazySaver = _driver(kind, checkpointer).open_saver(location, read_types())
     return saver
 
 

@@ -119,7 +119,7 @@ class ReactFlow:
         """Return LangChain's name `model` for the node that begins a turn, and no name for any other node."""
         return (MODEL,) if node == self.entry else ()
 
-    def approval_between(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
+    def approval_node(self, source: str | None, target: str, calls: Iterable[ToolCall], state: State) -> str | None:
         """Return `None` (no node was skipped): it is unknown which hooks of `create_react_agent` ask a person."""
         return None
 
@@ -282,11 +282,11 @@ def admit_targets(flow: Flow, source: str | None, targets: Iterable[Target], sta
 
 def _admit_target(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall], state: State) -> Target:
     if isinstance(target, str):
-        return flow.approval_between(source, target, calls, state) or target
+        return flow.approval_node(source, target, calls, state) or target
     sent_calls = NumberedSend(0, target).request((), MESSAGES).calls if target.node == TOOLS else calls
     # The approval is for the open calls of the reply: a call that is not one of them was not shown to anybody.
     is_open = all(call in calls for call in sent_calls)
-    if approval := flow.approval_between(source if is_open else None, target.node, sent_calls, state):
+    if approval := flow.approval_node(source if is_open else None, target.node, sent_calls, state):
         raise InvalidUpdateError(
             f"A send to {target.node!r} leaves out {approval!r}, which asks a person about all calls of a reply; go to "
             f'{TOOLS!r} by name, or ask about each call: HumanInTheLoopMiddleware(..., interrupt_mode="per_call")'

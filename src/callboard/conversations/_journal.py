@@ -48,13 +48,13 @@ from callboard.conversations._storage import (
     Source,
     Stepped,
     actor_notes_of,
+    as_input_entry,
     base_of,
     commits_in,
     encode_entry,
     entries_of,
     holder_in,
     holders_of,
-    input_in,
     is_incomplete,
     last_id,
     new_base,
@@ -196,12 +196,14 @@ class SavedThread(RecordedThread):
         self.actor_states = ActorStates.read(actor_notes_of(base.checkpoint))
         read_next_nodes(self, checkpoint_tuple)
 
-    async def prepare(self, *, repeats: bool = False) -> None:
+    async def prepare(self, *, counts_as_step: bool = False) -> None:
         self.parents = self.saver.parents or self.parents
         if self._begins_branch:
             # Before the write: a branch is begun at most once, also if the write fails.
             self._begins_branch = False
-            self.step, self.source = self.step + repeats, "fork"
+            self.source = "fork"
+            if counts_as_step:
+                self.step += 1
             self.parent_id, self.checkpoint_id, self._origin = self.checkpoint_id, new_id(self.step), None
             await self._rebase("fork")
 
@@ -468,12 +470,12 @@ class SavedThread(RecordedThread):
     def is_held(self) -> bool:
         return self._own_holder is not None
 
-    async def hold(self, *, repeats: bool = False, may_wait: bool = False) -> None:
+    async def hold(self, *, counts_as_step: bool = False, may_wait: bool = False) -> None:
         await self._refuse_if_held()
         if self._durability == "exit":
             return  # nothing is written before the end, so no other run could know
         # Before the hold: a fork writes a checkpoint, and the holder entry has to be on that one.
-        await self.prepare(repeats=repeats)
+        await self.prepare(counts_as_step=counts_as_step)
         # The clocks of this machine first: others count the lease from the moment at which the database read its own.
         self._lease = OwnLease()
         self._own_holder, self._is_hold_confirmed = new_holder(await self.saver.now()), False
@@ -655,15 +657,15 @@ async def read_position(saver: Saver, checkpoint_id: str) -> HistoryPosition:
     if checkpoint_tuple is not None:
         entries = entries_of(checkpoint_tuple)
         move = next((entry for entry in entries if isinstance(entry, Move)), None)
-        first = input_in(move) if move is not None and checkpoint_id == FIRST_ID else None
-        return HistoryPosition(checkpoint_tuple, [], _entries_before_move(entries), first)
+        first_input = as_input_entry(move) if move is not None and checkpoint_id == FIRST_ID else None
+        return HistoryPosition(checkpoint_tuple, [], _entries_before_move(entries), first_input)
     for base_tuple in await saver.before(checkpoint_id, 1):
         entries = entries_of(base_tuple)
-        for number, entry in enumerate(entries, 1):
+        for entry_count, entry in enumerate(entries, 1):
             if isinstance(entry, Move) and entry.id == checkpoint_id:
-                return HistoryPosition(base_tuple, entries[:number], _entries_before_move(entries[number:]))
+                return HistoryPosition(base_tuple, entries[:entry_count], _entries_before_move(entries[entry_count:]))
             if isinstance(entry, Amended) and entry.received is not None and entry.received.id == checkpoint_id:
-                return HistoryPosition(base_tuple, entries[: number - 1], [], entry)
+                return HistoryPosition(base_tuple, entries[: entry_count - 1], [], entry)
     raise no_checkpoint(checkpoint_id)
 
 

@@ -99,13 +99,15 @@ def _own_node(thread: Thread, name: str) -> str | None:
 def _is_due(checkpoint_tuple: CheckpointTuple, channel: str) -> bool:
     """Return whether the node of a channel `branch:to:<node>` has not run since the last write to this channel."""
     checkpoint = checkpoint_tuple.checkpoint
-    seen_version = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
+    node = channel.removeprefix(BRANCH)
+    seen_version: Any = checkpoint["versions_seen"].get(node, {}).get(channel)
     versions: Mapping[str, Any] = checkpoint["channel_versions"]
     version: Any = versions.get(channel)
-    if version is None:
+    if version is None:  # there is nothing to compare
         return True
+    has_new_write = seen_version is None or bool(version > seen_version)
     # An agent does not empty channels that it does not know, so only channels of the latest version are due.
-    return (seen_version is None or bool(version > seen_version)) and bool(version == max(versions.values()))
+    return has_new_write and bool(version == max(versions.values()))
 
 
 IndexedSends = list[tuple[int, Send]]

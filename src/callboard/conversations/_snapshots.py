@@ -15,7 +15,7 @@ from callboard.conversations._channels import MESSAGES, Flow, State, Write
 from callboard.conversations._flow import END, TOOLS, Target, admit_targets
 from callboard.conversations._journal import SavedThread, read_whole
 from callboard.conversations._langgraph_threads import open_calls
-from callboard.conversations._storage import FIRST_ID, Move, entries_of, input_in, reading_stored_data
+from callboard.conversations._storage import FIRST_ID, Move, as_input_entry, entries_of, reading_stored_data
 from callboard.conversations._thread import START, Thread
 from callboard.tools._call_record import keys_of
 
@@ -133,7 +133,7 @@ def _snapshots_on_checkpoint(
     thread.play(checkpoint_tuple, [])
     snapshots = [snapshot_of(thread, by_call=by_call, past=True)]
     for entry in entries_of(checkpoint_tuple):
-        arrival = input_in(entry)
+        arrival = as_input_entry(entry)
         if arrival is not None and (arrival.received is not None or thread.checkpoint_id == FIRST_ID):
             thread.receive(arrival)
             snapshots[-1 if thread.checkpoint_id == FIRST_ID else len(snapshots) :] = [

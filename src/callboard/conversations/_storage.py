@@ -457,7 +457,7 @@ def check_checkpoint(checkpoint_tuple: CheckpointTuple, *, is_outline: bool = Fa
     _ = holders_of(checkpoint_tuple) if is_outline else entries_of(checkpoint_tuple)
 
 
-def input_in(entry: Entry) -> Amended | None:
+def as_input_entry(entry: Entry) -> Amended | None:
     """Return a journal entry if it is an `Amended` entry that applies input to the state, otherwise `None`."""
     return entry if isinstance(entry, Amended) and entry.source == "input" else None
 

@@ -148,13 +148,13 @@ class Foreign:
     """Fields of the value, as plain data."""
 
 
-def foreign(name: tuple[str, ...], content: Any) -> Any:
+def value_of_unknown_type(qualified_name: tuple[str, ...], content: Any) -> Any:
     """Return a stored value of an unknown type as `Foreign`, without importing its type."""
     # A message of an unknown class becomes a message of LangChain, so that it can be read.
-    base = _MESSAGES.get(str(content.get("type"))) if isinstance(content, Mapping) else None
-    if base is not None and "content" in content:
-        return base(**{key: value for key, value in content.items() if key in base.model_fields})
-    return Foreign(".".join(name), content)
+    message_class = _MESSAGES.get(str(content.get("type"))) if isinstance(content, Mapping) else None
+    if message_class is not None and "content" in content:
+        return message_class(**{key: value for key, value in content.items() if key in message_class.model_fields})
+    return Foreign(".".join(qualified_name), content)
 
 
 _NAMES = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
@@ -180,7 +180,7 @@ class Threads:
         if not isinstance(saver, LazySaver):
             raise ValueError(f"{masked(url)!r} keeps nothing; name a file, such as 'sqlite:///agent.db'")
         self._database = saver
-        self._reader = _Saver(saver, StrictSerializer(saver.where, unknown=foreign))
+        self._reader = _Saver(saver, StrictSerializer(saver.where, unknown=value_of_unknown_type))
         self._opened: WeakSet[LazySaver] = WeakSet((self._reader,))
 
     def __enter__(self) -> Self:

@@ -233,16 +233,16 @@ class Thread:
         """`True` if the starts of all calls of a reply are recorded in one write, before any of the calls starts."""
         return False
 
-    async def prepare(self, *, repeats: bool = False) -> None:
+    async def prepare(self, *, counts_as_step: bool = False) -> None:
         """Begin a new branch if the thread was loaded at an earlier position; called before each change."""
-        # With `repeats`, the new branch counts as a step, as in LangGraph.
+        # With `counts_as_step`, the new branch counts as a step, as in LangGraph.
 
     @property
     def is_held(self) -> bool:
         """`True` if this run holds the thread and has to renew its lease."""
         return False
 
-    async def hold(self, *, repeats: bool = False, may_wait: bool = False) -> None:
+    async def hold(self, *, counts_as_step: bool = False, may_wait: bool = False) -> None:
         """Take the thread, so that no other run may change it; raise `ThreadBusyError` if another run holds it."""
         # With `may_wait`, the thread is taken in the same write as the next change, which then raises the error if
         # another run was faster.

@@ -99,7 +99,7 @@ def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
 FORMAT = "callboard/1"
 
 
-def digest_in(question: object) -> str | None:
+def approval_digest_in(question: object) -> str | None:
     """Return the digest that a question contains; its answer is valid only for this digest. `None` without a digest."""
     if isinstance(question, list) and len(question) == 1 and isinstance(question[0], dict):
         digest = question[0].get("digest")
@@ -303,7 +303,7 @@ class Ledger:
     def _digests_for(self, record: CallRecord) -> list[str | None]:
         """Return, for each answer to a call, the digest of its question, or `None` if the question has none."""
         digests = list(record.digests)
-        if record.own and (digest := digest_in(record.pending[0].value)) is not None:
+        if record.own and (digest := approval_digest_in(record.pending[0].value)) is not None:
             # Digests are matched to answers by index: questions without a digest must keep their place.
             digests += [None] * (len(record.answers) - len(digests))
             digests.append(digest)

@@ -138,7 +138,7 @@ class Supervision:
         name = call["name"]
         tool_limiters = self.limiters.get(name, self.shared)
         limiters: Sequence[AnyLimiter] = (
-            [limiter.seeing(context) for limiter in tool_limiters] if self.takes_context else tool_limiters
+            [limiter.with_context(context) for limiter in tool_limiters] if self.takes_context else tool_limiters
         )
         return CallOptions(
             call, self.policies.get(name, self.default), [*limiters, *run_limiters] if run_limiters else limiters
