@@ -7,6 +7,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import BaseModel
+
+
+class Answer(BaseModel):
+    """The answer."""
+
+    number: int
 
 
 class ReplayModel(BaseChatModel):

@@ -11,7 +11,6 @@ from langchain_core.tools import tool
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import InjectedState, InjectedStore
 from langgraph.store.memory import InMemoryStore
-from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from callboard import AgentState, AgentStatePydantic
@@ -33,7 +32,7 @@ from ._harness import (
     turn,
     versions,
 )
-from ._model import ReplayModel
+from ._model import Answer, ReplayModel
 from ._prebuilt import candidate, reference
 
 ONE = (turn(1, call("double", {"x": 1}, "a")), AIMessage("done", id="ai-2"))
@@ -293,12 +292,6 @@ def chosen_async(ns: Any) -> Case:
         return model.bind_tools([double])
 
     return build(ns, choose, log)
-
-
-class Answer(BaseModel):
-    """The answer."""
-
-    number: int
 
 
 STRUCTURED = (*ONE, AIMessage("", tool_calls=[call("Answer", {"number": 2}, "s")], id="ai-3"))

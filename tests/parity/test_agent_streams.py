@@ -16,11 +16,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from pydantic import BaseModel
 
 from ._dump import dump
 from ._harness import QUESTION, THREAD, call, versions
-from ._model import ReplayModel
+from ._model import Answer, ReplayModel
 from ._prebuilt import candidate, reference
 
 MODES = ["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"]
@@ -170,12 +169,6 @@ def before(state: Any) -> Any:
 
 def after(state: Any) -> Any:
     return {"mood": "calm"} if len(state["messages"]) < 3 else None
-
-
-class Answer(BaseModel):
-    """The answer."""
-
-    number: int
 
 
 AGAIN = {"messages": [HumanMessage("more", id="h2")]}

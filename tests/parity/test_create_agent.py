@@ -28,12 +28,11 @@ from langgraph.channels import UntrackedValue
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.types import Command
-from pydantic import BaseModel
 from typing_extensions import NotRequired
 
 from ._dump import dump
 from ._harness import DIRECT_MODES, QUESTION, THREAD, Case, ask, call, cheer, double, fails, final, tabled, turn
-from ._model import ReplayModel
+from ._model import Answer, ReplayModel
 from ._prebuilt import candidate, reference
 
 MODES: list[Any] = ["values", "updates", "messages", "custom", "tasks", ["updates", "custom"]]
@@ -130,12 +129,6 @@ class Answers(AgentMiddleware[Any, Any, Any]):
 
     async def awrap_model_call(self, request: Any, handler: Any) -> Any:
         return AIMessage("from the middleware", id="m")
-
-
-class Answer(BaseModel):
-    """The answer."""
-
-    number: int
 
 
 Middlewares = Callable[[list[Any]], list[Any]]
