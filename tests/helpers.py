@@ -57,6 +57,13 @@ async def keep(found: list[Any], work: Awaitable[Any]) -> None:
         found.append(error)
 
 
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait for a condition that other tasks or threads bring about."""
+    with anyio.fail_after(seconds):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
 def examples(factor: int) -> settings:
     """Return settings with several times the examples of the profile: 25 by default, 100 in the exhaustive run."""
     return settings(max_examples=factor * settings().max_examples)

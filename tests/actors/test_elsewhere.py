@@ -2,7 +2,6 @@
 
 import math
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -28,7 +27,7 @@ from callboard.actors import _engine_runner
 from callboard.actors._actor import Lifespan
 from callboard.testing import tool_call
 from tests.engines._fake import FakeEngine
-from tests.helpers import BrokenError, contents, keep
+from tests.helpers import BrokenError, contents, keep, until
 
 told: list[Any] = []
 gates: dict[str, anyio.Event] = {}
@@ -175,11 +174,11 @@ async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begin
     async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
         found: list[Any] = []
         group.start_soon(keep, found, notebook.wait())
-        await _until(lambda: bool(told[1:]))
+        await until(lambda: bool(told[1:]))
         group.start_soon(keep, found, notebook.size())
         await anyio.sleep(0)
         engine.kill()
-        await _until(lambda: len(found) == 2)
+        await until(lambda: len(found) == 2)
 
     assert isinstance(found[0], ActorDiedError)
     assert "its worker was killed by SIGKILL" in str(found[0])
@@ -197,10 +196,10 @@ async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool
     async with node, anyio.create_task_group() as group:
         found: list[Any] = []
         group.start_soon(keep, found, node.ainvoke([tool_call("wait", "1")]))
-        await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 1)
+        await until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 1)
         engine.kill("its worker exited with code 3", recurs=recurs)
         if not recurs:
-            await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 2)
+            await until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 2)
             engine.kill("its worker exited with code 3", recurs=True)
 
     assert engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == times
@@ -212,7 +211,7 @@ async def test_one_that_dies_while_nobody_asks_is_started_again_until_its_superv
     with pytest.raises(SupervisorError):
         async with running(child(Notebook, "notes", runs_in=engine, intensity=2)) as notebook:
             for lives in range(1, 4):
-                await _until(lambda lives=lives: len(told) == lives)  # type: ignore[misc]
+                await until(lambda lives=lives: len(told) == lives)  # type: ignore[misc]
                 assert await notebook.size() == 0
                 engine.kill()
             await anyio.sleep(math.inf)
@@ -225,11 +224,11 @@ async def test_a_deferred_reply_is_sent_from_there() -> None:
     async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
         found: list[str] = []
         group.start_soon(keep, found, notebook.later("at last"))
-        await _until(lambda: len(told) == 2)
+        await until(lambda: len(told) == 2)
         assert await notebook.size() == 0
         group.start_soon(told[1])
         gates["later"].set()
-        await _until(lambda: bool(found))
+        await until(lambda: bool(found))
     assert found == ["at last"]
 
 
@@ -289,11 +288,6 @@ async def test_a_seat_that_is_refused_is_no_life() -> None:
         async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
             pass
         await notebook.size()
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await anyio.sleep(0.01)
 
 
 class Asker(Actor):
@@ -356,11 +350,11 @@ async def test_whoever_is_owed_a_reply_by_a_worker_that_dies_is_told_as_others_a
     async with running(child(Asker, runs_in=engine)) as asker, anyio.create_task_group() as group:
         found: list[BaseException] = []
         group.start_soon(keep, found, asker.keep())
-        await _until(lambda: bool(told))
+        await until(lambda: bool(told))
         engine.kill()
-        await _until(lambda: bool(found))
+        await until(lambda: bool(found))
         assert engine.bodies.count("Asker.start") == 1
-        await _until(lambda: engine.bodies.count("Asker.start") == 2)
+        await until(lambda: engine.bodies.count("Asker.start") == 2)
         told.clear()
     assert isinstance(found[0], ActorDiedError)
     assert "its worker was killed by SIGKILL" in str(found[0])

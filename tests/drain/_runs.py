@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import anyio
-
 from callboard import DrainingError
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -23,8 +21,3 @@ class Fallen:
             self.results.append(await work(*args))
         except DrainingError as error:
             self.errors.append(error)
-
-
-async def until(holds: Any) -> None:
-    while not holds():
-        await anyio.sleep(0.01)

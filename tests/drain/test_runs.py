@@ -14,9 +14,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import CallPolicy, Drained, DrainingError, Limit, ToolNode, UnknownCall, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
-from tests.helpers import make
+from tests.helpers import make, until
 
-from ._runs import CONFIG, GO, WAIT, Fallen, until
+from ._runs import CONFIG, GO, WAIT, Fallen
 
 
 async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> None:

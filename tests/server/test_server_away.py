@@ -7,10 +7,10 @@ import pytest
 
 from callboard import CallPolicy, Limit, StorageError, ToolNode
 from callboard.extend import PermitRequest
-from tests.helpers import ask, ended, make
+from tests.helpers import ask, ended, make, until
 
 from ._servers import NOWHERE, RedisServer, crash, store_at
-from .limits._world import LEASE, Asking, Stores, until
+from .limits._world import LEASE, Asking, Stores
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 

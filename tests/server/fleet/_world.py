@@ -137,10 +137,3 @@ async def two(fleets: Fleets, log: str, **terms: Any) -> AsyncGenerator[tuple[Ke
         async with keyed(Counter(log), fleet=fleets(), **terms) as one:
             async with keyed(Counter(log), fleet=fleets(), **terms) as two:
                 yield one, two
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a condition that other threads bring about."""
-    with anyio.fail_after(30):
-        while not is_so():
-            await anyio.sleep(0.005)

@@ -6,9 +6,10 @@ import anyio
 import pytest
 
 from callboard import ActorDiedError, ActorGoneError, Drained, keyed
+from tests.helpers import until
 
 from ._memory import MemoryFleet, MemoryServer
-from ._world import Counter, Fleets, done_in, two, until
+from ._world import Counter, Fleets, done_in, two
 
 pytestmark = pytest.mark.real_clock
 

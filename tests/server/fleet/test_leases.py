@@ -14,9 +14,10 @@ from callboard.actors._actor import Resources
 from callboard.actors._runner import LeasedRunner
 from callboard.extend import KeyMovedError
 from callboard_actors._server.fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTEST, Lease
+from tests.helpers import until
 
 from ._memory import MemoryFleet, MemoryServer
-from ._world import Counter, done_in, until
+from ._world import Counter, done_in
 
 LEASE = 1.2
 

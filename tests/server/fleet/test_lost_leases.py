@@ -13,10 +13,11 @@ from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child,
 from callboard.actors._actor_set import Keyed
 from callboard.testing import tool_call
 from callboard_actors._server.fleet._messages import ForgedError, Message, Signer
+from tests.helpers import until
 from tests.server._servers import SECRET
 
 from ._memory import MemoryFleet, MemoryServer
-from ._world import LOGS, Counter, done_in, until
+from ._world import LOGS, Counter, done_in
 
 pytestmark = pytest.mark.real_clock
 

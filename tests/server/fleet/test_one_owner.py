@@ -26,9 +26,10 @@ from callboard.actors import _cell
 from callboard.actors._keyed import FleetCell
 from callboard.actors._mailbox import Mailbox, Poison
 from callboard.testing import tool_call
+from tests.helpers import until
 
 from ._memory import MemoryFleet, MemoryServer
-from ._world import LOGS, Counter, Fleets, done_in, two, until
+from ._world import LOGS, Counter, Fleets, done_in, two
 
 pytestmark = pytest.mark.real_clock
 

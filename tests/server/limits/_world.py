@@ -1,13 +1,11 @@
 """Helpers of the tests of shared limits: permit requests without calls, and a server with stores."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
-
-import anyio
 
 from callboard import Limit
 from callboard.extend import Permit, PermitRequest
 from callboard_actors._server._limits import LimitStore, LocalPermit, Phase
+from tests.helpers import until
 from tests.server._servers import Place
 
 LEASE = 1.0
@@ -43,13 +41,6 @@ class Asking:
 
     def leave(self, who: str) -> None:
         self.permits[who].leave()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for a condition that another thread brings about."""
-    with anyio.fail_after(seconds):
-        while not condition():
-            await anyio.sleep(0.002)
 
 
 def stores_on(place: Place) -> Stores:

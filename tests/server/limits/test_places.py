@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
-from tests.helpers import ask, make, make_sync
+from tests.helpers import ask, make, make_sync, until
 
-from ._world import LEASE, Asking, Stores, until
+from ._world import LEASE, Asking, Stores
 
 pytestmark = pytest.mark.real_clock
 
