@@ -289,7 +289,6 @@ async def test_an_actor_that_runs_alone_has_the_intensity_it_was_given() -> None
 
 
 async def test_a_supervisor_has_one_block_at_a_time() -> None:
-    """A second block is refused while the first one runs. After the first block another one may be entered."""
     tree = Supervisor([Notebook], name="mine")
     for _ in range(2):
         async with tree:

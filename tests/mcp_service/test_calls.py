@@ -80,7 +80,6 @@ async def test_a_tool_that_would_end_the_process_ends_its_call_only(era: str, ki
 
 @in_both_eras
 async def test_a_client_that_leaves_ends_its_calls(era: str) -> None:
-    """The calls of a disconnected client are cancelled."""
     hotel = Hotel()
     with pytest.raises(ExceptionGroup):
         async with client_of([hotel.stay], era) as client, anyio.create_task_group() as group:

@@ -140,7 +140,6 @@ def only_a(request: Any) -> bool:
 async def test_only_chosen_calls_are_asked_about(
     recorder: Recorder, middleware: RequireApproval, asked: list[str]
 ) -> None:
-    """Calls of other tools run at once, without a question."""
     batch = [
         tool_call("delete", "1", query="a"),
         tool_call("delete", "2", query="b"),

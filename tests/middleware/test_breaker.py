@@ -297,7 +297,6 @@ async def test_a_timeout_counts_and_a_spent_budget_if_a_body_ran() -> None:
     ],
 )
 async def test_only_chosen_errors_are_failures(on: Any, state: str) -> None:
-    """The option selects failures by error type or by a function."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, on=on))
     await asked.once()
     assert asked.state == state
@@ -331,7 +330,6 @@ async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
 
 
 async def test_a_series_of_attempts_is_one_failure() -> None:
-    """A breaker outside of a retry counts the whole series once."""
     policy = CallPolicy(idempotent=True)
     asked = Asked(Service(), CircuitBreaker(minimum=3), Retry(4, initial=0), policies={"fetch": policy})
     await asked.fail(2)

@@ -60,7 +60,6 @@ def noted(events: list[CallEvent]) -> list[str]:
 
 
 async def test_the_second_call_is_answered_with_the_first_ones_result(recorder: Recorder) -> None:
-    """The tool runs once, and the second message has the id of the second call."""
     node = node_of(recorder, Cache({"work"}))
     first = await node.ainvoke([tool_call("work", "one", query="a")])
     second = await node.ainvoke([tool_call("work", "two", query="a")])
@@ -128,7 +127,6 @@ async def test_a_hundred_identical_calls_run_once_and_followers_hold_no_place(re
 
 
 async def test_errors_are_shared_and_not_kept(recorder: Recorder) -> None:
-    """Calls that wait together get the same error. A later call runs the tool again."""
     flaky = recorder.tool("work", seconds=1, raises=ValueError("no"), times=1)
     node = ToolNode([flaky], middleware=[Cache({"work"})], handle_tool_errors=True)
 
@@ -191,8 +189,6 @@ def names_in(error: BaseException) -> list[str]:
 
 
 async def test_an_error_that_cannot_be_copied_is_shared_as_it_is() -> None:
-    """An error whose class forbids copies is raised as the original object."""
-
     class SealedError(Exception):
         made: list[Any] = []
 
@@ -409,7 +405,6 @@ async def test_an_artifact_that_cannot_be_copied_belongs_to_one_call() -> None:
 
 
 async def test_what_is_invalidated_runs_again(recorder: Recorder) -> None:
-    """Results can be invalidated by tool, by arguments, or all at once."""
     cache = Cache({"work"})
     node = node_of(recorder, cache)
     for forget in (lambda: cache.invalidate("work", {"query": "b"}), lambda: cache.invalidate("work"), cache.clear):
@@ -595,7 +590,6 @@ async def test_what_the_cache_cannot_tell_apart_is_not_cached(recorder: Recorder
 
 
 async def test_a_call_inside_itself_does_not_wait_for_itself() -> None:
-    """A tool that calls its own node with the same arguments must not wait for itself."""
     depth = 0
 
     @tool
@@ -613,7 +607,6 @@ async def test_a_call_inside_itself_does_not_wait_for_itself() -> None:
 
 
 async def test_observers_are_told_what_the_cache_decided() -> None:
-    """Observers get the cache's decisions without arguments or results."""
     events: list[CallEvent] = []
     node = node_of(Recorder(), Cache({"work"}), seconds=1)
     with observe(events.append):

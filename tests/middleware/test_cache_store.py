@@ -118,7 +118,6 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_a_result_is_for_all_processes(stores: Stores) -> None:
-    """Each call gets its own message with the shared result."""
     tool = Tool()
     first, second = (tool.cached(stores()) for _ in range(2))
     events: list[CallEvent] = []
@@ -244,7 +243,6 @@ async def test_the_store_gets_whole_seconds(ttl: float, lifetime: int | None) ->
 
 
 async def test_results_of_another_version_are_not_used() -> None:
-    """A new version of a tool must not use results of the old one."""
     store, tool = DictCache(), Tool()
     await tool.cached(store, version=1).call()
 
@@ -753,7 +751,6 @@ OTHERS = st.binary() | st.tuples(st.integers()) | st.sets(st.integers()) | st.di
 
 @given(content=st.text() | st.lists(st.text() | st.dictionaries(st.text(), JSON), max_size=3), artifact=JSON | OTHERS)
 def test_a_result_comes_back_as_it_was_or_is_not_stored(content: Any, artifact: Any) -> None:
-    """A cache must not change results."""
     message = ToolMessage(content, tool_call_id="1", artifact=artifact, name="work", additional_kwargs={"a": [1]})
 
     text = text_of(message)

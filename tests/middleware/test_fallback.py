@@ -53,7 +53,6 @@ async def test_another_tool_of_the_node_answers(recorder: Recorder) -> None:
 
 
 async def test_a_tool_without_an_alternative_fails_as_ever() -> None:
-    """Tools that the fallback does not cover keep their errors."""
     recorder, error = Recorder(), ConnectionError("down")
     tools = [failing(recorder, "fetch", error), recorder.tool("search"), recorder.tool("x")]
     node = node_of(tools, "x")
@@ -198,8 +197,6 @@ async def test_an_error_message_of_another_tool_is_no_answer() -> None:
 
 
 async def test_invalid_arguments_are_no_failure(recorder: Recorder) -> None:
-    """Invalid arguments are reported to the model instead of calling the alternative."""
-
     async def search(count: int) -> str:
         """Search."""
         return "never"
@@ -223,7 +220,6 @@ async def test_invalid_arguments_are_no_failure(recorder: Recorder) -> None:
     ],
 )
 async def test_only_chosen_errors_are_failures(on: Any, falls_back: bool) -> None:
-    """The option selects failures by error type or by a function."""
     node = node_of([failing(Recorder())], Value("v"), on=on, handle_tool_errors=True)
     assert by(await answer_of(node)) == ("value" if falls_back else None)
 
@@ -308,7 +304,6 @@ async def test_neither_questions_nor_invalid_arguments_of_middleware_are_failure
 
 
 async def test_an_open_circuit_is_a_failure(recorder: Recorder) -> None:
-    """The alternative answers while the circuit of the tool is open."""
     middleware = [Fallback({"search": "other"}), CircuitBreaker(minimum=2)]
     node = ToolNode([failing(recorder), recorder.tool("other")], middleware=middleware)
     for _ in range(5):

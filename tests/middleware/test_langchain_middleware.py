@@ -355,7 +355,6 @@ def test_redacting_what_a_model_says_is_warned_of() -> None:
 
 
 async def test_what_brings_nothing_but_tools_is_welcome(tmp_path: Path) -> None:
-    """Middleware that only provides tools adds them to the node, without a warning."""
     (tmp_path / "tea.txt").write_text("green\n")
     node = ToolNode([], middleware=[FilesystemFileSearchMiddleware(root_path=str(tmp_path), use_ripgrep=False)])
     (message,) = await run(node, tool_call("glob_search", "1", pattern="*.txt"))

@@ -100,7 +100,6 @@ async def test_middleware_goes_in_from_the_first_and_out_from_the_last(recorder:
 
 
 def test_the_recommended_order_passes_without_a_warning() -> None:
-    """The full recommended order and every part of it are accepted silently."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for size in (2, len(OURS)):

@@ -86,7 +86,6 @@ async def rest_of(node: ToolNode, message: ToolMessage, config: Any = None) -> s
 
 
 async def test_what_fits_stays_as_it_is() -> None:
-    """A result of exactly the budget's length is not changed."""
     assert await shown("x" * 100, OutputBudget(100)) == "x" * 100
 
 
@@ -125,7 +124,6 @@ async def test_the_reader_says_how_much_there_is_and_how_to_go_on() -> None:
 
 
 async def test_a_cut_is_made_at_the_end_of_a_line_if_there_is_one_near() -> None:
-    """A result is cut between lines if possible."""
     lines = "".join(f"line {number:03}\n" for number in range(100))
     head = await shown(lines, OutputBudget(50))
     far = await shown("short\n" + "x" * 500, OutputBudget(50))
@@ -149,7 +147,6 @@ TEXTS = (
 @given(text=TEXTS, budget=st.integers(1, 60))
 @pytest.mark.exhaustive
 async def test_what_is_shown_and_what_is_read_are_the_whole(text: str, budget: int) -> None:
-    """For any text and budget, the shown and the stored parts are exactly the result."""
     node = node_of(text, OutputBudget(budget))
     message = await result_of(node)
     if len(text) <= budget:
@@ -262,7 +259,6 @@ async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for() -> Non
 @pytest.mark.parametrize("kind", ["memory", "store"])
 @pytest.mark.parametrize("threads", [("ann", "bob"), ("a.b", "a%2Eb"), ("x", None)], ids=str)
 async def test_a_conversation_cannot_read_what_belongs_to_another(kind: str, threads: Any) -> None:
-    """An id from another conversation does not open the stored text."""
     store = InMemoryStore() if kind == "store" else None
     node = node_of("x" * 100, OutputBudget(10, store=store))
     mine, other = ({"configurable": {} if name is None else {"thread_id": name}} for name in threads)
@@ -503,7 +499,6 @@ async def test_an_agents_model_reads_what_was_left_out(kind: str) -> None:
 
 
 async def test_ids_cannot_be_guessed() -> None:
-    """Ids are random and unique, so that they cannot be guessed."""
     node = node_of("x" * 100, OutputBudget(10))
     ids = {id_of(await result_of(node)) for _ in range(50)}
     assert len(ids) == 50

@@ -151,7 +151,6 @@ async def test_a_result_has_tokens_in_the_place_of_secrets(speaker: Any) -> None
 
 
 async def test_a_result_without_secrets_is_the_same_object() -> None:
-    """Results are copied only if something is redacted."""
     answers: list[Any] = []
 
     async def watch(request: Any, call_next: Any) -> Any:
@@ -351,7 +350,6 @@ async def test_a_value_that_only_its_token_betrays_is_hidden_in_the_echo() -> No
 
 
 async def test_a_value_that_the_model_wrote_itself_is_hidden_in_the_echo() -> None:
-    """A secret that the model wrote itself reaches a tool that may know it, and is redacted in the result."""
     seen: list[Any] = []
     node = node_of(payment(seen), redact=Redact([Detector("pin", "(?!)", keys="^card$")], reveal=["pay"]))
     (done,) = await run(node, tool_call("pay", "1", card=PASSWORD))
@@ -847,7 +845,6 @@ def test_other_names_and_values_stay(harmless: Any) -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_one_middleware_serves_several_loops() -> None:
-    """Event loops in several threads and of either backend share one middleware."""
     redact = Redact(reveal=["echo"], vault=MemoryVault(threads=4, values=16))
     node = node_of(echo, redact=redact)
 
@@ -1051,7 +1048,6 @@ async def test_calls_without_a_conversation_share_nothing_with_one_named_none() 
 
 
 async def test_results_without_secrets_are_shared_by_all_conversations() -> None:
-    """`Redact` changes nothing for a cache of a tool that returns no secret."""
     ran: list[str] = []
     node = ToolNode([lookup(ran)], middleware=[Cache({"find"}), Redact()])
     for name in ("a", "b"):

@@ -163,7 +163,6 @@ def test_a_literal_secret_is_found_in_its_encodings(form: str) -> None:
 @given(secret=st.text(min_size=6, max_size=30), around=st.binary(max_size=7), after=st.binary(max_size=7))
 @example(secret="\ud800aaaaa", around=b"", after=b"")
 def test_a_literal_secret_is_found_inside_any_base64(secret: str, around: bytes, after: bytes) -> None:
-    """The secret is found inside a base64 text, whatever is encoded before and after it."""
     raw = around + secret.encode("utf-8", "surrogatepass") + after
     assert list(literals([secret])(base64.b64encode(raw).decode()))
 

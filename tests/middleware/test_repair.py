@@ -272,7 +272,6 @@ async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str
 
 
 async def test_a_valid_call_is_passed_on_as_the_very_same_object() -> None:
-    """A valid request is not copied."""
     spy, seen = Spy(), []
 
     async def before(request: Any, call_next: Any) -> Any:
@@ -513,7 +512,6 @@ async def test_a_validator_that_takes_things_out_takes_them_out_of_a_copy() -> N
 
 
 async def test_a_validator_that_crashes_crashes_where_it_would_have() -> None:
-    """The validator's error is raised where the tool itself would raise it."""
     with pytest.raises(KeyError):
         await ran(tool_of("picky", Picky), {"query": 13}, RepairArguments())
 
@@ -551,7 +549,6 @@ NO_SCHEMAS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
 @pytest.mark.parametrize("args", [{"a": ["1"]}, {"input": {"a": "1"}}, {}], ids=str)
 async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: dict[str, Any]) -> None:
-    """With an invalid schema the tool gets the call as it is."""
     got: list[Any] = []
     await ran(tool_of("odd", schema, got), args, RepairArguments())
     assert got == [args] or got == [args.get("input")]
@@ -590,7 +587,6 @@ async def test_hostile_depth_and_breadth_are_left_alone() -> None:
 @pytest.mark.real_clock  # large arguments are checked in a thread
 @pytest.mark.parametrize(("levels", "kinds"), [(5, ["text"]), (20, None)])
 async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | None) -> None:
-    """Arguments deeper than the limit are not repaired, wherever the mistake is."""
     tree: dict[str, Any] = {"name": "leaf"}
     for _ in range(levels):
         tree = {"name": "branch", "children": [tree]}
@@ -651,7 +647,6 @@ ARGS = st.dictionaries(NAMES | st.text(max_size=4), VALUES | VALUES.map(json.dum
 @given(st.sampled_from(sorted(SCHEMAS)), ARGS)
 @examples(4)
 def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) -> None:
-    """The result is valid and stable, or there is none. The input is not changed."""
     known, before = CONTRACTS[name], exact(args)
     done = repair(known, args)
     assert exact(args) == before
@@ -693,7 +688,6 @@ SLIPS = {
 @given(ORDERS, st.sampled_from(sorted(SLIPS)))
 @examples(2)
 def test_a_slip_that_loses_nothing_is_undone(args: dict[str, Any], chosen: str) -> None:
-    """The repair restores the original arguments after a lossless mistake."""
     done = repair(CONTRACTS["plan"], SLIPS[chosen](args))
     assert done is not None
     assert exact(done.args) == exact(args)

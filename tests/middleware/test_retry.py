@@ -33,7 +33,6 @@ def node_of(recorder: Recorder, retry: Retry, policy: CallPolicy = AGAIN, **beha
 
 
 async def test_pauses_double_up_to_the_longest(recorder: Recorder) -> None:
-    """Each attempt begins at the exact time, up to the maximum pause."""
     retry = Retry(6, initial=1, maximum=5, rng=Full())
     result = await node_of(recorder, retry, raises=ValueError("no"), times=5).ainvoke([tool_call("work", "1")])
     assert contents(result) == ["work"]
@@ -150,7 +149,6 @@ async def test_observers_are_told_of_every_pause() -> None:
 )
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_nobody_is_told_of_a_pause_that_is_not_made(retry: Retry, policy: CallPolicy) -> None:
-    """A pause that the budget does not allow is not reported."""
     recorder, events = Recorder(), list[CallEvent]()
     with observe(events.append), pytest.raises(ValueError, match="no"):
         await node_of(recorder, retry, policy, raises=ValueError("no")).ainvoke([tool_call("work", "1")])
@@ -198,7 +196,6 @@ def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, m
     [(KeyError, 1), ((KeyError, ValueError), 2), (lambda error: "no" in str(error), 2), (lambda _: False, 1)],
 )
 async def test_only_chosen_errors_are_worth_another_attempt(recorder: Recorder, on: Any, attempts: int) -> None:
-    """The option selects errors by type or by a function."""
     with pytest.raises(ValueError, match="no"):
         await node_of(recorder, Retry(2, on=on), raises=ValueError("no")).ainvoke([tool_call("work", "1")])
     assert recorder.count("started") == attempts

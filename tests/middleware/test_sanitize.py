@@ -387,7 +387,6 @@ JSON = st.recursive(
 async def test_any_arguments_end_with_one_message_and_nothing_hidden_passes(
     data: Any, text: Any, depth: int, size: int
 ) -> None:
-    """Arguments are within the size limits or refused, and invisible characters never pass."""
     bodies = Bodies()
     middleware = Sanitize({"text": Text(max_chars=10)}, max_depth=depth, max_size=size)
     messages = await bodies.called(middleware, tool_call("store", "1", data=data), tool_call("say", "2", text=text))

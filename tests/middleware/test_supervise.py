@@ -162,7 +162,6 @@ async def test_errors_are_handled_as_in_a_tool_node() -> None:
 
 @sync_too
 async def test_a_full_queue_rejects_in_words(recorder: Recorder, door: str) -> None:
-    """The model can read the rejection as a message."""
     policy = CallPolicy(limit=Limit(concurrency=1, queue=1))
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.4)], Supervise(policies={"work": policy}), asks=["work"] * 3
@@ -463,8 +462,6 @@ async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recor
 
 
 async def test_a_command_of_a_tool_reaches_the_graph() -> None:
-    """The command is passed on unchanged."""
-
     async def rename(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
         return Command(update={"messages": [ToolMessage("renamed", tool_call_id=call_id)]})
 

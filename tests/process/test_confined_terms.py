@@ -204,7 +204,6 @@ LISTED = {
 
 @given(number=st.integers(0, 600), arguments=st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6))
 def test_a_filter_lets_pass_what_is_listed_and_nothing_else(number: int, arguments: list[int]) -> None:
-    """Every system call gets an answer, and only listed calls are allowed."""
     for machine, filtered in FILTERS:
         found = filtered.verdict(_data(machine, number, *arguments))
         assert found in (_ALLOW, _NO_ERROR, _EPERM, _ENOSYS)

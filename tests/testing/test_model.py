@@ -53,7 +53,6 @@ async def test_it_replays_texts_messages_calls_and_functions_in_order() -> None:
 
 
 def test_it_replays_from_sync_code() -> None:
-    """`invoke` works without an event loop."""
     model = ScriptedModel(["one", calls("search")])
     assert model.invoke("hi").content == "one"
     assert model.invoke("hi").tool_calls[0]["name"] == "search"
@@ -167,7 +166,6 @@ async def test_content_blocks_and_empty_replies_are_streamed_too() -> None:
 
 
 def test_it_streams_from_sync_code() -> None:
-    """`stream` works without an event loop."""
     chunks = list(ScriptedModel(["a b"]).stream("hi"))
     assert [chunk.content for chunk in chunks if chunk.content] == ["a", " b"]
 
