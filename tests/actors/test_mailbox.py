@@ -203,9 +203,6 @@ def test_the_room_that_a_message_needs_is_named() -> None:
     assert not first_obstacle(chain[:1], needs.__getitem__)
 
 
-# Poison
-
-
 def test_the_calls_that_crashed_last_are_counted() -> None:
     poison = Poison(1)
     for number in range(100):
@@ -220,9 +217,6 @@ def test_arguments_that_are_not_json_count_by_their_type() -> None:
     poison.count_crash("read", (object(),), {})
     assert poison.refuses("read", (object(),), {}) == 1
     assert poison.refuses("read", (Poison(1),), {}) is None
-
-
-# Messages and their events, in an event loop
 
 
 def real_message() -> Any:

@@ -39,9 +39,6 @@ def example(name: str) -> ModuleType:
     return module
 
 
-# The conversations
-
-
 class Client:
     """Client of the order service in the same process."""
 
@@ -122,9 +119,6 @@ CONVERSATIONS: dict[str, Callable[[], Awaitable[None]]] = {
     "order_failures": broken,
     "support_two_customers": two_customers,
 }
-
-
-# Their recordings
 
 
 def record(path: Path, conversation: Callable[[], Awaitable[None]], backend: str = "asyncio") -> None:

@@ -76,9 +76,6 @@ def test_each_recipe_has_at_most_sixty_lines() -> None:
         assert len([line for line in lines if line.strip()]) <= 60
 
 
-# SQLite.
-
-
 async def test_rows_are_read_with_parameters_and_a_bound(tmp_path: Path) -> None:
     app = example("database")
     async with reading(app.read_sqlite, in_file(new_shop(tmp_path))) as ask:
@@ -171,9 +168,6 @@ async def test_a_database_with_a_write_ahead_log_needs_a_writer_that_has_it_open
             assert (await ask("SELECT name FROM item")).status == "error"
     async with reading(app.read_sqlite, in_file(path)) as ask:
         assert (await ask("SELECT name FROM item")).status == "error"
-
-
-# PostgreSQL.
 
 
 async def test_rows_of_a_server_are_read_with_parameters(shop: Shop) -> None:

@@ -200,9 +200,6 @@ async def test_a_client_that_is_not_known_goes_on_with_threads_that_the_server_h
     assert again.structured_content == {"answer": "Again.", "thread_id": thread}
 
 
-# Open questions
-
-
 async def asked(client: Client, path: str) -> str:
     """Return the state of a question that stays open."""
     question = await client.session.call_tool("delete", {"path": path}, allow_input_required=True)

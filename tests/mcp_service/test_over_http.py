@@ -237,9 +237,6 @@ async def test_an_application_that_is_drained_lets_calls_finish(era: str, tmp_pa
     assert [text_in(one) for one in results] == ["left"]
 
 
-# Tests of the command
-
-
 @asynccontextmanager
 async def serving(what: str) -> AsyncIterator[tuple[Process, str]]:
     """Start the command with a name of `_served`; yield the process and its URL."""

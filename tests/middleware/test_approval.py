@@ -74,9 +74,6 @@ def shown(waiting: CallsInterrupted) -> list[Any]:
     return [question.value[0]["action_request"]["args"]["query"] for question in waiting.interrupts]
 
 
-# Questions
-
-
 async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(recorder: Recorder) -> None:
     """The question has the form that LangChain's agent inbox expects: a list with one request."""
     waiting = await interrupted(node_of(recorder), [deletes("a")])
@@ -182,8 +179,6 @@ async def test_what_a_client_does_to_the_question_changes_nothing(recorder: Reco
     await finished(node, asked, ledger=waiting.ledger, resume=ACCEPT)
     assert recorder.order == ["delete(a)"]
 
-
-# Answers
 
 REJECTED = (
     "User rejected the tool call for `delete` with id id-0. The tool was not executed. "
@@ -387,9 +382,6 @@ async def test_observers_are_told_what_was_decided_and_no_argument() -> None:
     assert "secret" not in repr([event.facts for event in events])
 
 
-# Scope of an answer
-
-
 @pytest.mark.parametrize("answer", [ACCEPT, edit(query="b"), {"type": "response", "args": "x"}, IGNORE, "nonsense"])
 async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(recorder: Recorder, answer: Any) -> None:
     """The history was edited under the same ids and ledger, so the person is asked about the new arguments."""
@@ -590,8 +582,6 @@ async def test_an_argument_of_which_there_is_no_digest_does_not_run() -> None:
     assert ran == []
 
 
-# Several calls and questions
-
 DECISIONS = {
     "accept": ACCEPT,
     "edit": edit(query="edited"),
@@ -651,9 +641,6 @@ async def test_an_approved_tool_asks_questions_of_its_own() -> None:
     assert messages[1].status == "error"
     assert runs == ["a", "a", "a"]
     assert len(seen) == 4
-
-
-# Among other middleware
 
 
 async def test_attempts_inside_are_approved_together_and_each_approval_is_a_question(recorder: Recorder) -> None:

@@ -727,9 +727,6 @@ def test_an_async_key_function_is_refused() -> None:
         Cache({"work"}, key=key)
 
 
-# --- large results
-
-
 class Watched:
     """Artifact that records the thread in which it is copied, and waits there."""
 

@@ -292,9 +292,6 @@ async def test_a_tool_that_is_more_than_a_function_is_shared_with_a_key_only() -
     assert not store.values
 
 
-# Values that JSON cannot express exactly, or that are too large
-
-
 NOT_STORED: dict[str, tuple[Any, Any]] = {
     "a tuple": ("text", {"pair": (1, 2)}),
     "an object": ("text", object()),
@@ -379,9 +376,6 @@ async def test_neither_arguments_nor_names_are_stored() -> None:
 
     assert "run 1" in repr(store.values)
     assert all(word not in repr(store.values) for word in ("secret", "private", "'work'"))
-
-
-# Stores that are away, slow, full, or lie
 
 
 @pytest.fixture
@@ -605,9 +599,6 @@ async def test_a_hostile_text_is_a_miss_and_does_not_hold_the_event_loop(text: s
     assert min(pauses) < 0.02, "the loop was held"
 
 
-# Serializers: what a store returns is data
-
-
 def row_of(path: Path, kind: str, data: bytes) -> None:
     """Replace all results of a SQLite file, as another program may do."""
     with sqlite3.connect(path) as connection:
@@ -719,9 +710,6 @@ async def test_a_graph_with_the_same_cache_object_is_told_so() -> None:
         graph.compile(cache=store).invoke({"text": ""})
 
 
-# Options
-
-
 @pytest.mark.parametrize("wrong", [SqliteCache, "redis://localhost", {}])
 def test_what_is_no_cache_of_langgraph_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"Cache\(store=...\) takes a LangGraph cache, such as .*SqliteCache"):
@@ -736,9 +724,6 @@ def test_options_that_would_have_no_effect_are_refused() -> None:
         Cache({"work"}, store=InMemoryCache(), size=5)
     with pytest.raises(TypeError, match=r"Cache\(version=...\) is a text or a number, got <object"):
         Cache({"work"}, store=InMemoryCache(), version=object())  # type: ignore[arg-type]
-
-
-# JSON form of a result
 
 
 JSON = st.recursive(

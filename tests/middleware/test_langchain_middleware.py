@@ -52,9 +52,6 @@ async def run(node: ToolNode, *batch: Any, **options: Any) -> list[Any]:
         return list((await node.ainvoke(list(batch), **options))["messages"])
 
 
-# Errors and retries
-
-
 async def test_its_error_handler_sees_errors_and_timeouts(recorder: Recorder) -> None:
     """The handler's answer is the result. Errors that it does not handle fall under `handle_tool_errors`."""
 
@@ -122,9 +119,6 @@ async def test_one_that_gives_up_waiting_ends_the_attempt(recorder: Recorder) ->
     assert recorder.lines == ["stuck started", "stuck cancelled"] * 2
 
 
-# Emulated tools
-
-
 async def test_its_emulator_answers_for_the_tools_it_is_told_to(recorder: Recorder) -> None:
     """The model writes the result, and the tool does not run."""
     model = ScriptedModel(["22 degrees"])
@@ -135,8 +129,6 @@ async def test_its_emulator_answers_for_the_tools_it_is_told_to(recorder: Record
     assert recorder.order == ["real"]
     assert "Tool: weather" in str(model.requests[0][0].content)
 
-
-# Personal data in results
 
 MAIL = "ann@example.org"
 
@@ -221,8 +213,6 @@ async def test_its_detector_does_not_hold_up_the_loop() -> None:
     assert threading.current_thread() not in threads
 
 
-# A person in the loop
-
 APPROVE = {"type": "approve"}
 REJECT = {"type": "reject", "message": "too dear"}
 REJECTED = "User rejected the tool call for `book` with reason: too dear"
@@ -275,8 +265,6 @@ async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything(rec
     assert contents(messages) == ["trip 0", "trip 1"]
     assert sorted(recorder.order) == ["book(trip 0)", "book(trip 1)"]
 
-
-# Objects that are no middleware of calls, or only in part
 
 OWNERS = pytest.mark.parametrize(
     "build", [partial(ToolNode, [Recorder().tool("work")]), Supervise], ids=["ToolNode", "Supervise"]

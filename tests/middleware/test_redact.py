@@ -137,9 +137,6 @@ async def echo(value: Any) -> str:
     return f"{value}"
 
 
-# Results
-
-
 @pytest.mark.parametrize("speaker", [tell, tell_in_a_thread], ids=["async", "sync"])
 @pytest.mark.real_clock
 async def test_a_result_has_tokens_in_the_place_of_secrets(speaker: Any) -> None:
@@ -292,9 +289,6 @@ def test_invisible_characters_do_not_hide_a_secret(text: str, expected: str) -> 
     assert TOKEN.sub(r"\1", Redact().redact(text)) == expected
 
 
-# Arguments
-
-
 async def test_a_tool_gets_tokens_in_the_place_of_secrets() -> None:
     """A search engine, for example, needs no card number. Nested values and keys are redacted, too."""
     seen: list[Any] = []
@@ -417,9 +411,6 @@ def test_a_secret_that_stands_too_close_to_another_is_found_after_it() -> None:
     """The second secret matches only after the first one was replaced by a token."""
     text = Redact().redact(f"{CARD}+49 151 23456789")
     assert TOKEN.sub(r"\1 ", text) == "card phone "
-
-
-# Errors
 
 
 class Odd(Exception):
@@ -640,9 +631,6 @@ async def test_no_secret_lives_on_in_the_frames_of_the_middleware() -> None:
     assert Tracked.alive == 0
 
 
-# Control flow
-
-
 async def test_a_question_of_the_tool_shows_tokens() -> None:
     """The question is stored in a checkpoint and shown to a person. Its id is kept, so the answer reaches the call."""
 
@@ -690,9 +678,6 @@ async def test_a_command_for_the_parent_has_tokens() -> None:
 
     assert_silent(repr(caught.value.args[0]))
     assert caught.value.args[0].goto == "next"
-
-
-# Observers, vaults, detectors
 
 
 async def test_observers_are_told_kinds_and_counts_only() -> None:
@@ -859,9 +844,6 @@ async def test_one_middleware_serves_several_loops() -> None:
         for name in "abcd":
             work = partial(anyio.run, talk, name, backend="trio" if name in "ac" else "asyncio")
             group.start_soon(anyio.to_thread.run_sync, work)
-
-
-# Any text
 
 
 PIECES = st.sampled_from(

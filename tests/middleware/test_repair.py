@@ -228,9 +228,6 @@ def repaired(message: ToolMessage) -> Any:
     return message.additional_kwargs.get("callboard", {}).get("repaired")
 
 
-# --- the corpus ------------------------------------------------------------------------------------------------------
-
-
 def test_the_corpus_is_large_and_says_everything_once() -> None:
     """The tests below would pass with an empty folder, and a duplicate case would add nothing."""
     found = Counter(case.id for case in cases())
@@ -266,9 +263,6 @@ async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str
     assert exact(spy.args) == exact(case["args"])
     assert (with_link, got) == (without, plain_got)
     assert "noted" not in {event.phase for event in events}
-
-
-# --- requests and messages ------------------------------------------------------------------------------------------
 
 
 async def test_a_valid_call_is_passed_on_as_the_very_same_object() -> None:
@@ -362,9 +356,6 @@ async def test_observers_hear_of_places_and_kinds_only() -> None:
     facts = {"arguments": ["*", "stops.*.place", "stops.*.place"], "kinds": ["wrapper", "name", "item"]}
     assert (noted.note, noted.facts, noted.tool) == ("repaired", facts, "plan")
     assert repaired(message) == facts
-
-
-# --- outside its scope -----------------------------------------------------------------------------------------------
 
 
 async def secret(
@@ -623,8 +614,6 @@ def test_arguments_that_a_repair_has_made_large_are_not_repaired(size: int) -> N
     assert repair(of_numbers, {"a": mapping, "b": mapping}) is None
 
 
-# --- any input -------------------------------------------------------------------------------------------------------
-
 LEAVES = (
     st.none()
     | st.booleans()
@@ -733,9 +722,6 @@ def test_no_schema_breaks_the_search(schema: dict[str, Any], args: dict[str, Any
     of_junk = contract(schema)
     done = repair(of_junk, args)
     assert done is None or of_junk.faults(done.args) == ()
-
-
-# --- words -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

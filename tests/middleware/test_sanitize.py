@@ -245,9 +245,6 @@ def test_the_corpus_is_large_and_says_what_is_honest_too() -> None:
     assert {case.refused for case in cases} - {None} == known
 
 
-# --- Whatever is let through is safe in every reading
-
-
 FUZZ = settings(suppress_health_check=list(HealthCheck))
 """The corpus runs on every backend. Random inputs run on one, because the rules do not depend on it."""
 
@@ -485,9 +482,6 @@ def test_stripping_takes_time_in_proportion(unit: str) -> None:
     assert done.wait(20)
 
 
-# --- Arguments
-
-
 @pytest.mark.real_clock
 async def test_every_refused_argument_is_named_with_its_place_and_its_reason(root: Path) -> None:
     """The error lists all refused arguments, so that the model can correct them at once."""
@@ -667,9 +661,6 @@ async def test_observers_are_told_names_and_never_values() -> None:
     }
 
 
-# --- Host names and disks
-
-
 async def resolver(host: str, port: int) -> list[str]:
     await anyio.sleep(1)
     if host == "gone.example.com":
@@ -760,9 +751,6 @@ def test_the_root_of_the_disk_may_be_a_root() -> None:
     assert PathIn("/").check("/etc/../etc") == os.path.realpath("/etc")
     assert is_below("/a", "/")
     assert not is_below("/ab", "/a")
-
-
-# --- Results
 
 
 async def test_a_history_in_a_command_stays_as_it_is() -> None:
@@ -901,9 +889,6 @@ async def test_keys_that_are_no_strings_are_left_to_the_tools_schema() -> None:
     node = ToolNode(bodies.tools(), middleware=[Sanitize()])
     await finished(node, tool_call("store", "1", data={1: "a\u200bb", "a": 2}))
     assert bodies.given == [{1: "ab", "a": 2}]
-
-
-# --- Together with other middleware
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,6 @@ def ended(state: Any) -> list[str | None]:
     return [helpers.ended(message) for message in answers(state)]
 
 
-# Time
-
-
 @both_doors
 async def test_a_slow_call_times_out_and_its_neighbours_finish(recorder: Recorder, door: str) -> None:
     """Promise 2 in LangChain's agent: each call has a message, and the model continues."""
@@ -155,9 +152,6 @@ async def test_errors_are_handled_as_in_a_tool_node() -> None:
     supervise = Supervise(timeout=0.05, handle_tool_errors=False)
     with pytest.raises(CallTimeoutError, match="'slow' did not finish"):
         await run(agent_of([Recorder().tool("slow", hang=True)], supervise, asks=["slow"]))
-
-
-# Limits
 
 
 @sync_too
@@ -289,9 +283,6 @@ async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: 
     assert [set(met[:2]), set(met[2:])] == [{"Ann", "Bob"}] * 2
 
 
-# Threads
-
-
 @sync_too
 async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(recorder: Recorder, door: str) -> None:
     """Promise 1: LangChain runs sync tools of async agents in uncounted threads. `Supervise` counts and names them."""
@@ -383,9 +374,6 @@ async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
     assert (chunk["tool"], chunk["message"], chunk["done"], chunk["total"]) == ("work", "half way", 1, 2)
 
 
-# Control flow
-
-
 def asking(log: list[str]) -> BaseTool:
     def ask(query: str) -> str:
         log.append(f"asks {query}")
@@ -468,9 +456,6 @@ async def test_a_command_of_a_tool_reaches_the_graph() -> None:
     assert contents(await run(agent_of([make(rename)], Supervise(timeout=30.0), asks=["rename"]))) == ["renamed"]
 
 
-# Cancellation and errors
-
-
 async def test_a_cancelled_agent_leaves_nothing_behind(recorder: Recorder) -> None:
     """Promise 1: LangGraph cancels its tasks, and each task waits for the clean-up of its call."""
     supervise = Supervise(timeout=30.0)
@@ -529,9 +514,6 @@ async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(recorder: R
     assert caught.value is error
     assert recorder.running == 0
     assert recorder.count("cleaned up") == (door == "ainvoke")
-
-
-# Our middleware together with LangChain's
 
 
 @both_doors
@@ -628,9 +610,6 @@ async def test_observers_see_calls_and_what_is_noted_in_them(door: str) -> None:
     assert events[3].facts == {"share": 0.5}
 
 
-# Calls that already have an answer
-
-
 class Rejects(AgentMiddleware):
     """Middleware that answers the first call of a turn instead of its tool."""
 
@@ -687,9 +666,6 @@ async def test_calls_that_share_an_id_all_run(recorder: Recorder) -> None:
     agent = agent_of([recorder.tool("work")], Supervise(limit=Limit(concurrency=1)), asks=asks)
     state = await run(agent)
     assert sorted(contents(state)) == ["1", "2"]
-
-
-# Construction
 
 
 @both_doors

