@@ -7,8 +7,8 @@ from typing import NamedTuple
 from callboard._calls._observers import Observers, current_observers, current_run, numbers
 from callboard._calls._progress import OnProgress
 from callboard._loops._current import current_loop
-from callboard._loops._deadline import current_timed
-from callboard._loops._idle import is_put_off
+from callboard._loops._deadline import active_time_limits
+from callboard._loops._idle import is_postponed_by_activity
 from callboard._loops._protocol import EventLoop
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
@@ -39,10 +39,10 @@ def create_batch_context(on_progress: OnProgress | None = None) -> BatchContext:
     """Return the event loop, deadline, agent run and observers of a batch that the calling task starts."""
     loop = current_loop()
     now = loop.now()
-    outer = current_timed.get()
+    outer = active_time_limits.get()
     until = loop.deadline()
     # An idle deadline is no deadline for the calls: each report of activity moves it.
-    if until != math.inf and is_put_off(until, loop):
+    if until != math.inf and is_postponed_by_activity(until, loop):
         until = math.inf
     # The enclosing call may run in another loop with another clock: only the remaining seconds can be compared.
     if outer is not None:

@@ -33,11 +33,11 @@ from callboard._loops._deadline import (
     DEFAULT_GRACE,
     INSTANT,
     AttemptClock,
-    Timed,
     TimeLimit,
-    Turn,
+    TimeLimits,
+    TimeoutSuspension,
+    active_time_limits,
     cleaning_up,
-    current_timed,
 )
 from callboard._loops._idle import idle_scope, report_activity
 from callboard._loops._protocol import EventLoop, Scope
@@ -137,21 +137,21 @@ class Attempt:
         clock = self.clock = AttemptClock(
             owner.loop, owner.time_limits, timeout=policy.timeout, idle=policy.idle_timeout
         )
-        token = current_timed.set(clock)
+        token = active_time_limits.set(clock)
         try:
             with (limit := TimeLimit(clock.scope)):
                 return await running
         finally:
-            current_timed.reset(token)
+            active_time_limits.reset(token)
         # Reached only if a timeout ended the block.
         seconds, is_idle, blocking_code = clock.out_of_time()
         raise CallTimeoutError(
             self._call["name"], owner.id, seconds, blocking_code=blocking_code, idle=is_idle
         ) from limit.cause
 
-    def suspend_timeouts(self) -> Turn | None:
-        """Suspend any timeouts until an engine starts the tool's function; return a `Turn`, which restarts them."""
-        return None if self.clock is None else Turn(self.clock)
+    def suspend_timeouts(self) -> TimeoutSuspension | None:
+        """Suspend any timeouts until an engine starts the tool's function; return an object that restarts them."""
+        return None if self.clock is None else TimeoutSuspension(self.clock)
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a tool's sync function in a worker thread; the permits are held until the thread has really ended."""
@@ -352,7 +352,9 @@ class SupervisedCall(Generic[T]):
             if policy.budget is None
             else min(batch_context.until, batch_context.now + policy.budget)
         )
-        self.time_limits = Timed(batch_context.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
+        self.time_limits = TimeLimits(
+            batch_context.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace
+        )
         """Deadline and grace of the call outside of its attempts."""
         self.call = call
         self.policy = policy
@@ -460,7 +462,7 @@ class SupervisedCall(Generic[T]):
         """Prepare the call in its own task: attach it to the batch, and tell observers that it begins."""
         self._batch = batch
         # Context variables without reset: the task has a context of its own, which ends with the call.
-        current_timed.set(self.time_limits)
+        active_time_limits.set(self.time_limits)
         self.outer = reporter.get()
         reporter.set(self)
         note_of_run.set(None)

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from callboard._calls._call_keys import current_key
 from callboard._calls._progress import Progress, check_progress, progress, reporter
-from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, remaining
+from callboard._loops._deadline import DEFAULT_GRACE, TimeLimits, active_time_limits, remaining
 from callboard._loops._protocol import EventLoop
 from callboard.exceptions import CallError
 
@@ -42,15 +42,15 @@ def inject_context() -> Carried:
     levels of loggers. It also has the strings, numbers and booleans that are bound with `structlog.contextvars`.
     Call this in the task that waits for the worker.
     """
-    seconds_left, timed = remaining(), current_timed.get()
+    seconds_left, limits = remaining(), active_time_limits.get()
     context: Carried = {"levels": _levels()}
     if seconds_left < math.inf:
         context["left"] = seconds_left
     with suppress(ValueError):  # JSON cannot express the arguments: the body has no key, and may not need one
         if (key := current_key()) is not None:
             context["key"] = key
-    if timed is not None:
-        context["grace"] = timed.grace
+    if limits is not None:
+        context["grace"] = limits.grace
     # Optional packages are looked up in `sys.modules`: if the application has not imported them, they have no context.
     if "opentelemetry.context" in sys.modules:
         from opentelemetry.context import get_current
@@ -107,8 +107,8 @@ def attach_context(context: Carried, tell: Tell, *, logs: bool = True) -> Genera
             from structlog.contextvars import bound_contextvars
 
             stack.enter_context(bound_contextvars(**bound))
-        timed = Timed(_MONOTONIC, until, context.get("grace", DEFAULT_GRACE))
-        stack.callback(current_timed.reset, current_timed.set(timed))
+        limits = TimeLimits(_MONOTONIC, until, context.get("grace", DEFAULT_GRACE))
+        stack.callback(active_time_limits.reset, active_time_limits.set(limits))
         stack.callback(reporter.reset, reporter.set(_Reports(tell, context.get("key"))))
         stack.callback(_tell.reset, _tell.set(tell if logs else None))
         if logs:

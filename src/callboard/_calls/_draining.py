@@ -63,7 +63,7 @@ class Operation:
         """`has_entered`: the object has admitted the operation. `is_over`: the operation has ended."""
         self._thread_id = thread_id
         self._body: UnknownCall | None = None
-        self._at_stake: list[SupervisedCall[Any]] = []  # calls that ran when a drain cancelled the operation
+        self._calls_at_cancel: list[SupervisedCall[Any]] = []  # calls that ran when a drain cancelled the operation
         self._scope = None if grace is None else self.loop.scope(math.inf, grace)
         self.batch: Stoppable | None = None
         """Only batch of a block without a cancel scope, which a drain stops."""
@@ -120,7 +120,7 @@ class Operation:
             # Collected before the cancellation: afterwards the batches no longer list their calls. An idempotent call
             # is not at stake, because it can be repeated.
             live = [call for batch in self.batches for call in batch.calls]
-            self._at_stake = [call for call in live if call.running and not call.policy.idempotent]
+            self._calls_at_cancel = [call for call in live if call.running and not call.policy.idempotent]
             self.is_stopped = True
             if self._scope is not None:
                 self._scope.cancel()
@@ -129,18 +129,18 @@ class Operation:
 
     def unknown(self) -> list[UnknownCall]:
         """Return the calls whose outcome is unknown after a cancellation of the operation."""
-        lost = [
+        unknown_calls = [
             UnknownCall(tool=call.name, call_id=call.id, thread_id=self._thread_id)
             for call in self._calls_without_result()
         ]
-        return lost if self._body is None else [*lost, self._body]
+        return unknown_calls if self._body is None else [*unknown_calls, self._body]
 
     def _calls_without_result(self) -> list[SupervisedCall[Any]]:
         """Return the calls that the cancellation of the operation ended before they had a result."""
-        return [call for call in self._at_stake if not call.ended]
+        return [call for call in self._calls_at_cancel if not call.ended]
 
 
-class _Round:
+class _Drain:
     """State of one drain: the operations that have not ended, and the report. Guarded by the lock of `InFlight`."""
 
     def __init__(self, operations: set[Operation]) -> None:
@@ -148,7 +148,7 @@ class _Round:
         self.wakeup: Wakeup | None = None
         self.report = Drained()
 
-    def account_for(self, operation: Operation, *, was_ended: bool) -> None:
+    def count_end(self, operation: Operation, *, was_ended: bool) -> None:
         if operation not in self.operations:  # nested in another operation, or the caller's own, or already counted
             return
         self.operations.remove(operation)
@@ -168,10 +168,10 @@ class InFlight:
     def __init__(self, title: str) -> None:
         self.title = title
         self.is_draining = False
-        # Guards the fields below and each `_Round`: operations of several loops begin and end while one of them drains.
+        # Guards the fields below and each `_Drain`: operations of several loops begin and end while one of them drains.
         self._lock = threading.Lock()
-        self._all: set[Operation] = set()
-        self._rounds: list[_Round] = []
+        self._operations: set[Operation] = set()
+        self._drains: list[_Drain] = []
 
     def __deepcopy__(self, memo: object) -> "InFlight":
         return InFlight(self.title)  # the copy has no operations in progress
@@ -182,30 +182,30 @@ class InFlight:
     def admit(self, operation: Operation, enclosing: tuple[Operation, ...]) -> None:
         """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
         # An operation within a running operation of the same object is always admitted, and needs no registration.
-        inside = False
+        is_nested = False
         for outer in enclosing:
-            inside |= outer.in_flight is self and not outer.is_over
+            is_nested |= outer.in_flight is self and not outer.is_over
         # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
         with self._lock:
-            if self.is_draining and not inside:
+            if self.is_draining and not is_nested:
                 raise DrainingError(self.title)
-            if not inside:
-                self._all.add(operation)
+            if not is_nested:
+                self._operations.add(operation)
 
     def remove(self, operation: Operation, *, was_ended: bool) -> None:
         """Unregister an operation that has ended, and count it in every running drain."""
         with self._lock:
             operation.is_over = True
-            self._all.discard(operation)
-            for drain in self._rounds:
-                drain.account_for(operation, was_ended=was_ended)
+            self._operations.discard(operation)
+            for drain in self._drains:
+                drain.count_end(operation, was_ended=was_ended)
 
     async def drain(self, timeout: float) -> Drained:
         """Refuse new operations until `reopen()`; wait for running ones, and cancel them after `timeout` seconds."""
         check_duration("drain(timeout=...)", timeout)
         loop = current_loop()
         with self._lock:
-            running = self._all.difference(
+            running = self._operations.difference(
                 operations.get()
             )  # without the caller's own operations: they cannot end first
             # Such a loop could neither finish nor cancel its operations: refuse before anything has changed.
@@ -215,7 +215,7 @@ class InFlight:
                     "call it in a thread"
                 )
             self.is_draining = True
-            self._rounds.append(drain := _Round(running))
+            self._drains.append(drain := _Drain(running))
         try:
             await checkpoint()
             with loop.scope(loop.now() + timeout, 0.0):
@@ -232,7 +232,7 @@ class InFlight:
                 with loop.shield(math.inf):
                     await self._until_over(drain)
             with self._lock:
-                self._rounds.remove(drain)
+                self._drains.remove(drain)
         report_drain(self.title, drain.report)
         return drain.report
 
@@ -249,7 +249,7 @@ class InFlight:
         finally:
             self.is_draining = was_draining
 
-    async def _until_over(self, drain: _Round) -> None:
+    async def _until_over(self, drain: _Drain) -> None:
         # Check and wakeup under one lock, or the last operation could end in between and wake nothing.
         with self._lock:
             if not drain.operations:

@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from callboard._loops._asyncio_scope import AsyncioScope
 from callboard._loops._current import current_loop
-from callboard._loops._deadline import DEFAULT_GRACE, current_timed
+from callboard._loops._deadline import DEFAULT_GRACE, active_time_limits
 from callboard._loops._forks import after_fork_in_child
 
 T = TypeVar("T")
@@ -138,11 +138,11 @@ class _BridgedCall(Generic[T]):
     # Until `on_end`, only the thread of the background loop writes the fields. Afterwards the caller reads the result.
 
     def __init__(self, background: _BackgroundLoop, fn: Callable[[], Awaitable[T]], on_end: Callable[[], None]) -> None:
-        timed = current_timed.get()
+        limits = active_time_limits.get()
         self._background = background
         self._fn = fn
         self._on_end = on_end
-        self._scope = AsyncioScope(math.inf, DEFAULT_GRACE if timed is None else timed.grace)
+        self._scope = AsyncioScope(math.inf, DEFAULT_GRACE if limits is None else limits.grace)
         self._cancelled = self._is_told = False
         self._value: T | None = None
         self._error: BaseException | None = None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from anyio import current_effective_deadline
 
 from callboard._loops._current import current_loop, run_there
-from callboard._loops._idle import IdleScope, until_idle
+from callboard._loops._idle import IdleScope, seconds_until_idle
 from callboard._loops._protocol import EventLoop, Scope
 
 _log = logging.getLogger("callboard")
@@ -24,7 +24,7 @@ INSTANT = 1e-6
 """Difference in seconds below which two times are equal; times of two loops' clocks differ in the last digits."""
 
 
-class Timed:
+class TimeLimits:
     """Deadline (loop time) of a block of code, and seconds for clean-up after a cancellation (grace)."""
 
     __slots__ = ("_cleanup_until", "grace", "loop", "until")
@@ -69,22 +69,24 @@ class TimeLimit:
     ) -> bool:
         try:
             swallowed = self._scope.__exit__(kind, error, traceback)
-        except Exception as rest:  # trio removes its cancellation from an exception group, and raises the other errors
-            if not self._takes(rest):
+        except (
+            Exception
+        ) as other_error:  # trio removes its cancellation from an exception group, and raises the other errors
+            if not self._is_cleanup_error(other_error):
                 raise
-            self.cause = rest
+            self.cause = other_error
             return True
-        if swallowed or not isinstance(error, Exception) or not self._takes(error):
+        if swallowed or not isinstance(error, Exception) or not self._is_cleanup_error(error):
             return swallowed
         self.cause = error
         return True
 
-    def _takes(self, error: Exception) -> bool:
+    def _is_cleanup_error(self, error: Exception) -> bool:
         """Return whether this error comes from a clean-up after the timeout, and must be stored instead of raised."""
         return self._scope.cancel_called and not (self._passes is not None and self._passes(error))
 
 
-current_timed: ContextVar[Timed | None] = ContextVar("callboard_call", default=None)
+active_time_limits: ContextVar[TimeLimits | None] = ContextVar("callboard_call", default=None)
 
 
 class OutOfTime(NamedTuple):
@@ -97,12 +99,12 @@ class OutOfTime(NamedTuple):
     """Description of the code that blocked the event loop during the attempt; `None` without one."""
 
 
-class AttemptClock(Timed):
+class AttemptClock(TimeLimits):
     """Timeout and idle timeout of one execution of a tool's function, with methods that suspend and restart both."""
 
     __slots__ = ("_began", "_call_until", "_idle", "_timeout", "scope")
 
-    def __init__(self, loop: EventLoop, call_limits: Timed, *, timeout: float | None, idle: float | None) -> None:
+    def __init__(self, loop: EventLoop, call_limits: TimeLimits, *, timeout: float | None, idle: float | None) -> None:
         deadline = math.inf if timeout is None else loop.now() + timeout
         super().__init__(loop, min(call_limits.until, deadline), call_limits.grace)
         self._timeout = timeout
@@ -120,47 +122,47 @@ class AttemptClock(Timed):
         assert self._timeout is not None
         return OutOfTime(self._timeout, False, monitor.blocking_since(self._began))
 
-    def hold(self) -> None:
+    def suspend(self) -> None:
         """Suspend both timeouts until the engine starts the tool's function; call this in the event loop's thread."""
         self.until = self._call_until
         if self._idle is not None:
-            self._idle.hold()
+            self._idle.suspend()
         else:
             self.scope.move(math.inf)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Restart both timeouts from zero, because the tool's function begins; may be called from any thread."""
-        run_there(self.loop, self._begin_anew)
+        run_there(self.loop, self._restart_timeouts)
 
-    def _begin_anew(self) -> None:
+    def _restart_timeouts(self) -> None:
         self._began = monotonic()
         deadline = math.inf if self._timeout is None else self.loop.now() + self._timeout
         self.until = min(self._call_until, deadline)
         if self._idle is not None:
-            self._idle.go_on(deadline)
+            self._idle.resume(deadline)
         else:
             self.scope.move(deadline)
 
 
-class Turn:
+class TimeoutSuspension:
     """Suspension of an attempt's timeouts until an engine starts the tool's function."""
 
-    __slots__ = ("_clock", "_is_over")
+    __slots__ = ("_clock", "_has_resumed")
 
     def __init__(self, clock: AttemptClock) -> None:
         self._clock = clock
-        self._is_over = False
-        clock.hold()
+        self._has_resumed = False
+        clock.suspend()
 
     def begin(self) -> None:
         """Restart the timeouts, because the tool's function begins; call this once, from any thread."""
-        self._is_over = True  # before `go_on`: `end` in the event loop must not restart the timeouts a second time
-        self._clock.go_on()
+        self._has_resumed = True  # before `resume`: `end` in the event loop must not restart the timeouts a second time
+        self._clock.resume()
 
     def end(self) -> None:
         """End the suspension: restart the timeouts, unless `begin()` did so at the start of the function."""
-        if not self._is_over:
-            self._clock.go_on()
+        if not self._has_resumed:
+            self._clock.resume()
 
 
 cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)
@@ -176,36 +178,36 @@ def cleanup() -> Generator[None]:
     it is 5 seconds. A clean-up that takes longer is cancelled, the logger "callboard" warns, and the code after the
     block continues.
     """
-    timed = current_time_limits(current_loop())
+    limits = current_time_limits(current_loop())
     is_whole = False
     # Noted before the shield hides the cancellation: the clean-up of a cancelled call must not start calls.
-    token = cleaning_up.set(cleaning_up.get() or timed.loop.is_cancelled())
+    token = cleaning_up.set(cleaning_up.get() or limits.loop.is_cancelled())
     try:
-        with timed.loop.shield(timed.cleanup_deadline()):
+        with limits.loop.shield(limits.cleanup_deadline()):
             yield
             is_whole = True
     finally:
         cleaning_up.reset(token)
     if not is_whole:
-        _log.warning("A clean-up was cut off, because its grace of %g s was over", timed.grace)
+        _log.warning("A clean-up was cut off, because its grace of %g s was over", limits.grace)
 
 
-def current_time_limits(loop: EventLoop) -> Timed:
+def current_time_limits(loop: EventLoop) -> TimeLimits:
     """Return the time limits of the running call, or the defaults outside of a call."""
-    timed = current_timed.get()
-    if timed is not None and timed.loop is loop:
-        return timed
+    limits = active_time_limits.get()
+    if limits is not None and limits.loop is loop:
+        return limits
     # Outside of a call there is no deadline. A call of another loop, behind a bridge, cancels this code by itself.
-    return Timed(loop, math.inf, DEFAULT_GRACE if timed is None else timed.grace)
+    return TimeLimits(loop, math.inf, DEFAULT_GRACE if limits is None else limits.grace)
 
 
 def cap_grace(loop: EventLoop, seconds: float) -> None:
     """Limit the time for clean-up after a cancellation, in this context, to `seconds`."""
-    timed = current_timed.get()
-    if timed is None:
-        timed = Timed(loop, math.inf, DEFAULT_GRACE)
-    if timed.grace > seconds:
-        current_timed.set(Timed(timed.loop, timed.until, seconds))
+    limits = active_time_limits.get()
+    if limits is None:
+        limits = TimeLimits(loop, math.inf, DEFAULT_GRACE)
+    if limits.grace > seconds:
+        active_time_limits.set(TimeLimits(limits.loop, limits.until, seconds))
 
 
 def remaining() -> float:
@@ -214,8 +216,10 @@ def remaining() -> float:
     Deadlines are the attempt's timeout and idle timeout, the call's budget, and the same limits of enclosing calls.
     In async code, the cancel scopes of the event loop count, too. May also be called in the thread of a sync tool.
     """
-    timed = current_timed.get()
-    seconds_left = until_idle() if timed is None else min(until_idle(), timed.until - timed.loop.now())
+    limits = active_time_limits.get()
+    seconds_left = (
+        seconds_until_idle() if limits is None else min(seconds_until_idle(), limits.until - limits.loop.now())
+    )
     try:
         deadline = current_effective_deadline()
         if deadline < math.inf:

@@ -13,7 +13,7 @@ from typing import Self
 
 from callboard._loops._protocol import EventLoop, Scope
 
-_OFTEN = 0.05
+_MOVE_INTERVAL = 0.05
 """Seconds between two moves of an idle deadline while reports of activity are frequent."""
 
 
@@ -21,43 +21,43 @@ class IdleScope:
     """Cancel scope with two deadlines: a fixed one, and an idle deadline, which each report of activity postpones.
 
     Invariant: the block is never cancelled as idle earlier than `seconds` after a report. With frequent reports, or
-    reports from other threads, it may go on `_OFTEN` longer: each move of the deadline adds that much in advance.
+    reports from other threads, it may go on `_MOVE_INTERVAL` longer: each move of the deadline adds as much.
     """
 
     __slots__ = (
-        "_covered",
         "_deadline",
         "_grace",
-        "_is_held",
-        "_latest",
-        "_moved",
-        "_open",
+        "_idle_deadline",
+        "_idle_timeout",
+        "_is_open",
+        "_is_suspended",
+        "_latest_report",
+        "_moved_at",
+        "_no_move_until",
         "_outer",
         "_scope",
-        "_seconds",
-        "_until",
         "loop",
         "since",
     )
 
-    # `report_activity` writes `_latest`, `_covered` and `_moved` from any thread, without a lock. Two threads that
-    # report at the same moment both move the deadline, and `_put_off` keeps the later time. All other fields belong to
-    # the loop.
+    # `report_activity` writes `_latest_report`, `_no_move_until` and `_moved_at` from any thread, without a lock. Two
+    # threads that report at the same moment both move the deadline, and `_postpone` keeps the later time. All other
+    # fields belong to the loop.
     _outer: "IdleScope | None"
     _scope: Scope
-    _latest: float  # loop time of the latest report
-    _until: float  # idle deadline, in loop time
+    _latest_report: float  # loop time of the latest report
+    _idle_deadline: float  # idle deadline, in loop time
 
     def __init__(self, loop: EventLoop, seconds: float, deadline: float, grace: float) -> None:
         self.loop = loop
         self.since = 0.0
         """Time (`time.monotonic()`) of the latest report of activity that moved the deadline."""
-        self._seconds = seconds
+        self._idle_timeout = seconds
         self._deadline = deadline
         self._grace = grace
-        self._moved = self._covered = -math.inf
-        """`_moved`: loop time of the deadline's last move. `_covered`: loop time until which reports do not move it."""
-        self._open = self._is_held = False
+        self._moved_at = self._no_move_until = -math.inf
+        """Loop times: `_moved_at` of the deadline's last move; until `_no_move_until`, reports do not move it."""
+        self._is_open = self._is_suspended = False
 
     @property
     def cancel_called(self) -> bool:
@@ -67,89 +67,90 @@ class IdleScope:
     @property
     def was_idle(self) -> bool:
         """True if the block was cancelled at its idle deadline, because its code reported no activity for too long."""
-        return self.cancel_called and self._until < self._deadline
+        return self.cancel_called and self._idle_deadline < self._deadline
 
     @property
-    def around(self) -> "IdleScope | None":
+    def outer(self) -> "IdleScope | None":
         """Next enclosing idle scope, perhaps in another event loop; `None` if there is none."""
         return self._outer
 
     def seconds_left(self) -> float:
         """Return the seconds until the idle deadline; may be called from any thread."""
-        return self._latest + self._seconds - self.loop.now() if self._open else math.inf
+        return self._latest_report + self._idle_timeout - self.loop.now() if self._is_open else math.inf
 
-    def will_be_idle_at(self, deadline: float) -> bool:
+    def is_idle_deadline(self, deadline: float) -> bool:
         """Return whether `deadline` (loop time) is the current idle deadline, which reports of activity postpone."""
-        return self._open and self._until == deadline  # exact: the deadline of another scope has other last digits
+        # Exact: the deadline of another scope has other last digits.
+        return self._is_open and self._idle_deadline == deadline
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
         """Change the fixed deadline, and the time for clean-up (`grace`) if given; the idle deadline stays."""
         self._deadline = deadline
-        if not self._is_held:
-            self._scope.move(min(self._until, deadline), grace=grace)
+        if not self._is_suspended:
+            self._scope.move(min(self._idle_deadline, deadline), grace=grace)
 
     @property
     def seconds(self) -> float:
         """Maximum time without a report of activity, in seconds."""
-        return self._seconds
+        return self._idle_timeout
 
-    def hold(self) -> None:
-        """Suspend the idle deadline and the fixed deadline until `go_on()` is called."""
-        self._is_held = True
+    def suspend(self) -> None:
+        """Suspend the idle deadline and the fixed deadline until `resume()` is called."""
+        self._is_suspended = True
         self._scope.move(math.inf)
 
-    def go_on(self, deadline: float) -> None:
-        """Resume after `hold()`: restart the idle timeout from zero, and set a new fixed deadline."""
-        self._is_held, self._deadline = False, deadline
+    def resume(self, deadline: float) -> None:
+        """Resume after `suspend()`: restart the idle timeout from zero, and set a new fixed deadline."""
+        self._is_suspended, self._deadline = False, deadline
         now = self.loop.now()
-        self._put_off(now, now + self._seconds)
+        self._postpone(now, now + self._idle_timeout)
 
     def cancel(self) -> None:
         """Cancel the block now."""
         self._scope.cancel()
 
-    def alive(self) -> None:
+    def note_activity(self) -> None:
         """Report activity for this block; may be called from any thread."""
         now, is_here = self.loop.now(), self.loop.is_here()
         # Fast path: a tool may report for every token that it reads, and moving a deadline costs a timer or a wake-up.
-        if now < self._covered:
-            self._latest = now
+        if now < self._no_move_until:
+            self._latest_report = now
             return
-        if is_often := not is_here or now < self._moved + _OFTEN:
-            self._covered = now + _OFTEN
-        self._moved = now
-        until = now + self._seconds + (_OFTEN if is_often else 0.0)
+        if is_frequent := not is_here or now < self._moved_at + _MOVE_INTERVAL:
+            self._no_move_until = now + _MOVE_INTERVAL
+        self._moved_at = now
+        until = now + self._idle_timeout + (_MOVE_INTERVAL if is_frequent else 0.0)
         if is_here:
-            self._put_off(now, until)
+            self._postpone(now, until)
         else:
-            self._latest = now  # at once, for `seconds_left()`; the loop may process the post much later
-            self.loop.post(partial(self._put_off, now, until))
+            self._latest_report = now  # at once, for `seconds_left()`; the loop may process the post much later
+            self.loop.post(partial(self._postpone, now, until))
 
-    def _put_off(self, latest: float, until: float) -> None:
-        if not self._open:
+    def _postpone(self, latest: float, until: float) -> None:
+        if not self._is_open:
             return
-        if not self._is_held:
-            self._scope.move(min(max(until, self._until), self._deadline))
-        # A report during the clean-up must not change `_until`: `was_idle` still has to tell which deadline passed.
+        if not self._is_suspended:
+            self._scope.move(min(max(until, self._idle_deadline), self._deadline))
+        # A report during the clean-up must not change `_idle_deadline`: `was_idle` still has to tell which one passed.
         if not self._scope.cancel_called:
-            self._latest, self._until = max(latest, self._latest), max(until, self._until)
+            self._latest_report, self._idle_deadline = max(latest, self._latest_report), max(until, self._idle_deadline)
             self.since = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._latest = self.loop.now()
-        self._until = self._latest + self._seconds
+        self._latest_report = self.loop.now()
+        self._idle_deadline = self._latest_report + self._idle_timeout
         self.since = time.monotonic()
-        self._scope = self.loop.scope(min(self._until, self._deadline), self._grace)
+        self._scope = self.loop.scope(min(self._idle_deadline, self._deadline), self._grace)
         self._outer = idle_scope.get()
         idle_scope.set(self)
-        self._open = True
+        self._is_open = True
         self._scope.__enter__()
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
-        self._open = False  # before the scope is left: a report that another thread posted may still arrive
+        self._is_open = False  # before the scope is left: a report that another thread posted may still arrive
         idle_scope.set(self._outer)
         return self._scope.__exit__(exc_type, exc, tb)
 
@@ -162,26 +163,26 @@ def report_activity() -> None:
     """Report activity, so that the idle timeouts of all enclosing blocks start again; may be called from any thread."""
     scope = idle_scope.get()
     while scope is not None:
-        scope.alive()
-        scope = scope.around
+        scope.note_activity()
+        scope = scope.outer
 
 
-def until_idle() -> float:
+def seconds_until_idle() -> float:
     """Return the seconds until the nearest idle deadline of the enclosing scopes; `math.inf` without any."""
     if idle_scope.get() is None:
         return math.inf
-    return min(scope.seconds_left() for scope in _around_here())
+    return min(scope.seconds_left() for scope in _enclosing_scopes())
 
 
-def is_put_off(deadline: float, loop: EventLoop) -> bool:
+def is_postponed_by_activity(deadline: float, loop: EventLoop) -> bool:
     """Return whether a deadline is the idle deadline of an enclosing scope, so that reports of activity postpone it."""
     if idle_scope.get() is None:
         return False
-    return any(scope.loop is loop and scope.will_be_idle_at(deadline) for scope in _around_here())
+    return any(scope.loop is loop and scope.is_idle_deadline(deadline) for scope in _enclosing_scopes())
 
 
-def _around_here() -> Iterator[IdleScope]:
+def _enclosing_scopes() -> Iterator[IdleScope]:
     scope = idle_scope.get()
     while scope is not None:
         yield scope
-        scope = scope.around
+        scope = scope.outer

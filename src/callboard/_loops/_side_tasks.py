@@ -12,7 +12,7 @@ import sniffio
 from anyio import Event
 
 from callboard._loops._current import current_loop
-from callboard._loops._deadline import Timed, current_time_limits
+from callboard._loops._deadline import TimeLimits, current_time_limits
 from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import EventLoop, Scope
 from callboard._loops._worker_threads import Delivery, give_to_worker
@@ -138,7 +138,7 @@ async def _wait_for_end(ended: Event, loop: EventLoop) -> BaseException | None:
     return cancellation
 
 
-def _until(limits: Timed) -> float:
+def _until(limits: TimeLimits) -> float:
     """Return the loop time at which a cancelled caller stops waiting; `math.inf` if the caller is not cancelled."""
     loop = limits.loop
     if loop.deadline() > loop.now() and not loop.is_cancelled():

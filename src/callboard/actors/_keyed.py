@@ -18,7 +18,7 @@ from anyio import sleep
 from callboard._calls._call import SupervisedCall
 from callboard._calls._observers import numbers
 from callboard._loops._current import current_loop, run_there
-from callboard._loops._deadline import DEFAULT_GRACE, current_timed
+from callboard._loops._deadline import DEFAULT_GRACE, active_time_limits
 from callboard._loops._protocol import EventLoop, Scope, Spawned, Wakeup
 from callboard._records._fleets import Delivery, FleetAsk, KeyMovedError
 from callboard._records._reports import ActorStatistics, Drained
@@ -408,7 +408,7 @@ class FleetCell(Cell):
         on_begin: Callable[[], object] | None = None,
         named_by: Mapping[str, Any] | None = None,
     ) -> Any:
-        timed = current_timed.get()
+        limits = active_time_limits.get()
         # A posted call may begin in another process, move, and begin here: `on_begin` must run once.
         on_begin = None if on_begin is None else _once(on_begin)
         ask = FleetAsk(
@@ -418,7 +418,7 @@ class FleetCell(Cell):
             kwargs=kwargs,
             title=title or handler.title,
             call_id=None if call is None else call.id,
-            grace=DEFAULT_GRACE if timed is None else timed.grace,
+            grace=DEFAULT_GRACE if limits is None else limits.grace,
             on_begin=on_begin,
         )
         ask_here = partial(super().ask, handler, args, kwargs, title=title, call=call, named_by=named_by)

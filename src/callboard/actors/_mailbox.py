@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_observers, numbers
 from callboard._loops._current import current_loop, run_there
-from callboard._loops._deadline import DEFAULT_GRACE, current_timed
+from callboard._loops._deadline import DEFAULT_GRACE, active_time_limits
 from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import EventLoop, Scope, Wakeup
 from callboard._loops._watchdog import LoopHolder
@@ -167,8 +167,8 @@ class Message:
         self.is_beside = self.caller is not None and self.caller.runs_beside(self.loop.task())
         self.context = without_mark(copy_context())  # tasks that the handler starts belong to its actor
         self.wakeup = self.loop.wakeup()
-        timed = current_timed.get()
-        self.grace = DEFAULT_GRACE if timed is None else timed.grace
+        limits = active_time_limits.get()
+        self.grace = DEFAULT_GRACE if limits is None else limits.grace
 
     def runs_beside(self, task: int) -> bool:
         """Return whether `task` is not the task of the handler; False for a sync handler, which has no task."""

@@ -20,7 +20,7 @@ from callboard._calls._draining import InFlight, Operation
 from callboard._calls._observers import current_observers
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._langgraph._outer_task import runtime_of
-from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
+from callboard._loops._deadline import DEFAULT_GRACE, TimeLimit, TimeLimits, active_time_limits
 from callboard._loops._entry_mode import Door, entered_from
 from callboard._loops._side_tasks import beside
 from callboard._util._suggestions import did_you_mean
@@ -372,12 +372,12 @@ async def _run_within_budget(budget: float, run: Run, config: RunnableConfig) ->
     batch_context = create_batch_context()
     deadline = batch_context.now + budget
     # The earlier of two deadlines: tools and nested agents read their remaining time from it.
-    token = current_timed.set(Timed(batch_context.loop, min(deadline, batch_context.until), DEFAULT_GRACE))
+    token = active_time_limits.set(TimeLimits(batch_context.loop, min(deadline, batch_context.until), DEFAULT_GRACE))
     try:
         with (limit := TimeLimit(batch_context.loop.scope(deadline, DEFAULT_GRACE), is_control_flow)):
             return await run.go(config)
     finally:
-        current_timed.reset(token)
+        active_time_limits.reset(token)
     # Reached only if the limit cancelled the run. The open calls get their messages outside of the cancelled scope.
     error = RunDeadlineExceededError(budget)
     await run.give_up(str(error))
