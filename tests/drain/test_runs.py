@@ -70,7 +70,7 @@ async def test_a_run_that_still_prepares_its_calls_is_ended_before_any_call_begi
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, node.ainvoke, asked)
-            while not node._setup.in_flight._all:
+            while not node._setup.in_flight._operations:
                 await anyio.lowlevel.checkpoint()
             report = await node.drain(0)
     assert report == Drained(ended=1)
@@ -174,7 +174,7 @@ async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unkn
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
-            await until(lambda: agent._runner.in_flight._all)
+            await until(lambda: agent._runner.in_flight._operations)
             report = await agent.drain(0.1)
         result = await create_react_agent(ScriptedModel(["here"]), [], checkpointer=saver).ainvoke(None, CONFIG)
     assert report == Drained(ended=1)

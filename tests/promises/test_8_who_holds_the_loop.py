@@ -146,7 +146,7 @@ async def test_what_holds_the_loop_very_long_is_logged_before_it_ends(
 async def test_no_garbage_is_collected_while_frames_of_other_threads_are_read() -> None:
     """CPython 3.11 may crash or hang if garbage is collected at that moment (python/cpython#106883)."""
     collected: set[str] = set()
-    readers = {"current_frames", "look", "_mark", "_hold_by", "_is_idle"}
+    readers = {"current_frames", "check", "_find_user_frame", "_find_blockage", "_is_idle"}
 
     def note(phase: str, info: object) -> None:
         collected.add(sys._getframe(1).f_code.co_name)
