@@ -16,6 +16,7 @@ from langchain_core.messages import ToolMessage
 from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.process import Processes
+from tests.helpers import until
 from tests.process._processes import descendants, running
 
 from .record_agents import example
@@ -147,9 +148,7 @@ async def test_a_process_that_does_not_hold_the_output_ends_with_its_command(tmp
         message = await run("sh", "-c", "setsid sleep 100 >/dev/null 2>&1 & echo $!")
         assert (await run("sh", "-c", "true")).status == "success"
     assert message.text.startswith("Exit code 0.\n")
-    with anyio.fail_after(10):
-        while running({int(message.text.split()[-1])}):
-            await anyio.sleep(0.05)
+    await until(lambda: not running({int(message.text.split()[-1])}), 10)
 
 
 async def test_a_command_reads_the_project_and_the_system_only(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from callboard import ActorStartError
 from callboard_actors.process import Confine, Processes, WorkerCallError, WorkerDiedError
+from tests.helpers import until
 
 from . import _attempts as attempts
 from . import _bodies as bodies
@@ -315,9 +316,7 @@ async def test_processes_that_were_asked_for_are_confined_too(world: World) -> N
                 await pool.run(fn, *args)
         with pytest.raises(WorkerCallError, match=r"CalledProcessError: .* returned non-zero exit status 1"):
             await pool.run(attempts.execute, "/bin/cat", world.secret())
-        with anyio.fail_after(WAIT):
-            while descendants(os.getpid()) - helpers != set(pool.pids) or not pool.pids:
-                await anyio.sleep(0.005)
+        await until(lambda: pool.pids and descendants(os.getpid()) - helpers == set(pool.pids), WAIT)
 
 
 @pytest.mark.parametrize("confine", [None, confined_here()])

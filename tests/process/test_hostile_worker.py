@@ -13,6 +13,7 @@ import pytest
 from callboard.extend import Body
 from callboard_actors._engine._frames import Kind
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
+from tests.helpers import until
 
 from . import _bodies as bodies
 from . import _hostile as hostile
@@ -41,9 +42,7 @@ async def besieged(**confine: Any) -> AsyncIterator[Processes]:
             group.start_soon(neighbour)
             yield pool
             group.cancel_scope.cancel()
-        with anyio.fail_after(GRACE + 2):
-            while len(pool.pids) < 2:
-                await anyio.sleep(0.001)
+        await until(lambda: len(pool.pids) >= 2, GRACE + 2)
         assert await pool.run(bodies.add, 1, 2) == 3
         assert set(answered) <= {3}
         assert _memory() - before < 64 * 1024

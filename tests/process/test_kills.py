@@ -13,6 +13,7 @@ from callboard_actors._engine import _kernel
 from callboard_actors.process import Processes, WorkerDiedError
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._worker_proxy import WorkerProxy
+from tests.helpers import until
 
 from . import _bodies as bodies
 from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, opened, started, zygote_of
@@ -52,15 +53,9 @@ async def test_a_cancelled_call_is_gone_within_its_grace_with_all_that_it_has_st
 
         assert alive(busy) == set()
         assert took < GRACE + SLACK
-        await _full(pool, 2)
+        await until(lambda: len(pool.pids) >= 2, WAIT)
         await only_workers_beside(pool, helpers)
         assert await pool.run(bodies.add, 1, 2) == 3
-
-
-async def _full(pool: Processes, size: int) -> None:
-    with anyio.fail_after(WAIT):
-        while len(pool.pids) < size:
-            await anyio.sleep(0.001)
 
 
 async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) -> None:
@@ -99,7 +94,7 @@ async def test_a_worker_killed_in_mid_call_fails_that_call_alone(tmp_path: Path)
             assert len(found) == 1
             assert await pool.run(bodies.add, 1, 2) == 3
             assert alive(others) == others
-            await _full(pool, 3)
+            await until(lambda: len(pool.pids) >= 3, WAIT)
             group.cancel_scope.cancel()
 
 
@@ -107,7 +102,7 @@ async def test_an_idle_worker_that_is_killed_fails_nobody() -> None:
     """No call fails, because the next call gets another worker."""
     async with opened() as pool:
         for _ in range(5):
-            await _full(pool, 1)
+            await until(lambda: len(pool.pids) >= 1, WAIT)
             os.kill(pool.pids[0], signal.SIGKILL)
             assert await pool.run(bodies.add, 1, 2) == 3
 
@@ -127,7 +122,7 @@ async def test_a_killed_zygote_is_replaced_with_all_its_workers(tmp_path: Path) 
             await started(tmp_path)
             os.kill(zygote, signal.SIGKILL)
         assert await pool.run(bodies.add, 1, 2) == 3
-        await _full(pool, 2)
+        await until(lambda: len(pool.pids) >= 2, WAIT)
         assert before.isdisjoint(pool.pids)
 
 
@@ -198,7 +193,7 @@ async def test_many_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path,
                     busy = await started(here, 2)
                     group.cancel_scope.cancel()
                 assert alive(busy) == set()
-            await _full(pool, 2)
+            await until(lambda: len(pool.pids) >= 2, WAIT)
 
             await only_workers_beside(pool, helpers)
             assert open_fds() == fds
@@ -217,8 +212,7 @@ async def test_a_worker_that_is_given_back_after_its_end_takes_no_place(monkeypa
 
     async def killed(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
-        while not pool.pids or pid in pool.pids:
-            await anyio.sleep(0.01)
+        await until(lambda: pool.pids and pid not in pool.pids, WAIT)
 
     async with opened(workers=1) as pool:
         with monkeypatch.context() as patch:

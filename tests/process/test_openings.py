@@ -17,6 +17,7 @@ import sniffio
 from callboard import ActorGoneError, ActorStartError
 from callboard_actors._engine import _kernel
 from callboard_actors.process import Processes, WorkerDiedError
+from tests.helpers import until
 
 from . import _bodies as bodies
 from ._processes import ROOT, WAIT, below_us, descendants, open_fds, opened, started, zygote_of
@@ -193,12 +194,10 @@ async def test_calls_are_told_when_no_workers_can_be_had_and_run_when_they_can(m
         monkeypatch.setattr(sys, "executable", "/no/such/python")
         zygote = zygote_of(pool)
         os.kill(zygote, signal.SIGKILL)
-        while pool.pids:
-            await anyio.sleep(0.01)
+        await until(lambda: not pool.pids)
         with pytest.raises(WorkerDiedError, match=r"has no workers, and tries to start some: .*no/such") as caught:
             await pool.run(bodies.add, 1, 2)
         assert (caught.value.ended, caught.value.recurs) == ("unavailable", False)
         monkeypatch.setattr(sys, "executable", executable)
-        while not pool.pids:
-            await anyio.sleep(0.01)
+        await until(lambda: pool.pids)
         assert await pool.run(bodies.add, 1, 2) == 3

@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-import anyio
 import pytest
 
 from callboard.testing import Backend
+from tests.helpers import until
 
 from ._processes import NO_LINUX, ROOT, WAIT, descendants, running, started
 
@@ -74,9 +74,7 @@ async def test_no_worker_outlives_its_parent_by_more_than_a_second(
                 for pid in zygotes:
                     os.kill(pid, signal.SIGKILL)
             os.kill(parent.pid, signal.SIGKILL)
-    with anyio.fail_after(WAIT):
-        while running(below):
-            await anyio.sleep(0.005)
+    await until(lambda: not running(below), WAIT)
 
     assert len(forked) == (mode == "forks")
     assert time.monotonic() - began < 1

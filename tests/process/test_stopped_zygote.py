@@ -8,18 +8,12 @@ import anyio
 import pytest
 
 from callboard_actors.process import Confine, Processes, _crew
+from tests.helpers import until
 
 from . import _bodies as bodies
 from ._processes import WAIT, confined_here, descendants, opened, running, started, zygote_of
 
 pytestmark = pytest.mark.real_clock
-
-
-async def _gone(pids: set[int]) -> None:
-    """Wait until all processes have ended, including the time that init takes to reap them."""
-    with anyio.fail_after(WAIT):
-        while running(pids):
-            await anyio.sleep(0.005)
 
 
 @pytest.mark.backends("asyncio", "trio")
@@ -34,7 +28,7 @@ async def test_a_pool_whose_zygote_was_stopped_leaves_no_process(
         async with Processes(workers=2, grace=0.2, confine=confine) as pool:
             below = descendants(os.getpid()) - before
             os.kill(zygote_of(pool), signal.SIGSTOP)
-        await _gone(below)
+        await until(lambda: not running(below), WAIT)
 
 
 async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leaves_no_process(
@@ -51,7 +45,7 @@ async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leave
             os.kill(zygote_of(pool), signal.SIGSTOP)
             group.cancel_scope.cancel()
         assert daemon <= below
-        await _gone(below)
+        await until(lambda: not running(below), WAIT)
 
 
 async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_still(
@@ -65,5 +59,5 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_s
             busy = await started(tmp_path)
             os.kill(zygote_of(pool), signal.SIGSTOP)
             group.cancel_scope.cancel()
-        await _gone(busy)
+        await until(lambda: not running(busy), WAIT)
         assert await pool.run(len, "four") == 4

@@ -9,7 +9,7 @@ import pytest
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
 from callboard.extend import PermitRequest, SharedLimits
-from tests.helpers import ask, ended, make, make_sync
+from tests.helpers import ask, ended, make, make_sync, until
 
 
 class Noted:
@@ -168,6 +168,4 @@ async def test_a_thread_that_outlives_its_call_keeps_its_place() -> None:
     assert store.said == [["begin"]]
 
     release.set()
-    with anyio.fail_after(20):
-        while store.said != [["begin", "leave"]]:
-            await anyio.sleep(0.01)
+    await until(lambda: store.said == [["begin", "leave"]], 20)
