@@ -278,7 +278,7 @@ def test_a_posting_of_one_thread_is_not_confirmed_for_the_call_of_another(
     postings = [_Counted(), _Counted()]
     cell.fleet_host = SimpleNamespace(  # type: ignore[assignment]
         membership=SimpleNamespace(post=lambda ask: postings[ask.args[0]]),
-        rests=lambda key: None,
+        release_key_if_unused=lambda key: None,
         clean_up=1.0,
     )
     # Both threads have stored their confirmation before either puts its message into the mailbox.
