@@ -1,65 +1,26 @@
-"""Cost of building a node, memory of a waiting call, and reference cycles of a batch.
+"""Memory of a waiting call, and reference cycles of a batch.
 
-Web servers build a node for each request. A host of agents may hold very many calls. A garbage collection would stop
+A host of agents may hold very many calls. A garbage collection would stop
 the event loop.
 """
 
 import contextlib
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import anyio
-import langgraph.prebuilt
 import pytest
-from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from callboard import CallPolicy, CallsInterrupted, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import CallPolicy, CallsInterrupted, ToolNode
+from callboard.testing import calls, tool_call
 from tests.helpers import litter, weighed
 
 from ._weight import LIMITS
-from .test_unanswered import work_of
 
 WAIT = 60
 AT_MOST = 6 * 1024
 """Limit of a waiting call in bytes. A call of LangGraph takes 9.7 KB on asyncio."""
-
-
-@tool
-async def look_up(query: str) -> str:
-    """Look something up."""
-    return query
-
-
-def work_of_building(build: Callable[[list[BaseTool]], object]) -> int:
-    """Return how many functions run while a node of one tool is built, after one build as warm-up."""
-    build([look_up])
-    return work_of(lambda: build([look_up]), "call")
-
-
-def test_building_a_node_takes_no_more_steps_than_langgraphs() -> None:
-    """Signatures are inspected and threads prepared by the first call. Only mistakes are checked while building."""
-    assert work_of_building(ToolNode) <= work_of_building(langgraph.prebuilt.ToolNode)
-
-
-def run_of_node(count: int) -> None:
-    """Run this many calls in a node."""
-    anyio.run(ToolNode([look_up]).ainvoke, [tool_call("look_up", f"call_{n}", query="tea") for n in range(count)])
-
-
-def run_of_agent(count: int) -> None:
-    """Run an agent with this many calls in one reply."""
-    replies = [[tool_call("look_up", f"call_{n}", query="tea") for n in range(count)], "Done."]
-    anyio.run(create_react_agent(ScriptedModel(replies), [look_up]).ainvoke, {"messages": [("user", "go")]})
-
-
-@pytest.mark.parametrize(("run", "limit"), [(run_of_node, 120), (run_of_agent, 167)])
-def test_each_further_call_of_a_batch_takes_few_steps(run: Callable[[int], None], limit: int) -> None:
-    """A step more for each call is hardly seen in a time, but twenty are. Steps are Python and C functions that run."""
-    run(1)
-    assert work_of(lambda: run(200)) - work_of(lambda: run(100)) <= limit * 100
 
 
 @pytest.mark.parametrize("limit", LIMITS)
