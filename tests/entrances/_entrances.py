@@ -215,7 +215,7 @@ def recorded(*, capture: bool) -> Enter:
         node = ToolNode([take, work])
         with RecordingWriter(path / "run.jsonl", capture=capture):
             output = await node.ainvoke([tool_call("take", "1", value=VALUES[name]), tool_call("work", "2")])
-            while (path / "run.jsonl").read_bytes().count(b'"event":"ended"') < 2:
+            while (await anyio.Path(path / "run.jsonl").read_bytes()).count(b'"event":"ended"') < 2:
                 await anyio.sleep(0.01)  # the end of the block waits in this thread for what is not written yet
         assert output["messages"][1].text == "worked"
         [part] = await anyio.to_thread.run_sync(lambda: read_recording(path / "run.jsonl").parts)
