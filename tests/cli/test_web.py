@@ -301,6 +301,7 @@ def test_making_the_data_takes_a_share_of_the_time(page: WebPage, monkeypatch: p
     assert client.ask()[1] == first
 
 
+@pytest.mark.exhaustive
 @pytest.mark.backends("asyncio")
 @pytest.mark.real_clock
 async def test_twenty_thousand_calls_do_not_hold_the_loop(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
