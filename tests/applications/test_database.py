@@ -219,6 +219,7 @@ async def test_a_statement_ends_on_the_server_soon_after_its_call(shop: Shop, na
                 await anyio.sleep(0.05)
 
 
+@pytest.mark.exhaustive
 async def test_a_function_that_never_looks_up_holds_a_processor_of_the_server_and_not_the_call(shop: Shop) -> None:
     """PostgreSQL looks up neither for a timeout nor for a lost client in `btrim`; its role bounds the number."""
     # Longer than the call, and short enough for a test; a larger number of characters takes hours.

@@ -226,6 +226,7 @@ async def test_a_question_is_answered_by_the_client_that_was_asked() -> None:
         assert text_in(await answered(ann, "a.txt", state)) == "a.txt deleted"
 
 
+@pytest.mark.exhaustive
 async def test_open_questions_take_no_room_in_the_server() -> None:
     """Clients that ask and leave can neither fill the memory nor push out the question of another client."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]))
