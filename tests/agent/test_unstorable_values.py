@@ -1,5 +1,6 @@
 """Values that a database cannot store: none of them makes a finished call run again, or a rejected one run."""
 
+import contextlib
 from enum import IntEnum
 from http import HTTPStatus
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from callboard import (
@@ -294,8 +296,8 @@ async def test_a_thread_id_with_a_lone_surrogate_is_refused_in_words(saver: Any,
         await agent.ainvoke(QUESTION, {"configurable": {"thread_id": "half \ud83d"}})
 
 
-async def test_no_call_begins_whose_answer_another_call_has_failed_to_store(saver: Any) -> None:
-    """One task writes for all calls of a batch, and gets the error; which one it is differs by run on trio."""
+async def test_no_call_begins_beside_an_answer_that_cannot_be_stored(saver: Any) -> None:
+    """The neighbour of such a call was cancelled after its start; whether it had paid was unknown."""
     paid: list[int] = []
 
     async def pay(amount: int) -> str:
@@ -312,4 +314,41 @@ async def test_no_call_begins_whose_answer_another_call_has_failed_to_store(save
         answers = {first.id: {"type": "accept", "args": None}, second.id: edit}
         with pytest.raises(StorageError, match="an integer of 65 bits"):
             await agent.ainvoke(Command(resume=answers), place)
-    assert BIG not in paid
+    assert paid == []
+
+
+@pytest.mark.parametrize("write", range(1, 6))
+async def test_a_call_that_never_began_is_not_told_as_unknown_after_a_failed_write(write: int) -> None:
+    """The error of a neighbour's claim cancels a call while its own claim is written."""
+
+    class Failing(InMemorySaver):
+        writes_left = 0
+
+        async def aput_writes(self, *args: Any, **options: Any) -> None:
+            self.writes_left -= 1
+            if self.writes_left == 0:
+                raise OSError("the disk is full")
+            await super().aput_writes(*args, **options)
+
+    paid: list[int] = []
+
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    saver = Failing()
+    model = ScriptedModel([calls(("pay", {"amount": 1}), ("pay", {"amount": 2})), "done"])
+    agent = create_react_agent(model, [pay], middleware=[RequireApproval()], checkpointer=saver)
+    questions = (await agent.ainvoke(QUESTION, AT))["__interrupt__"]
+    saver.writes_left = write
+    answers = {question.id: {"type": "accept", "args": None} for question in questions}
+    with contextlib.suppress(OSError):
+        await agent.ainvoke(Command(resume=answers), AT)
+    begun = [*paid]
+    state = await agent.aget_state(AT)
+    resumed = Command(resume={question.id: answers[question.id] for question in state.interrupts})
+    messages = (await agent.ainvoke(resumed if state.interrupts else None, AT))["messages"]
+    unknown = [message for message in messages if "unknown" in message.text]
+    assert len(unknown) <= len(begun)
+    assert sorted(paid) == [1, 2]

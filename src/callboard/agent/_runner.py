@@ -103,6 +103,8 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
     if (text := broken_text(command.resume)) is not None:
         # After a crash, the answer would be read as another text, and a call run that nobody has approved.
         raise ValueError(f"The answer has {text[:80]!r}, with half of a surrogate pair, which no database can store")
+    if isinstance(thread, SavedThread) and command.resume is not None:
+        thread.check_answers(command.resume)
     writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
     goto_targets: Any = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
     goto = [target for target in goto_targets if target]

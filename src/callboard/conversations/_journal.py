@@ -105,7 +105,7 @@ class SavedThread(RecordedThread):
         self._flushed: Event | None = None  # set when the current write ends; `None` if no task waits for that
         self._own_holder: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
         self._is_hold_confirmed = True  # false until the first write with the holder entry has been read back
-        self._claimed_ahead: set[str] = set()  # claimed calls whose bodies have not started
+        self._claimed_ahead: set[str] = set()  # calls with a claim whose bodies have certainly not started
         self._lease = OwnLease()
         self._is_lost = False  # set if another run has taken the thread: no entry may be written any more
         # Set if the end of a step, or another change of the state, was left out of the journal, because it or an entry
@@ -276,6 +276,11 @@ class SavedThread(RecordedThread):
                 return None  # nearly all results; a text is stored in any case
         return None if self.saver.can_store(output) else describe_unstorable(output, self.saver.can_store)
 
+    def check_answers(self, answers: object) -> None:
+        """Raise `StorageError` if answers cannot be stored; called before any call of the answers begins."""
+        if (part := self.unstorable(answers)) is not None:
+            raise self._error_about("an answer", part)
+
     async def record_error(self, task: str, error: str) -> None:
         # A call that has finished stays finished, also if the write of its result failed.
         if task not in self._unstorable_results and not self.record_of(task).has_ended:
@@ -306,14 +311,16 @@ class SavedThread(RecordedThread):
             await self._flush(wait=bool(tasks) or self._durability == "sync")
 
     async def record_claim(self, task: str, record: CallRecord) -> None:
-        self._claimed_ahead.discard(task)
-        before = self.records.get(task)
-        is_stored = before is not None and before.claimed and not (before.pending or before.answers or record.answers)
+        before = self.record_of(task)
+        is_stored = before.claimed and not (before.pending or before.answers or record.answers)
         if not is_stored:  # neither with the reply nor by an earlier attempt
+            if not before.claimed:
+                self._claimed_ahead.add(task)  # the error of a neighbour may cancel this task during the write
             await super().record_claim(task, record)
         # If the lease ended before or during the write of the claim, another run may have come first: the saver has
         # then dropped the claim without an error. If it ended later, that run may have run the call again.
         await self._check_lease()
+        self._claimed_ahead.discard(task)
 
     def _take_actor_states(self, entry: Entry) -> None:
         """Append to the journal the actor states that have to be stored in the same write as `entry`."""
@@ -440,6 +447,9 @@ class SavedThread(RecordedThread):
         else:
             subject = "the new values of the state"
         part = describe_unstorable(encode_entry(entry), self.saver.can_store).removeprefix("['output']")
+        return self._error_about(subject, part)
+
+    def _error_about(self, subject: str, part: str) -> StorageError:
         return StorageError(
             self.saver.where,
             f"cannot store {subject} in thread {self.saver.thread_id!r}: {part}. It takes texts, numbers of at most "
