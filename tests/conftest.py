@@ -31,11 +31,11 @@ BOUNDED_ON_VIRTUAL_CLOCKS = {"actors", "agent", "calls", "loops", "middleware", 
 
 Elsewhere threads work while the clock stands, and a deadline could make it jump; pytest-timeout ends such a test.
 """
-TAKE_TURNS = {"http", "mcp", "mcp_service", "process", "python", "server"}
+TAKE_TURNS = {"applications", "http", "mcp", "mcp_service", "process", "python", "server"}
 """Packages whose async tests start processes and servers, which takes most of the suite's time.
 
-Such a test runs on one backend, and the next one of its file on the other. The marker `backends` with both names keeps
-both; CI runs all.
+Such a test runs on one backend, and the next one of its file on the other; with the marker `every_variant`, so does
+each variant. The marker `backends` with both names keeps both; CI runs all.
 """
 OWN_BOUNDS = {"agent", "middleware"}
 """Packages in which the constant `WAIT` of a module is the bound of its tests on real clocks, in seconds."""
@@ -148,9 +148,13 @@ def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
     """Leave all but a few variants of each test to the exhaustive run, evenly chosen and equal on each backend."""
     variants: dict[tuple[Path, str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and not any(map(item.get_closest_marker, ("exhaustive", "every_variant"))):
-            name = item.callspec.params.get("anyio_backend", "") if hasattr(item, "callspec") else ""
-            variants[item.path, item.originalname, str(name)].append(item)
+        if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive") is None:
+            name, backend_name = item.originalname, ""
+            if hasattr(item, "callspec"):
+                backend_name = str(item.callspec.params.get("anyio_backend", ""))
+                if item.get_closest_marker("every_variant"):  # a test of its own
+                    name += repr({**item.callspec.params, "anyio_backend": None})
+            variants[item.path, name, backend_name].append(item)
     numbers: dict[Path, dict[str, int]] = defaultdict(dict)
     backends = Counter((path, name) for path, name, _ in variants)
     for (path, name, backend_name), alike in variants.items():
