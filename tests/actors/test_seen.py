@@ -15,6 +15,7 @@ from callboard import (
     ActorDiedError,
     ActorEvent,
     AskEvent,
+    Backoff,
     CallEvent,
     Limit,
     Supervisor,
@@ -28,7 +29,6 @@ from callboard import (
 from callboard._calls._observers import observe_everywhere
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._view import line, picture
-from callboard.actors._restarts import Backoff
 from callboard.telemetry import Logs, RecordingWriter, read_recording
 from callboard.testing import tool_call
 from tests.helpers import BrokenError, make

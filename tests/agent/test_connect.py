@@ -20,9 +20,10 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.store.memory import InMemoryStore
 
 from callboard import InjectedStore, StorageError, create_react_agent
-from callboard.conversations._database import LazySaver, LazyStore, close, masked, saver_of, store_of
+from callboard.conversations._database import LazySaver, LazyStore, close, saver_of, store_of
 from callboard.extend import run_on_asyncio
 from callboard.testing import Recorder, ScriptedModel, calls
+from callboard.threads import masked
 
 from ._graphs import chain
 from ._savers import AT, QUESTION, contents, errors_at_once, scripted, use_database

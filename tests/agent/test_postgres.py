@@ -15,9 +15,9 @@ from psycopg import Connection
 from psycopg.rows import DictRow, dict_row
 
 from callboard import StorageError, create_react_agent
-from callboard._loops._bridge import run_on_asyncio
 from callboard.conversations._database import close, saver_of, store_of
 from callboard.conversations._postgresql import CONNECTIONS
+from callboard.extend import run_on_asyncio
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._postgres import PASSWORD, Server, running_postgres

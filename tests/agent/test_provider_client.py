@@ -15,7 +15,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import create_react_agent
-from callboard._loops._bridge import run_on_asyncio
+from callboard.extend import run_on_asyncio
 
 from ._provider import Answer, Provider, call, deltas_of, hangs_up, reply, too_many
 from ._savers import AT, complaint, contents, say

@@ -21,8 +21,8 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from callboard import StorageError, ToolNode, create_react_agent
 from callboard._loops import _deadline
-from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
+from callboard.extend import run_on_asyncio
 from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make
 

@@ -11,13 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
+from callboard import CallEvent, CallPolicy, Limit, observe
 from callboard._calls._batch import Batch
 from callboard._calls._batch_context import BatchContext, create_batch_context
 from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._limits import Limiter
-from callboard._calls._observers import observe
-from callboard._records._events import CallEvent
-from callboard._records._policies import CallPolicy, Limit, ToolCallLike
+from callboard._records._policies import ToolCallLike
 from callboard.exceptions import (
     CallCancelledError,
     CallError,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from callboard._cli._storage import recording_name
 from callboard._cli._trace_command import ASCII, Scale, bar
-from callboard.telemetry._recording._timeline import RecordedAttempt, RecordedCall, Wait
+from callboard.telemetry import RecordedAttempt, RecordedCall, Wait
 from tests.telemetry._recordings import HEADER, busy, call, closed, in_order, run, write
 
 from ._commands import Project

@@ -19,7 +19,7 @@ import sniffio
 from langchain_core.tools import StructuredTool
 
 from callboard import CallPolicy, Statistics, ToolNode, create_react_agent, remaining
-from callboard._loops._bridge import run_on_asyncio
+from callboard.extend import run_on_asyncio
 from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import ask, make, make_sync
 

@@ -24,7 +24,8 @@ from mcp_types import (
 
 from callboard import ToolNode
 from callboard.testing import tool_call
-from callboard_actors.mcp._tools import McpToolError, content_and_artifact, content_of_error, metadata_of
+from callboard_actors.mcp import McpToolError
+from callboard_actors.mcp._tools import content_and_artifact, content_of_error, metadata_of
 
 from ._asked import answers
 

@@ -10,8 +10,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from callboard import ToolNode
-from callboard.guards import Redact
-from callboard.guards._redact._redact import StoreVault
+from callboard.guards import Redact, StoreVault
 from callboard.middleware import OutputBudget
 from callboard.testing import tool_call
 

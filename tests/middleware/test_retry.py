@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import interrupt
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, DeadlineExceededError, Limit, ToolNode, observe
-from callboard._web._retry_after import retry_after
+from callboard.extend import retry_after
 from callboard.middleware import Retry
 from callboard.testing import Recorder, tool_call
 from tests.helpers import contents

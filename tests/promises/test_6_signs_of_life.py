@@ -24,7 +24,7 @@ from callboard import (
     remaining,
 )
 from callboard._loops import _watchdog
-from callboard._loops._bridge import run_on_asyncio
+from callboard.extend import run_on_asyncio
 from callboard.middleware import Retry
 from callboard.testing import Recorder, calls
 from tests.helpers import ask, ended, make, make_sync

@@ -16,8 +16,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel, field_validator
 
-from callboard import CallEvent, CallsInterrupted, ToolNode, observe
-from callboard._langgraph._vocabulary import ToolCallRequest
+from callboard import CallEvent, CallsInterrupted, ToolCallRequest, ToolNode, observe
 from callboard.guards import Detector, Redact, RepairArguments
 from callboard.guards._sanitize import _text
 from callboard.middleware import Cache, RequireApproval

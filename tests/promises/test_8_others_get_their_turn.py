@@ -15,8 +15,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import StructuredTool
 
-from callboard import DuplicateCallIdWarning, Statistics, ToolNode
-from callboard._langgraph._vocabulary import msg_content_output
+from callboard import DuplicateCallIdWarning, Statistics, ToolNode, msg_content_output
 from callboard.testing import calls
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from callboard._records._policies import CallContext, key_function
+from callboard import CallContext
+from callboard._records._policies import key_function
 
 CALL: dict[str, Any] = {"name": "fetch", "args": {"host": "a.org"}, "id": "1"}
 CONTEXT = CallContext({"configurable": {"user": "Ann"}}, {"team": "red"}, "the context")

@@ -11,8 +11,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 import callboard.telemetry._names as names
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
-from callboard._calls._call import note
-from callboard.middleware import Retry
+from callboard.middleware import Retry, note
 from callboard.telemetry._metrics import _Calls
 from callboard.testing import Recorder, calls, tool_call
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
 
-from callboard import CallEvent, CallPolicy, RunEvent, ToolNode, create_react_agent
-from callboard._calls._observers import careful_observers, observe
+from callboard import CallEvent, CallPolicy, RunEvent, ToolNode, create_react_agent, observe
+from callboard._calls._observers import careful_observers
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls
 

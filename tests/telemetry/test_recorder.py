@@ -12,8 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage, convert_to_messages
 from langchain_core.tools import tool
 
-from callboard import CallPolicy, Limit, ToolNode, create_react_agent
-from callboard._records._events import RunEvent, RunInfo
+from callboard import CallPolicy, Limit, RunEvent, RunInfo, ToolNode, create_react_agent
 from callboard.telemetry import RecordingWriter
 from callboard.telemetry._capture import Capture, repeatable
 from callboard.telemetry._recording import _recorder as module

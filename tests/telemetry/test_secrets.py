@@ -21,8 +21,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import callboard.telemetry._names as names
-from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate, ToolNode, create_react_agent
-from callboard._calls._observers import observe
+from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate, ToolNode, create_react_agent, observe
 from callboard.guards import Redact, RepairArguments, Sanitize
 from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, Retry
 from callboard.telemetry import Logs, Metrics, RecordingWriter

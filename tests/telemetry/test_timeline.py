@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.telemetry._recording._recordings import read_recording
-from callboard.telemetry._recording._timeline import Note, RecordedAttempt, Wait
+from callboard.telemetry import Note, RecordedAttempt, Wait, read_recording
 
 from ._recordings import HEADER, busy, call, closed, in_order, lines, run, write
 

@@ -12,7 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from callboard import Actor, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler, idempotency_key
-from callboard._util._canonical import digest
+from callboard.extend import digest
 from callboard.middleware import Retry, Supervise
 from callboard.testing import ScriptedModel, calls, tool_call
 from tests.engines._fake import FakeEngine

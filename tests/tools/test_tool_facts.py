@@ -12,9 +12,9 @@ from pydantic import BaseModel
 
 from callboard import Actor, ToolNode, ToolRuntime, child, handler
 from callboard.extend import actor_behind
+from callboard.middleware import injected_args
 from callboard.testing import Recorder, calls, tool_call
 from callboard.tools import _plan
-from callboard.tools._plan import injected_args
 
 
 def search() -> StructuredTool:
