@@ -128,10 +128,6 @@ def _is_written_out(value: str) -> bool:
     return _PLAIN_WORD.fullmatch(value) is None and _REFERENCE.fullmatch(value) is None
 
 
-def _is_no_reference(value: str) -> bool:
-    return _REFERENCE.fullmatch(value) is None
-
-
 def _is_user_and_password(value: str) -> bool:
     try:
         return b":" in base64.b64decode(value, validate=True)
@@ -229,6 +225,6 @@ CREDENTIALS = (
     Detector("jwt", _jwts, check=_is_jwt),
     *_SERVICES,
     Detector("authorization", _authorizations),
-    Detector("url_password", in_pieces(_AUTHORITY, 600), check=_is_no_reference),
+    Detector("url_password", in_pieces(_AUTHORITY, 600), check=lambda value: _REFERENCE.fullmatch(value) is None),
     Detector("password", _assignments, check=_is_password, keys=_IS_KEY),
 )

@@ -47,20 +47,19 @@ class Detector:
 
     def spans(self, text: str) -> Iterator[Span]:
         """Yield the (start, end) of each secret that this detector finds in a text."""
-        spans = spans_of(self.find, text) if isinstance(self.find, re.Pattern) else self._of_function(text)
-        return spans if self.check is None else (span for span in spans if self.check(text[slice(*span)]))
+        if isinstance(self.find, re.Pattern):
+            spans: Iterable[Span] = spans_of(self.find, text)
+        else:
+            assert callable(self.find)
+            # Functions of users may return spans outside of the text; clip them, or slices would be wrong.
+            spans = ((max(0, start), min(end, len(text))) for start, end in self.find(text))
+        for start, end in spans:
+            if start < end and (self.check is None or self.check(text[start:end])):
+                yield start, end
 
     def is_key(self, name: str) -> bool:
         """Return whether a dict key marks its string value as a secret, whatever the string contains."""
         return isinstance(self.keys, re.Pattern) and self.keys.search(name) is not None
-
-    def _of_function(self, text: str) -> Iterator[Span]:
-        assert callable(self.find)
-        for start, end in self.find(text):
-            # Functions of users may return spans outside of the text; clip them, or slices would be wrong.
-            first, last = max(0, start), min(end, len(text))
-            if first < last:
-                yield first, last
 
 
 def _compile(argument: str, expression: object) -> re.Pattern[str]:
@@ -131,14 +130,9 @@ def find_secrets(text: str, detectors: Sequence[Detector], tokens: Iterable[Span
     if not findings:
         return findings
     token_spans = set(tokens)
-    merged = _merge([*findings, *(Finding(*span, "", 0) for span in token_spans)])
-    return [finding for finding in merged if finding.kind and (finding.start, finding.end) not in token_spans]
-
-
-def _merge(findings: list[Finding]) -> list[Finding]:
-    findings.sort(
-        key=lambda finding: (finding.start, -finding.end)
-    )  # stable: for equal spans the order of detectors decides
+    findings += [Finding(*span, "", 0) for span in token_spans]
+    # Stable: for equal spans the order of detectors decides.
+    findings.sort(key=lambda finding: (finding.start, -finding.end))
     merged = findings[:1]
     for finding in findings[1:]:
         last = merged[-1]
@@ -148,7 +142,7 @@ def _merge(findings: list[Finding]) -> list[Finding]:
         # Among equally long findings, the first to begin wins.
         longest = finding if finding.weight > last.weight else last
         merged[-1] = Finding(last.start, max(last.end, finding.end), longest.kind, longest.weight)
-    return merged
+    return [finding for finding in merged if finding.kind and (finding.start, finding.end) not in token_spans]
 
 
 def literals(values: Iterable[str]) -> Finder:

@@ -58,46 +58,39 @@ _GROUP = re.compile(r"\d+")
 _NORTH_AMERICA = "1"
 _DOMESTIC_PREFIXES = ("044", "045", "0", "1")
 """Prefixes that are valid only for domestic calls, but that phone gateways still write after the country code."""
-_LONGEST_CODE = 12
-"""Maximum characters of a country code in a phone number: three digits and the separators between them."""
 
 
 def _phones(text: str) -> Iterator[Span]:
-    for match in matches(_FORM, text, 70):
-        if _has_country(match[0]) and (length := _number_length(match[0])):
-            yield match.start(), match.start() + length
-
-
-def _has_country(number: str) -> bool:
-    """Return whether a phone number begins with a country code. No country code is a prefix of another."""
     # From an extra; `detectors_of()` has checked that it is installed.
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
-    digits = "".join(_GROUP.findall(number[:_LONGEST_CODE]))
-    return any(int(digits[:length]) in COUNTRY_CODE_TO_REGION_CODE for length in (1, 2, 3))
+    for match in matches(_FORM, text, 70):
+        # No country code is a prefix of another.
+        prefixes = [_digits(match[0])[:length] for length in (1, 2, 3)]
+        code = next((prefix for prefix in prefixes if int(prefix) in COUNTRY_CODE_TO_REGION_CODE), None)
+        if code is None:
+            continue
+        # Other digits may follow the number, so the longest beginning that is a number counts.
+        ends = [group.end() for group in _GROUP.finditer(match[0])]
+        for end in reversed(ends):
+            if _FORM.fullmatch(match[0], 0, end) and _is_number(match[0][:end], code):
+                yield match.start(), match.start() + end
+                break
 
 
-def _number_length(text: str) -> int:
-    """Return the length of the longest phone number at the beginning of a text; 0 if there is none."""
-    # Other digits may follow it.
-    ends = [group.end() for group in _GROUP.finditer(text)]
-    return next((end for end in reversed(ends) if _FORM.fullmatch(text, 0, end) and _is_number(text[:end])), 0)
+def _digits(text: str) -> str:
+    return "".join(_GROUP.findall(text))
 
 
-def _is_number(text: str) -> bool:
+def _is_number(text: str, country_code: str) -> bool:
     """Return whether a text is a phone number. It may contain the prefix for domestic calls, as in `+44 (0) 20 ...`."""
-    return _is_possible(text) or any(map(_is_possible, _without_prefix("".join(_GROUP.findall(text)))))
-
-
-def _without_prefix(digits: str) -> Iterator[str]:
-    from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
-
-    length = next(length for length in (1, 2, 3) if int(digits[:length]) in COUNTRY_CODE_TO_REGION_CODE)
-    code, local_digits = digits[:length], digits[length:]
-    if code != _NORTH_AMERICA:
-        yield from (
-            f"+{code}{local_digits[len(prefix) :]}" for prefix in _DOMESTIC_PREFIXES if local_digits.startswith(prefix)
-        )
+    if _is_possible(text):
+        return True
+    if country_code == _NORTH_AMERICA:
+        return False
+    local_digits = _digits(text)[len(country_code) :]
+    prefixes = [prefix for prefix in _DOMESTIC_PREFIXES if local_digits.startswith(prefix)]
+    return any(_is_possible(f"+{country_code}{local_digits[len(prefix) :]}") for prefix in prefixes)
 
 
 def _is_possible(text: str) -> bool:
@@ -151,12 +144,10 @@ def _cards(text: str) -> Iterator[Span]:
 def _is_card(text: str) -> bool:
     digits = _NO_DIGIT.sub("", text)
     digits = digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
-    return _CARD.fullmatch(digits) is not None and _luhn(digits)
-
-
-def _luhn(digits: str) -> bool:
-    """Return whether the check digit of a card number is right (ISO/IEC 7812-1, annex B)."""
+    if _CARD.fullmatch(digits) is None:
+        return False
     numbers = [int(digit) for digit in digits]
+    # The check digit of ISO/IEC 7812-1, annex B.
     return (sum(numbers[::-2]) + sum(_DOUBLED[number] for number in numbers[-2::-2])) % 10 == 0
 
 

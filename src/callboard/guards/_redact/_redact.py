@@ -91,15 +91,18 @@ class Redaction:
 
     def redact_conversation(self, messages: Iterable[BaseMessage | None]) -> list[Any]:
         """Return copies of the messages of a model request with tokens in place of secrets."""
-        return [self._keep_signed_blocks(message, self.redact(message)) for message in messages]
-
-    def _keep_signed_blocks(self, message: Any, hidden: Any) -> Any:
-        # A provider refuses a conversation in which a thought of its own model has changed.
-        if hidden is message or not isinstance(message, AIMessage) or not isinstance(message.content, list):
-            return hidden
-        blocks = zip(message.content, hidden.content, strict=True)
-        content = [old if isinstance(old, dict) and old.get("type") in _THOUGHTS else new for old, new in blocks]
-        return hidden.model_copy(update={"content": content})
+        hidden_messages: list[Any] = []
+        for message in messages:
+            hidden = self.redact(message)
+            if hidden is not message and isinstance(message, AIMessage) and isinstance(message.content, list):
+                # A provider refuses a conversation in which a thought of its own model has changed.
+                blocks = zip(message.content, hidden.content, strict=True)
+                content = [
+                    old if isinstance(old, dict) and old.get("type") in _THOUGHTS else new for old, new in blocks
+                ]
+                hidden = hidden.model_copy(update={"content": content})
+            hidden_messages.append(hidden)
+        return hidden_messages
 
     def clear(self, error: Exception) -> Exception:
         """Return an error with tokens in place of secrets. Control-flow exceptions are changed in place."""
@@ -125,16 +128,13 @@ class Redaction:
             note("redacted", kinds=sorted(self._kinds), count=self._kinds.total())
 
     def _token_under(self, name: str, text: str) -> str | None:
+        match = TOKEN.fullmatch(text)
+        if match is not None and match[1] in self._names:
+            return None
         for detector in self._keyed:
-            if detector.is_key(name) and (detector.check is None or detector.check(text)) and not self._is_token(text):
+            if detector.is_key(name) and (detector.check is None or detector.check(text)):
                 return self._token(detector.name, text)
         return None
-
-    def _is_token(self, text: str) -> bool:
-        match = TOKEN.fullmatch(text)
-        is_token = match is not None and match[1] in self._names
-        self.has_tokens |= is_token
-        return is_token
 
     def _replace_once(self, text: str) -> str:
         # An attacker may split a secret with invisible characters, or glue one to other text. So both readings are
@@ -188,36 +188,6 @@ def detectors_of(choice: Sequence[str | Detector], secrets: Sequence[str]) -> tu
     """Return the detectors in `choice` (names or objects), and a detector that finds the texts in `secrets`."""
     if isinstance(choice, str):
         raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {choice!r}")
-    detectors = [*map(_detector, choice), *_literal_detector(secrets)]
-    for name, count in Counter(detector.name for detector in detectors).items():
-        if count > 1:
-            raise ValueError(f"Redact(detectors=...) has {count} detectors named {name!r}; rename or join them")
-    _check_libraries(detectors)
-    return tuple(detectors)
-
-
-def _check_libraries(detectors: Sequence[Detector]) -> None:
-    """Raise `ImportError`, with the remedies, if a library that a built-in detector needs is not installed."""
-    # No detector is left out silently: the user would believe that the data is protected.
-    built_in = [detector.name for detector in detectors if detector is _BUILT_IN.get(detector.name)]
-    missing = {name: library for name, library in LIBRARIES.items() if name in built_in and not is_installed(library)}
-    kinds = ", ".join(map(repr, missing))
-    remedy = f"leave out what it finds: Redact([name for name in DEFAULT_DETECTORS if name not in [{kinds}]])"
-    require(f"Redact(detectors=...) with {kinds}", *missing.values(), extra="redact", instead=remedy)
-
-
-def _detector(choice: object) -> Detector:
-    if isinstance(choice, Detector):
-        return choice
-    if not isinstance(choice, str):
-        raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {choice!r}")
-    if choice not in _BUILT_IN:
-        suggestion = did_you_mean(choice, _BUILT_IN)
-        raise ValueError(f"Redact(detectors=...) knows no {choice!r}; there are {', '.join(_BUILT_IN)}{suggestion}")
-    return _BUILT_IN[choice]
-
-
-def _literal_detector(secrets: Sequence[str]) -> list[Detector]:
     if isinstance(secrets, str):
         raise TypeError("Redact(secrets=...) takes a list of strings, got one string")
     for position, secret in enumerate(secrets):
@@ -229,7 +199,30 @@ def _literal_detector(secrets: Sequence[str]) -> list[Detector]:
                 f"Redact(secrets=...)[{position}] has {len(secret)} characters; leave out what is shorter than "
                 f"{_SHORTEST}, because it would be found everywhere"
             )
-    return [Detector(_LITERAL, literals(secrets))] if secrets else []
+    detectors = [_detector(item) for item in choice]
+    if secrets:
+        detectors.append(Detector(_LITERAL, literals(secrets)))
+    for name, count in Counter(detector.name for detector in detectors).items():
+        if count > 1:
+            raise ValueError(f"Redact(detectors=...) has {count} detectors named {name!r}; rename or join them")
+    # No detector is left out silently: the user would believe that the data is protected.
+    built_in = [detector.name for detector in detectors if detector is _BUILT_IN.get(detector.name)]
+    missing = {name: library for name, library in LIBRARIES.items() if name in built_in and not is_installed(library)}
+    kinds = ", ".join(map(repr, missing))
+    remedy = f"leave out what it finds: Redact([name for name in DEFAULT_DETECTORS if name not in [{kinds}]])"
+    require(f"Redact(detectors=...) with {kinds}", *missing.values(), extra="redact", instead=remedy)
+    return tuple(detectors)
+
+
+def _detector(choice: object) -> Detector:
+    if isinstance(choice, Detector):
+        return choice
+    if not isinstance(choice, str):
+        raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {choice!r}")
+    if choice not in _BUILT_IN:
+        suggestion = did_you_mean(choice, _BUILT_IN)
+        raise ValueError(f"Redact(detectors=...) knows no {choice!r}; there are {', '.join(_BUILT_IN)}{suggestion}")
+    return _BUILT_IN[choice]
 
 
 # Vaults
@@ -384,10 +377,7 @@ class Redact(Middleware):
         check_type("Redact(models=...)", models, bool, "True")
         self._detectors = detectors_of(detectors, secrets)
         self._reveal = _reveal_of(reveal)
-        self.order = Order(
-            "redact",
-            not_around={"approval": _REVEALED_TO_PERSONS} if self._reveal else {},
-        )
+        self.order = Order("redact", not_around={"approval": _REVEALED_TO_PERSONS} if self._reveal else {})
         if models:
             # `create_agent` looks for this method: only an object with the option is around requests.
             self.awrap_model_call = self._around_request
@@ -429,8 +419,7 @@ class Redact(Middleware):
 
         It is meant for the owner of the data.
         """
-        restored, _ = await self._reveal_tokens(value, thread_id)
-        return restored
+        return (await self._reveal_tokens(value, thread_id))[0]
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run a call with tokens for secrets in result, error and arguments, except arguments that `reveal` names."""

@@ -75,40 +75,35 @@ class _Walk:
         if isinstance(value, str):
             return self._record_change(value, self._replace_text(value))
         if isinstance(value, int):
-            return self._number(value)
+            if isinstance(value, bool) or not 10 ** (_SHORTEST_NUMBER - 1) <= abs(value) < 10**64:
+                return value
+            digits = str(int(value))
+            new = self._replace_text(digits)
+            return value if new == digits else self._record_change(value, new)
         if isinstance(value, BaseException):
             return self._record_change(value, self._replace_error(value))
-        rebuild = self._rebuild_of(value)
-        return value if rebuild is None else self._rebuild_once(value, rebuild)
+        rebuild: Callable[[Any], Any]
+        if isinstance(value, dict):
+            rebuild = self._dict
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            rebuild = self._collection
+        elif isinstance(value, BaseMessage):
+            rebuild = self._message
+        elif isinstance(value, BaseModel):
+            rebuild = self._model
+        elif isinstance(value, Send):
+            rebuild = self._send
+        elif is_dataclass(value) and not isinstance(value, type):
+            rebuild = self._dataclass
+        else:
+            return value
+        return self._rebuild_once(value, rebuild)
 
     def _record_change(self, old: Any, new: Any) -> Any:
         if new is old or (isinstance(old, str) and new == old):
             return old
         self.changed = True
         return new
-
-    def _number(self, value: int) -> Any:
-        if isinstance(value, bool) or not 10 ** (_SHORTEST_NUMBER - 1) <= abs(value) < 10**64:
-            return value
-        digits = str(int(value))
-        new = self._replace_text(digits)
-        return value if new == digits else self._record_change(value, new)
-
-    def _rebuild_of(self, value: Any) -> Callable[[Any], Any] | None:
-        """Return the method that can copy a value part by part; `None` if the value has no parts."""
-        if isinstance(value, dict):
-            return self._dict
-        if isinstance(value, (list, tuple, set, frozenset)):
-            return self._collection
-        if isinstance(value, BaseMessage):
-            return self._message
-        if isinstance(value, BaseModel):
-            return self._model
-        if isinstance(value, Send):
-            return self._send
-        if is_dataclass(value) and not isinstance(value, type):
-            return self._dataclass
-        return None
 
     def _rebuild_once(self, value: Any, rebuild: Callable[[Any], Any], name: str | None = None) -> Any:
         key = id(value), name
@@ -238,8 +233,11 @@ class Clearing:
 
     def copy(self, error: BaseException) -> BaseException:
         """Return the given error if its texts contain no secrets; otherwise return a `RedactedError`."""
-        # The error itself is not changed, because other code may own it.
-        return error if self._is_clear(error) else self._redacted_error(error)
+        # The error itself is not changed, because other code may own it. Clearing a text again must change nothing. A
+        # `__str__` may use data that cannot be assigned.
+        if all(self._replace_text(text) == text for text in _texts(error)):
+            return error
+        return RedactedError(type(error).__qualname__, self._replace_text(next(_texts(error), "")))
 
     def clear_control_flow(self, error: Exception) -> None:
         """Replace secrets in the interrupts or command of a control-flow exception, in place."""
@@ -254,8 +252,14 @@ class Clearing:
         if isinstance(error, BaseExceptionGroup):
             clear_error = self._redact_group(error)
         else:
-            self._redact_in_place(error)
-            clear_error = error if self._is_clear(error) else self._redacted_error(error)
+            # Unset and read-only attributes stay; whether the rest was enough is checked afterwards.
+            for name in ("args", *_slots(type(error))):
+                with suppress(Exception):
+                    value = getattr(error, name)
+                    if (new := self._walk(value)) is not value:
+                        setattr(error, name, new)
+            self._redact_attributes(error)
+            clear_error = self.copy(error)
         if clear_error is not error:
             clear_error.__traceback__ = error.__traceback__
             for note in getattr(error, "__notes__", ()):
@@ -266,27 +270,10 @@ class Clearing:
         clear_error.__suppress_context__ = is_suppressed
         return clear_error
 
-    def _redact_in_place(self, error: BaseException) -> None:
-        """Replace secrets in those attributes of an error that are not read-only, such as `args`."""
-        # `_is_clear()` checks afterwards whether that was enough.
-        for name in ("args", *_slots(type(error))):
-            with suppress(Exception):  # unset, or read only
-                value = getattr(error, name)
-                if (new := self._walk(value)) is not value:
-                    setattr(error, name, new)
-        self._redact_attributes(error)
-
     def _redact_attributes(self, error: BaseException) -> None:
         for name, value in vars(error).items():
             if name not in _CALL_ATTRIBUTES:
                 vars(error)[name] = self._walk(value)
-
-    def _is_clear(self, error: BaseException) -> bool:
-        # Clearing a text again must change nothing. A `__str__` may use data that cannot be assigned.
-        return all(self._replace_text(text) == text for text in _texts(error))
-
-    def _redacted_error(self, error: BaseException) -> RedactedError:
-        return RedactedError(type(error).__qualname__, self._replace_text(next(_texts(error), "")))
 
     def _redact_group(self, group: BaseExceptionGroup[Any]) -> BaseException:
         members = [self.clear(error) for error in group.exceptions]

@@ -4,9 +4,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
@@ -23,7 +24,6 @@ from callboard.guards._repair._schema import (
     Shape,
     choices_of,
     contract_of,
-    copy_json,
     is_small,
     is_type,
     types_of,
@@ -51,27 +51,22 @@ _WRAPPERS = frozenset(
 )
 
 
-def corrections(value: Any, alternatives: Iterable[Schema]) -> list[tuple[Kind, Any]]:
-    """Return the possible corrections of a value that matches none of the given alternative schemas."""
+def corrections(value: Any, alternatives: Iterable[Schema]) -> Iterator[tuple[Kind, Any]]:
+    """Yield the possible corrections of a value that matches none of the given alternative schemas."""
     # Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
     # text, texts with separators for lists. Neither is text that looks like JSON but is invalid.
     types = set[str]().union(*map(types_of, alternatives))
     if isinstance(value, str):
-        return [
-            *_of_text(
-                value,
-                types,
-                [choice for schema in alternatives for choice in choices_of(schema) or () if isinstance(choice, str)],
-            )
-        ]
-    if isinstance(value, list):
-        return [("item", value[0])] if len(value) == 1 and types and "array" not in types else []
-    possible: list[tuple[Kind, Any]] = []
-    if "array" in types and value is not None and not (isinstance(value, dict) and "object" in types):
-        possible.append(("list", [value]))
-    if "string" in types and isinstance(value, int) and not isinstance(value, bool):
-        possible.append(("text", str(value)))
-    return possible
+        choices = [choice for schema in alternatives for choice in choices_of(schema) or () if isinstance(choice, str)]
+        yield from _of_text(value, types, choices)
+    elif isinstance(value, list):
+        if len(value) == 1 and types and "array" not in types:
+            yield "item", value[0]
+    else:
+        if "array" in types and value is not None and not (isinstance(value, dict) and "object" in types):
+            yield "list", [value]
+        if "string" in types and isinstance(value, int) and not isinstance(value, bool):
+            yield "text", str(value)
 
 
 def _of_text(text: str, types: set[str], choices: list[str]) -> Iterator[tuple[Kind, Any]]:
@@ -99,11 +94,6 @@ def find_correct_names(value: Mapping[str, Any], schema: Schema) -> dict[str, st
     unknown = [name for name in value if name not in properties]
     names = {name: target for name in unknown if (target := find_only_match(name, targets)) is not None}
     return names if len(set(names.values())) == len(names) else {}
-
-
-def is_wrapper(name: str, tool: str) -> bool:
-    """Return whether models often wrap all arguments under this name: a word such as "input", or the tool's name."""
-    return len(name) <= _MAX_WORD_CHARS and fold(name) in {*_WRAPPERS, fold(tool)}
 
 
 def find_only_match(word: str, choices: Iterable[str]) -> str | None:
@@ -162,7 +152,7 @@ def read(text: str) -> Any:
                 strict=False,
                 object_pairs_hook=_make_object,
                 parse_float=_parse_finite,
-                parse_constant=_refuse_constant,
+                parse_constant=_parse_finite,  # NaN and the infinities, which it refuses
             )
         except (ValueError, RecursionError):
             continue
@@ -189,10 +179,6 @@ def _parse_finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(text)
     return number
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(text)
 
 
 _TOKEN = re.compile(
@@ -281,14 +267,17 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
                 repairs.append(Repair("wrapper", "*", *args))
                 args = inner
                 continue
-            args = copy_json(args)
+            args = deepcopy(args)
             for corrections_of_group in choices:
                 # The value of a fault may have been valid in another alternative: a second correction is another
                 # meaning, so nothing is repaired.
                 if len(corrections_of_group) != 1:
                     return None
                 [(path, value, new_repairs)] = corrections_of_group
-                args = _set_value(args, path, value)
+                if path:
+                    _value_at(args, path[:-1])[path[-1]] = value
+                else:
+                    args = value
                 repairs += new_repairs
     except Exception as error:
         if is_control_flow(error):
@@ -323,9 +312,7 @@ def _group_faults(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
 
 def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator[_Correction]:
     for path in paths:
-        value: Any = args
-        for key in path:
-            value = value[key]
+        value = _value_at(args, path)
         alternatives = shape.along(path)[-1]
         for kind, new in corrections(value, alternatives) if path else ():
             yield path, new, [Repair(kind, _location_of(shape, path))]
@@ -343,7 +330,8 @@ def _unwrap(contract: Contract, args: Args) -> Args | None:
     if len(args) != 1:
         return None
     ((name, inner),) = args.items()
-    if not is_wrapper(name, contract.name):
+    # Models often wrap all arguments under a word such as "input", or under the tool's name.
+    if len(name) > _MAX_WORD_CHARS or fold(name) not in {*_WRAPPERS, fold(contract.name)}:
         return None
     inner = read(inner) if isinstance(inner, str) else inner
     # Unwrapping must not let the model set an injected argument.
@@ -353,15 +341,11 @@ def _unwrap(contract: Contract, args: Args) -> Args | None:
     return inner if name not in properties or inner.keys() & properties.keys() else None
 
 
-def _set_value(args: Args, path: Path, value: Any) -> Args:
-    """Set the value at a path in the arguments, in place, and return the arguments."""
-    if not path:
-        return cast("Args", value)
-    parent: Any = args
-    for key in path[:-1]:
-        parent = parent[key]
-    parent[path[-1]] = value
-    return args
+def _value_at(args: Args, path: Path) -> Any:
+    value: Any = args
+    for key in path:
+        value = value[key]
+    return value
 
 
 def _location_of(shape: Shape, path: Path) -> str:

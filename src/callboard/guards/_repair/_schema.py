@@ -8,6 +8,7 @@ expressions are never run: some take exponential time.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from copy import deepcopy
 from functools import cached_property, reduce
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from callboard._util._extras import require
+from callboard.guards._sanitize._argument_paths import referenced_part
 from callboard.tools._errors import is_control_flow
 from callboard.tools._plan import injected_args
 
@@ -62,30 +64,20 @@ class Shape:
         budget.spend(1)
         if not isinstance(schema, Mapping) or depth > _MAX_REFS:
             return [{}] if schema is True else []
-        for keyword in ("$ref", "allOf", "anyOf", "oneOf"):
-            if keyword in schema:
-                siblings = {key: value for key, value in schema.items() if key != keyword}
-                return [
-                    resolved
-                    for part in self._parts(keyword, schema[keyword], siblings)
-                    for resolved in self._resolve(part, depth + 1, budget)
-                ]
-        return [schema]
-
-    def _parts(self, keyword: str, value: Any, siblings: Schema) -> list[Schema]:
+        keyword = next((keyword for keyword in ("$ref", "allOf", "anyOf", "oneOf") if keyword in schema), None)
+        if keyword is None:
+            return [schema]
+        siblings = {key: value for key, value in schema.items() if key != keyword}
         if keyword == "$ref":
-            return [_merge(self._target(value), siblings)]
-        if keyword == "allOf":
-            return [reduce(_merge, (self._target(part.get("$ref", part)) for part in value), siblings)]
-        return [_merge(siblings, part) for part in value if isinstance(part, Mapping)]
+            parts = [_merge(self._target(schema["$ref"]), siblings)]
+        elif keyword == "allOf":
+            parts = [reduce(_merge, (self._target(part.get("$ref", part)) for part in schema["allOf"]), siblings)]
+        else:
+            parts = [_merge(siblings, part) for part in schema[keyword] if isinstance(part, Mapping)]
+        return [resolved for part in parts for resolved in self._resolve(part, depth + 1, budget)]
 
     def _target(self, reference: Any) -> Schema:
-        if not isinstance(reference, str):
-            return cast("Schema", reference)
-        # A JSON pointer within the document; other documents are not fetched.
-        part: Any = self._document if reference.startswith("#") else None
-        for key in reference.split("/")[1:]:
-            part = part.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+        part = referenced_part(reference, self._document) if isinstance(reference, str) else reference
         return {} if part is None else cast("Schema", part)
 
     def along(self, path: Path) -> list[list[Schema]]:
@@ -305,7 +297,7 @@ class Contract:
             if self._validate is None:
                 return tuple(dict.fromkeys(self.shape.faults(args)))
             # A copy, because validators of mode "before" may change what they get.
-            self._validate(copy_json(args))
+            self._validate(deepcopy(args))
         except Exception as error:
             if is_control_flow(error) or isinstance(error, TooManyChoicesError):
                 raise
@@ -349,12 +341,6 @@ def _path_to(location: tuple[Any, ...], args: Args) -> Path:
             path.append(key)
             container = container[key]
     return tuple(path)
-
-
-def copy_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: copy_json(item) for key, item in value.items()}
-    return [copy_json(item) for item in value] if isinstance(value, list) else value
 
 
 def is_small(value: object) -> bool:

@@ -219,8 +219,14 @@ def _dereference(schema: Any, root: Mapping[str, Any]) -> Any:
         if reference in references or not reference.startswith("#/"):
             return None
         references.add(reference)
-        target: Any = root
-        for part in reference[2:].split("/"):
-            target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-        schema = target
+        schema = referenced_part(reference, root)
     return schema
+
+
+def referenced_part(reference: str, document: Mapping[str, Any]) -> Any:
+    """Return the part of a JSON document that a reference such as `#/$defs/item` names; `None` for any other."""
+    # A JSON pointer (RFC 6901) within the document; other documents are not fetched.
+    part: Any = document if reference.startswith("#") else None
+    for key in reference.split("/")[1:]:
+        part = part.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+    return part

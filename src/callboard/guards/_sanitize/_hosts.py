@@ -145,15 +145,6 @@ def read_url(value: str, schemes: Collection[str]) -> Target:
     scheme, authority, path = match[1].lower(), match[2], match[3]
     if scheme not in schemes:
         raise RefusedError("scheme", f"its scheme has to be {' or '.join(schemes)}")
-    host, port = _read_authority(authority)
-    url_host = f"[{host}]" if ":" in host else host
-    if path.startswith(("?", "#")):
-        path = f"/{path}"
-    url = f"{scheme}://{url_host}{'' if port is None else f':{port}'}{quote(path, safe=_SAFE)}"
-    return Target(url, host, port or _PORTS.get(scheme, 0))
-
-
-def _read_authority(authority: str) -> tuple[str, int | None]:
     # `http://allowed.com@evil.com/`: clients differ in what they take for the host.
     if "@" in authority:
         raise RefusedError("userinfo", "it names a user before its host")
@@ -165,7 +156,12 @@ def _read_authority(authority: str) -> tuple[str, int | None]:
     port = None if match[2] is None else int(match[2])
     if port is not None and port > 65535:
         raise RefusedError("port", "there is no such port")
-    return read_host(match[1]), port
+    host = read_host(match[1])
+    url_host = f"[{host}]" if ":" in host else host
+    if path.startswith(("?", "#")):
+        path = f"/{path}"
+    url = f"{scheme}://{url_host}{'' if port is None else f':{port}'}{quote(path, safe=_SAFE)}"
+    return Target(url, host, port or _PORTS.get(scheme, 0))
 
 
 def read_host(written: str) -> str:

@@ -6,6 +6,7 @@ One walk through a call's arguments measures and cleans them, and lists the chec
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -63,7 +64,13 @@ class Rules:
     def __init__(self, by_name: Mapping[str, Rule], tool: BaseTool | None) -> None:
         self._exact: dict[Path, Rule] = {}
         self._wild: list[tuple[Path, Rule]] = []
-        spelled = [(path, rule) for name, rule in by_name.items() for path in _spellings_or_path(parts_of(name), tool)]
+        spelled: list[tuple[Path, Rule]] = []
+        for name, rule in by_name.items():
+            paths: Collection[Path] = [parts_of(name)]
+            if tool is not None:
+                with suppress(NoSuchPathError):  # a rule for another tool
+                    paths = spellings_of_path(parts_of(name), tool)
+            spelled += [(path, rule) for path in paths]
         # A JSON schema may have an argument whose own name looks like a path, such as `headers.*`.
         as_written = [((name,), rule) for name, rule in by_name.items()]
         for path, rule in [*spelled, *as_written]:
@@ -82,16 +89,6 @@ class Rules:
             if len(pattern) == len(path) and all(name in ("*", part) for name, part in zip(pattern, path, strict=True)):
                 return rule
         return None
-
-
-def _spellings_or_path(path: Path, tool: BaseTool | None) -> Collection[Path]:
-    """Return all spellings of a path; return the path as it is if the tool is unknown or has no such argument."""
-    if tool is None:
-        return (path,)
-    try:
-        return spellings_of_path(path, tool)
-    except NoSuchPathError:
-        return (path,)  # a rule for another tool
 
 
 def parts_of(name: str) -> tuple[str, ...]:
@@ -169,13 +166,6 @@ class Walk:
             self._visit(new, clean, item, (*location, clean if isinstance(clean, str) else str(clean)))
         return new
 
-    def _items(self, value: Iterable[Any], location: Location) -> list[Any]:
-        new: list[Any] = []
-        for index, item in enumerate(value):
-            new.append(None)
-            self._visit(new, index, item, (*location, index))
-        return new
-
     def _visit(self, container: Any, key: object, value: object, location: Location) -> None:
         # Called before the children are visited, but appended after them: inner checks come first.
         rule = self.rules.rule_at(location)
@@ -196,7 +186,12 @@ class Walk:
             self._give_up(location, RefusedError("depth", f"it is nested more than {self.max_depth} deep"))
         if isinstance(value, dict):
             return self._mapping(value, location)
-        return self._items(value, location) if isinstance(value, (list, tuple)) else value
+        if not isinstance(value, (list, tuple)):
+            return value
+        items: list[Any] = [None] * len(value)
+        for index, item in enumerate(value):
+            self._visit(items, index, item, (*location, index))
+        return items
 
     def _clean(self, value: object, text: Text, location: Location) -> object:
         try:
@@ -336,9 +331,10 @@ class Sanitize(Middleware):
                 continue
             before = check.container[check.key]
             try:
-                after = (
-                    check.rule(before) if not isinstance(check.rule, (Url, PathIn)) else await check.rule.acheck(before)
-                )
+                if isinstance(check.rule, (Url, PathIn)):
+                    after: object = await check.rule.acheck(before)
+                else:
+                    after = check.rule(before)
             except Exception as error:
                 if is_control_flow(error):
                     raise

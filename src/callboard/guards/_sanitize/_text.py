@@ -174,14 +174,10 @@ class Text:
             return None
         if not isinstance(value, str):
             raise RefusedError("type", "it has to be a text")
-        return self._check_text(value)
-
-    def _check_text(self, text: str) -> str:
-        """Return the checked and cleaned text; unlike `check()`, this method takes only a `str`."""
         # Before the cleaning, which would take time for a huge text; and again below, as NFKC may make it longer.
-        self._check_length(text)
-        clean = text if self.invisible == "keep" else strip_invisible(text)
-        if self.invisible == "refuse" and clean != text:
+        self._check_length(value)
+        clean = value if self.invisible == "keep" else strip_invisible(value)
+        if self.invisible == "refuse" and clean != value:
             raise RefusedError("invisible", "it holds control or invisible characters")
         if self.form is None or clean.isascii():
             return clean
