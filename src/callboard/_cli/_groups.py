@@ -95,13 +95,11 @@ def _amount(value: object) -> str:
 def facts_in_short(note: Note) -> dict[str, str]:
     """Return the values and the message of a progress report or middleware decision, as printable texts by name."""
     facts = {**note.facts, **({} if note.message is None else {"message": note.message})}
-    return {escape_name(name): printable(_fact(value)) for name, value in facts.items()}
-
-
-def _fact(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return value if isinstance(value, str) else as_json(value)
+    texts: dict[str, str] = {}
+    for name, value in facts.items():
+        text = f"{value:.4g}" if isinstance(value, float) else value
+        texts[escape_name(name)] = printable(text if isinstance(text, str) else as_json(text))
+    return texts
 
 
 def statement(part: Part) -> str:

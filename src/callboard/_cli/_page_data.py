@@ -86,20 +86,17 @@ def main() -> None:
         request = Request(*json.loads(line))
         if path.exists() and not request.is_long:
             content = read_recording(path)
-        _answer(page_json(content, _state_of(content, request)).encode())
+        live: LiveState = "running" if content.parts and content.parts[-1].closing is None else "waiting"
+        if request.is_long:
+            live = "long"
+        if request.is_over:
+            live = "ended"
+        _answer(page_json(content, live).encode())
 
 
 def _answer(data: bytes) -> None:
     sys.stdout.buffer.write(b"%d\n%b" % (len(data), data))
     sys.stdout.buffer.flush()
-
-
-def _state_of(content: Recording, request: Request) -> LiveState:
-    if request.is_over:
-        return "ended"
-    if request.is_long:
-        return "long"
-    return "running" if content.parts and content.parts[-1].closing is None else "waiting"
 
 
 if __name__ == "__main__":

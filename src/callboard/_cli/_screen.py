@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
@@ -25,28 +25,20 @@ _ROWS = 12
 """Largest number of open calls that have a row each; for more calls, a table shows counts by tool."""
 
 
-class _LabelOfCall(NamedTuple):
-    """Label of a call, which depends on the other calls of the same reply."""
-
-    labels_of_reply: Callable[[int], Sequence[str]]
-    """Function from a width to the labels of all calls of the reply."""
-    call_index: int
-    """Index of the call in the reply."""
-
-
 class Calls:
     """Labels and counts of the calls of a run; the counts come from an observer."""
 
     def __init__(self, tools: Iterable[str]) -> None:
         self.counts = CallCounts(tools)
-        self._labels_by_id: dict[str | None, _LabelOfCall] = {}
+        self._labels_by_id: dict[str | None, tuple[Callable[[int], Sequence[str]], int]] = {}
+        """Function from a width to the labels of all calls of a reply, and the index of the call, by the call's id."""
 
     def add_reply(self, calls: Sequence[ToolCall]) -> None:
         """Store the calls of one reply of the model, to make labels for the calls later."""
         # A graph of LangGraph sends no events, so only its messages contain the names of its calls.
         named_arguments = [(call["name"], argument_texts(call["args"])) for call in calls]
         labels = lru_cache(maxsize=1)(partial(call_labels, named_arguments))
-        self._labels_by_id.update((call["id"], _LabelOfCall(labels, index)) for index, call in enumerate(calls))
+        self._labels_by_id.update((call["id"], (labels, index)) for index, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
         """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
@@ -56,8 +48,8 @@ class Calls:
         """Return a label of a call, which differs from the labels of the other calls of the same reply."""
         if call_id not in self._labels_by_id:
             return call_label(tool, None, width)
-        label = self._labels_by_id[call_id]
-        return label.labels_of_reply(width)[label.call_index]
+        labels, index = self._labels_by_id[call_id]
+        return labels(width)[index]
 
     def table(self, now: float, width: int) -> RenderableType:
         """Return the open calls as rows, or as counts by tool if there are many; `now` is a time of the event loop."""

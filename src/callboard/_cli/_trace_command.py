@@ -198,7 +198,11 @@ class Waterfall:
             one_line(notes_in_short(call), _LONGEST_ARGUMENTS),
             escape_name(call.id or ""),
         ]
-        details_text, arguments_text = "  ".join(filter(None, details)), _hidden_arguments(label, call, part)
+        details_text, arguments_text = "  ".join(filter(None, details)), ""
+        args = _arguments(call, part)
+        full_label = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
+        if args and full_label != label:  # the label does not show all arguments
+            arguments_text = full_label.removeprefix(escape_name(call.tool))
         full_text = "  ".join(filter(None, (details_text, arguments_text)))
         free_width = self._width - cell_len(row.plain.rsplit("\n", 1)[-1]) - 1
         if not self._console.is_terminal or cell_len(full_text) <= free_width:
@@ -236,13 +240,6 @@ def _arguments(call: RecordedCall, part: Part) -> Arguments | None:
     return argument_texts(call.args) if part.captures else None
 
 
-def _hidden_arguments(label: str, call: RecordedCall, part: Part) -> str:
-    """Return the arguments of a call as text, or an empty text if the label of the call shows all of them."""
-    args = _arguments(call, part)
-    full_label = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
-    return "" if full_label == label or not args else full_label.removeprefix(escape_name(call.tool))
-
-
 def _duration_of(call: RecordedCall, part: Part) -> float:
     return end_of(call, part) - call.start
 
@@ -256,7 +253,10 @@ LIMIT = 40
 def show_recording(options: TraceOptions) -> int:
     """Print a recording, or write it as an HTML page; return the exit code."""
     path = find_recording(options.recording, db=options.db, records=options.records)
-    recording = _filter_recording(_read(path), options)
+    try:
+        recording = _filter_recording(read_recording(path), options)
+    except (ValueError, OSError) as error:
+        raise CommandError(printable(str(error))) from error
     if options.html:
         _write(options.html, recording)
     else:
@@ -264,29 +264,22 @@ def show_recording(options: TraceOptions) -> int:
     return 0
 
 
-def _read(path: Path) -> Recording:
-    try:
-        return read_recording(path)
-    except (ValueError, OSError) as error:
-        raise CommandError(printable(str(error))) from error
-
-
 def _filter_recording(recording: Recording, options: TraceOptions) -> Recording:
+    """Return a recording with only the calls that the options select, and the runs that made these calls."""
     tools = sorted({call.tool for call in recording.calls()})
     if options.tool is not None and options.tool not in tools:
         tool_names = one_line(", ".join(map(escape_name, tools)), 400) or "none at all"
         raise CommandError(f"no call of a tool '{escape_name(options.tool)}' is in the recording; it has {tool_names}")
     if options.tool is None and not options.failed:
         return recording
-    return replace(recording, parts=tuple(_filter_part(part, options) for part in recording.parts))
-
-
-def _filter_part(part: Part, options: TraceOptions) -> Part:
-    """Return a part of a recording with only the calls that the options select, and the runs that made these calls."""
-    tools = (options.tool,) if options.tool else {call.tool for call in part.calls}
-    calls = tuple(call for call in part.calls if call.tool in tools and (call.failed or not options.failed))
-    run_numbers = {call.run for call in calls}
-    return replace(part, calls=calls, runs=tuple(run for run in part.runs if run.number in run_numbers))
+    parts: list[Part] = []
+    for part in recording.parts:
+        of_tool = part.calls if options.tool is None else [call for call in part.calls if call.tool == options.tool]
+        calls = tuple(call for call in of_tool if call.failed or not options.failed)
+        run_numbers = {call.run for call in calls}
+        runs = tuple(run for run in part.runs if run.number in run_numbers)
+        parts.append(replace(part, calls=calls, runs=runs))
+    return replace(recording, parts=tuple(parts))
 
 
 def _write(target: Path, recording: Recording) -> None:
