@@ -506,9 +506,3 @@ class Lifespan:
     max_age: float | None = None
     """Age in seconds at which an incarnation is replaced, once its actor is idle."""
     max_calls: int | None = None
-
-    def cancel_reason(self, killed: str | None) -> str:
-        """Return a text that says why an actor was cancelled before it had stopped: a kill or a timeout."""
-        if killed is None:
-            return f"did not stop within {self.stop:g} s, and was cancelled"
-        return f"was cancelled before it had stopped: {killed}"

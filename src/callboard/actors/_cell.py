@@ -142,8 +142,6 @@ class Cell:
             watch=watch,
             named_by=named_by,
         )
-        if watch is None:
-            return await self._reply_to(message)
         failed: BaseException | None = None
         try:
             return await self._reply_to(message)
@@ -151,7 +149,8 @@ class Cell:
             failed = error
             raise
         finally:
-            watch.report_end(failed)
+            if watch is not None:
+                watch.report_end(failed)
             failed = None  # its traceback refers to this frame: a reference cycle
 
     async def _reply_to(self, message: Message) -> Any:
@@ -401,12 +400,17 @@ class Cell:
         with self.lock:
             # In one block with clearing the mailbox: see `_put`.
             self.gone_reason = reason
-            waiting = [*self.mailbox.waiting, *self.urgent]
-            self.mailbox.waiting.clear()
-            self.urgent.clear()
+            waiting = self.take_waiting()
         for message in waiting:
             error = ActorGoneError(message.title, message.call_id, f"{self.name} is not there: {reason}")
             self.settle(message, None, error)
+
+    def take_waiting(self) -> list[Message]:
+        """Remove and return all messages that have not begun. The caller holds the lock."""
+        waiting = [*self.mailbox.waiting, *self.urgent]
+        self.mailbox.waiting.clear()
+        self.urgent.clear()
+        return waiting
 
 
 # Refusal of calls that would wait for themselves
@@ -436,10 +440,9 @@ async def _refuse_circle(message: Message) -> None:
         chain = circle(message, _needs)
     if chain is None:
         return
-    obstacle = first_obstacle(chain, _needs)
-    remedy = (
-        f"{obstacle}; raise the cap, or have nobody ask another of its kind and wait for it." if obstacle else _REMEDY
-    )
+    remedy = _REMEDY
+    if obstacle := first_obstacle(chain, _needs):
+        remedy = f"{obstacle}; raise the cap, or have nobody ask another of its kind and wait for it."
     # If it has begun meanwhile there was no circle, or it dissolved: then the caller simply waits.
     if _cell_of(message).withdraw(message):
         raise DeadlockError(message.title, message.call_id, tuple(link.title for link in chain), remedy=remedy)
@@ -460,12 +463,10 @@ def _needs(message: Message) -> Needs:
             return NOTHING if message in cell.urgent else cell.mailbox.needs(message)
     # Outside the lock: `messages_in_hand` takes the locks of other cells, and two threads could deadlock.
     blocking_cells, why = cell.find_blockers()
+    if not blocking_cells:
+        return NOTHING
     # One alternative for each running actor: it is enough that one of them has nothing in hand.
-    return (
-        Needs(tuple(blocking_cell.messages_in_hand() for blocking_cell in blocking_cells), why)
-        if blocking_cells
-        else NOTHING
-    )
+    return Needs(tuple(blocking_cell.messages_in_hand() for blocking_cell in blocking_cells), why)
 
 
 def _cell_of(message: Message) -> Cell:

@@ -41,11 +41,6 @@ class Description:
     kwargs: Mapping[str, Any]
     key: Hashable
 
-    def make_actor(self) -> Actor:
-        actor = self.kind(*self.args, **self.kwargs)
-        object.__setattr__(actor, "key", self.key)
-        return actor
-
 
 class _Owed:
     """Deferred reply of an actor that runs in a worker; the actor's code may send the reply from any thread."""
@@ -86,7 +81,8 @@ class _HostedActor:
         self.end = "its task there was cancelled"
         """Reason of the actor's end, for errors. The initial text is kept if the actor's task was cancelled."""
         self.over = Event()
-        actor = description.make_actor()
+        actor = description.kind(*description.args, **description.kwargs)
+        object.__setattr__(actor, "key", description.key)
         code = partial(LocalRunner, actor, description.name)
         self.incarnation = Incarnation(self.cell, actor, lifespan, lambda: None, state, code=code)
         # No nursery owns this task: the body that starts the actor ends long before it.
@@ -269,7 +265,8 @@ class EngineRunner:
             if error.ended == "finished":
                 raise
             self._is_lost = True  # the failed call reports the loss
-            raise SeatLostError.like(error) from error
+            ended: Any = error.ended
+            raise SeatLostError(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs) from error
 
     def _run_in_seat(self, body: Body) -> Awaitable[Any]:
         assert self._seat is not None

@@ -425,7 +425,10 @@ class Incarnation:
         name = self._cell.name
         # `stop` was cut off, perhaps before `_stop` answered the running calls; `die()` may be called twice.
         if error is None and self._outer_scope.cancel_called:
-            _log.warning("the actor %r %s", name, self._lifespan.cancel_reason(self._killed))
+            reason = f"did not stop within {self._lifespan.stop:g} s, and was cancelled"
+            if self._killed is not None:
+                reason = f"was cancelled before it had stopped: {self._killed}"
+            _log.warning("the actor %r %s", name, reason)
             self._cell.die(self._end_reason())
         elif error is not None:
             if not self._is_cancelled():

@@ -103,16 +103,14 @@ class KeyedActors:
 
     def statistics(self) -> ActorStatistics:
         """Return the numbers of running actors, calls, restarts and evictions."""
-        keyed_actors = list(self._alive.values())
-        mailboxes = [
-            cell.mailbox for cell in {*(keyed_actor.cell for keyed_actor in keyed_actors), *self._queue.values()}
-        ]
+        actors = list(self._alive.values())
+        mailboxes = [cell.mailbox for cell in {*(actor.cell for actor in actors), *self._queue.values()}]
+        begun = sum(len(mailbox.running) for mailbox in mailboxes)
         return ActorStatistics(
-            alive=len(keyed_actors),
-            running=sum(len(mailbox.running) for mailbox in mailboxes)
-            + sum(len(keyed_actor.cell.unanswered) for keyed_actor in keyed_actors),
+            alive=len(actors),
+            running=begun + sum(len(actor.cell.unanswered) for actor in actors),
             waiting=sum(len(mailbox.waiting) for mailbox in mailboxes),
-            restarts=self._restarts + sum(keyed_actor.tree.restarts for keyed_actor in keyed_actors),
+            restarts=self._restarts + sum(actor.tree.restarts for actor in actors),
             evictions=self._evictions,
         )
 
@@ -228,12 +226,12 @@ class KeyedActors:
             keyed_actor = self._alive[key] = self._new_keyed_actor(cell)
             self._start_task(partial(self._start_tree, keyed_actor))
         # One eviction at a time: each end calls `_make_room` again.
-        if self._queue and not self._is_making_room():
-            idle = [
-                actor for actor in self._alive.values() if actor.cell.is_idle and actor.cell.incarnation is not None
-            ]
-            if idle:
-                self._begin_stop(min(idle, key=lambda actor: actor.cell.last_ask))
+        if self._queue and not self._is_making_room() and (idle := self._idle_actors()):
+            self._begin_stop(min(idle, key=lambda actor: actor.cell.last_ask))
+
+    def _idle_actors(self) -> list[_KeyedActor]:
+        """Return the running actors that have started, and have no call."""
+        return [actor for actor in self._alive.values() if actor.cell.is_idle and actor.cell.incarnation is not None]
 
     def _is_making_room(self) -> bool:
         """Return whether an actor that has no running calls is being stopped, so that another actor can soon start."""
@@ -330,25 +328,13 @@ class KeyedActors:
         assert idle is not None
         while not self._is_closing:
             now = self.loop.now()
-            keyed_actors = [
-                keyed_actor
-                for keyed_actor in self._alive.values()
-                if not keyed_actor.is_stopping and keyed_actor.cell.incarnation is not None
-            ]
-            for keyed_actor in keyed_actors:
-                if keyed_actor.cell.is_idle and keyed_actor.idle_since + idle <= now:
-                    self._begin_stop(keyed_actor)
             # At most `idle` ahead, because actors may start meanwhile; at least a tenth of it, against a busy loop.
-            wait = min(
-                [
-                    idle,
-                    *(
-                        keyed_actor.idle_since + idle - now
-                        for keyed_actor in keyed_actors
-                        if not keyed_actor.is_stopping
-                    ),
-                ]
-            )
+            wait = idle
+            for actor in [actor for actor in self._alive.values() if actor.cell.incarnation is not None]:
+                if actor.cell.is_idle and actor.idle_since + idle <= now:
+                    self._begin_stop(actor)
+                if not actor.is_stopping:
+                    wait = min(wait, actor.idle_since + idle - now)
             self._wakeup = self.loop.wakeup()
             with self.loop.scope(self.loop.now() + max(wait, idle / 10), 0.0):
                 await self._wakeup.wait()
@@ -483,9 +469,7 @@ class FleetCell(Cell):
     def redirect_waiting_calls(self) -> None:
         """Settle all waiting calls with `KeyMovedError`, so that the callers send the calls to the key's new owner."""
         with self.lock:
-            waiting = [*self.mailbox.waiting, *self.urgent]
-            self.mailbox.waiting.clear()
-            self.urgent.clear()
+            waiting = self.take_waiting()
         # `FleetCell.ask` catches the error and posts the call again; a remote caller's fleet does the same.
         for message in waiting:
             self.settle(message, None, KeyMovedError(_MOVED))
@@ -636,9 +620,8 @@ class FleetActors(KeyedActors):
 
     def _hand_over(self) -> None:
         """Stop the idle actors, so that the fleet gets their keys; busy actors stop when they become idle."""
-        for keyed_actor in list(self._alive.values()):
-            if keyed_actor.cell.incarnation is not None and keyed_actor.cell.is_idle:
-                self._begin_stop(keyed_actor)
+        for keyed_actor in self._idle_actors():
+            self._begin_stop(keyed_actor)
 
     async def close(self) -> None:
         await super().close()
@@ -658,9 +641,8 @@ class _Served:
     ) -> None:
         self._loop = loop
         self._function = function
-        self._last_served = (
-            last_served  # last call of each key; it gives the order, because trio starts tasks in any order
-        )
+        # Last call of each key. It gives the order, because trio starts tasks in any order.
+        self._last_served = last_served
         self._key = key
         self._turn_released: Wakeup
         # Changed in the loop's thread only: `cancel` posts there.

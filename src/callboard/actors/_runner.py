@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Literal, Protocol, cast
 
 from callboard._calls._call_keys import set_fencing_token
 from callboard._calls._observers import log_failure
@@ -113,12 +113,6 @@ OnLost = Callable[[Exception], None]
 
 class SeatLostError(EngineError):
     """Raised if a handler cannot finish because the worker of its actor, or the actor in the worker, has ended."""
-
-    @classmethod
-    def like(cls, error: EngineError) -> "SeatLostError":
-        """Return a `SeatLostError` with the reason and outcome of `error`, an error of the actor's own worker."""
-        ended: Any = error.ended
-        return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
 
     @property
     def never_began(self) -> bool:

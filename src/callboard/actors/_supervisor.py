@@ -289,13 +289,8 @@ class Supervisor(Openable):
             raise TypeError(f"Supervisor(backoff=...) takes a Backoff, such as Backoff(first=0.5); got {backoff!r}")
         self.name = name
         self._children = _check_children(children)
-        self._make_restarts = partial(
-            Restarts,
-            strategy=strategy,
-            intensity=intensity,
-            period=period,
-            backoff=backoff or Backoff(),
-        )
+        backoff = backoff or Backoff()
+        self._make_restarts = partial(Restarts, strategy=strategy, intensity=intensity, period=period, backoff=backoff)
         self._tree: Tree | None = None
         self._scope: Scope | None = None
         # Number of the task that entered the block: only that task may leave its cancel scope.
@@ -385,11 +380,10 @@ class Supervisor(Openable):
         names = [unit.terms.name for unit in units]
         actor_name = actor.__name__ if isinstance(actor, type) else actor
         if matches:
-            times, matching_names = len(matches), [unit.terms.name for unit in matches]
-            remedy = (
-                f": {matching_names}; ask by name" if len({*matching_names}) == times else "; give one another name"
-            )
-            raise KeyError(f"{actor_name} is there {times} times{remedy}")
+            matching_names = [unit.terms.name for unit in matches]
+            is_distinct = len({*matching_names}) == len(matches)
+            remedy = f": {matching_names}; ask by name" if is_distinct else "; give one another name"
+            raise KeyError(f"{actor_name} is there {len(matches)} times{remedy}")
         hint = did_you_mean(actor_name, names) if isinstance(actor_name, str) else ""
         raise KeyError(f"there is no actor {actor_name!r}, only {names}{hint}")
 
