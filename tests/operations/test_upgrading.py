@@ -14,7 +14,7 @@ import pytest
 from callboard import ToolNode
 from callboard.conversations._storage import entry_of
 from callboard.telemetry import read_recording
-from callboard.telemetry._recording._recordings import FORMAT as RECORDING
+from callboard.telemetry._recording._timeline import FORMAT as RECORDING
 from callboard.testing import Recorder, tool_call
 from callboard.tools._ledger import FORMAT as LEDGER
 

@@ -224,22 +224,14 @@ def messages_of(value: object) -> Sequence[BaseMessage]:
         messages = value.get("llm_input_messages") or value.get("messages")
     elif not isinstance(value, (list, tuple, BaseMessage)):
         messages = getattr(value, "messages", None)
-    is_sequence = isinstance(messages, list) or (isinstance(messages, tuple) and not _is_pair(messages))
-    items = messages if is_sequence else [messages]
-    return [message for item in items if (message := _read(item)) is not None]
-
-
-def _is_pair(value: tuple[object, ...]) -> bool:
-    """Return whether a tuple is a message in the form (role, text), not a sequence of messages."""
-    return len(value) == 2 and all(isinstance(item, str) for item in value)
-
-
-def _read(value: Any) -> BaseMessage | None:
-    """Return a value as a message, if it has a form that LangChain accepts; `None` for any other value."""
-    try:
-        return convert_to_messages([value])[0]
-    except Exception:  # the state belongs to the application: any type may stand under "messages"
-        return None
+    # A tuple of two texts is a message in the form (role, text), not a sequence of messages.
+    is_pair = isinstance(messages, tuple) and len(messages) == 2 and all(isinstance(item, str) for item in messages)
+    items = messages if isinstance(messages, (list, tuple)) and not is_pair else [messages]
+    converted: list[BaseMessage] = []
+    for item in items:
+        with suppress(Exception):  # the state belongs to the application: any type may stand under "messages"
+            converted += convert_to_messages([item])
+    return converted
 
 
 def _message(message: BaseMessage) -> dict[str, object]:

@@ -307,16 +307,14 @@ def mark_failed(span: Span, error: BaseException, capture: Capture) -> None:
 
 
 def _facts(facts: Mapping[str, object]) -> Attributes:
-    return {names.PREFIX + key: _fact(value) for key, value in facts.items()}
-
-
-def _fact(value: object) -> Any:
-    """Return a detail of a call's event, converted to a type that is valid for a span attribute."""
-    if isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
-        return [sendable(item) for item in value]
-    return sendable(str(value))
+    """Return the details of an event, converted to types that are valid for span attributes."""
+    attributes: Attributes = {}
+    for key, value in facts.items():
+        if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+            attributes[names.PREFIX + key] = [sendable(item) for item in value]
+        else:
+            attributes[names.PREFIX + key] = value if isinstance(value, (bool, int, float)) else sendable(str(value))
+    return attributes
 
 
 # Spans of runs and model requests

@@ -4,7 +4,7 @@ Spans, metrics, logs, recordings and the live view all build on this tracker, so
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -96,23 +96,44 @@ class CallTracker(Generic[C, E]):
         """Records of the calls that have not ended, by number, the oldest first."""
         # Ended calls with attempts that still run, such as abandoned threads. Their last attempt's end removes them.
         self._ended_calls: dict[int, C] = {}
-        self._steps: Mapping[CallPhase, Callable[[C, E], None]] = {
-            "queued": self._record_queue,
-            "gave_up": self._record_give_up,
-            "started": self._record_start,
-            "attempt_ended": self._record_attempt_end,
-            "noted": self.on_note,
-            "ended": self._record_end,
-        }
 
     def __call__(self, event: E) -> None:
         """Handle an event of a call: update the record of the call, and then call the hook for the event's phase."""
-        if event.phase == "begun":
-            self.open[event.number] = self.on_begin(event)
-        elif (call := self.open.get(event.number)) is not None:
-            self._steps[event.phase](call, event)
-        elif event.phase == "attempt_ended" and (call := self._ended_calls.get(event.number)) is not None:
-            self._record_attempt_end(call, event)
+        phase, number = event.phase, event.number
+        call = self.open.get(number)
+        if phase == "begun":
+            self.open[number] = self.on_begin(event)
+        elif phase == "attempt_ended":
+            self._record_attempt_end(call or self._ended_calls.get(number), event)
+        elif call is None:
+            return
+        elif phase == "queued":
+            if not (call.waiting or call.running):
+                call.since = event.time
+            call.waiting.append((event.tool, event.time))
+            self.on_queue(call, event)
+        elif phase == "started":
+            # A tool without a limit has no queue.
+            waited_since = _leave_queue(call, event.tool) if call.waiting else None
+            if not call.running:
+                call.since = event.time
+            call.attempt = event.attempt
+            call.running[event.attempt] = event.time
+            self.on_start(call, event, waited_since)
+        elif phase == "gave_up":
+            since = _leave_queue(call, event.tool)
+            if since is not None:
+                if not (call.waiting or call.running):
+                    call.since = event.time
+                self.on_give_up(call, event, since)
+        elif phase == "noted":
+            self.on_note(call, event)
+        else:
+            del self.open[number]
+            call.ended = True
+            if call.running:
+                self._ended_calls[number] = call
+            self.on_end(call, event)
 
     def on_begin(self, event: E) -> C:
         """Return a new record for a call that has begun."""
@@ -136,44 +157,15 @@ class CallTracker(Generic[C, E]):
     def on_end(self, call: C, event: E) -> None:
         """Handle the end of a call; its record still lists the attempts that wait or run."""
 
-    def _record_queue(self, call: C, event: E) -> None:
-        if not (call.waiting or call.running):
-            call.since = event.time
-        call.waiting.append((event.tool, event.time))
-        self.on_queue(call, event)
-
-    def _record_give_up(self, call: C, event: E) -> None:
-        since = _leave_queue(call, event.tool)
-        if since is None:
-            return
-        if not (call.waiting or call.running):
-            call.since = event.time
-        self.on_give_up(call, event, since)
-
-    def _record_start(self, call: C, event: E) -> None:
-        waited_since = _leave_queue(call, event.tool) if call.waiting else None  # a tool without a limit has no queue
-        if not call.running:
-            call.since = event.time
-        call.attempt = event.attempt
-        call.running[event.attempt] = event.time
-        self.on_start(call, event, waited_since)
-
-    def _record_attempt_end(self, call: C, event: E) -> None:
-        since = call.running.pop(event.attempt, None)
-        if since is None:
+    def _record_attempt_end(self, call: C | None, event: E) -> None:
+        since = None if call is None else call.running.pop(event.attempt, None)
+        if call is None or since is None:
             return
         if not call.running:
             call.since = event.time
             if call.ended:
                 del self._ended_calls[call.number]
         self.on_attempt_end(call, event, since)
-
-    def _record_end(self, call: C, event: E) -> None:
-        del self.open[event.number]
-        call.ended = True
-        if call.running:
-            self._ended_calls[event.number] = call
-        self.on_end(call, event)
 
 
 class ObserverSet:

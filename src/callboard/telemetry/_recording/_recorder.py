@@ -27,14 +27,13 @@ import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers, observe_in_context
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
+from callboard.telemetry._recording._timeline import FORMAT
 from callboard.telemetry._tracing import about_model, about_reply
 from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
 from callboard.tools._large_values import is_long, remaining_size
 
 # Lines
 
-
-FORMAT = "callboard/recording/1"
 
 Line = dict[str, Any]
 
@@ -205,7 +204,7 @@ class RecordingWriter:
         is_cut = self._append and _ends_within_line(self.path)
         # Results of calls are for this user alone.
         opener = partial(os.open, mode=0o600)
-        self._writer = _Writer(open(self.path, "ab" if self._append else "wb", opener=opener), BOUND)
+        self._writer = _Writer(open(self.path, "ab" if self._append else "wb", opener=opener))
         if is_cut:  # a killed process left half a line: the new header must begin on a line of its own
             self._writer.offer(b"\n")
         self._started_at = self._clock()
@@ -229,21 +228,15 @@ class RecordingWriter:
             self._write_dropped_count()
             self._is_over = True
             # The counters as they are now: they go on counting the events of calls that outlive the block.
-            closing_line = partial(self._closing_line, self._now(), self.events, self.lost, self.overhead)
-        self._writer.close(closing_line)
-
-    def _closing_line(self, now: float, events: int, lost: int, overhead: float, written: int) -> bytes:
-        return _as_line(
-            {
-                "t": now,
+            closing = {
+                "t": self._now(),
                 "event": "closed",
-                "events": events,
-                "lost": lost,
-                "bytes": written,
-                "overhead": round(overhead, 6),
-                "per_event": round(overhead / max(events, 1), 9),
+                "events": self.events,
+                "lost": self.lost,
+                "overhead": round(self.overhead, 6),
+                "per_event": round(self.overhead / max(self.events, 1), 9),
             }
-        )
+        self._writer.close(closing)
 
     # Each event passes these methods, so they call few others.
 
@@ -306,9 +299,8 @@ class _Writer:
     The caller of `offer` and `has_room` lets one thread at a time call them.
     """
 
-    def __init__(self, file: BinaryIO, bound: int) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._bound = bound
         self._lines: deque[bytes | LongLine] = deque()
         # Bytes that were offered, and bytes of them that are on disk. Each number has one writing thread, so no lock is
         # needed: the difference is too large at worst, and the bound holds.
@@ -318,7 +310,7 @@ class _Writer:
         # True while the thread waits for lines. It sets this before it looks for lines a last time, and `offer` appends
         # before it reads this: so a line is either seen, or its `offer` wakes the thread.
         self._sleeps = False
-        self._closing_line: Callable[[int], bytes] | None = None
+        self._closing: Line | None = None
         self._failed = False
         self._changed = threading.Condition()
         # A daemon: a disk that never answers must not keep the process from ending.
@@ -326,7 +318,7 @@ class _Writer:
         self._thread.start()
 
     def has_room(self, size: int) -> bool:
-        return not self._failed and self._offered - self._done + size <= self._bound
+        return not self._failed and self._offered - self._done + size <= BOUND
 
     def offer(self, data: bytes | LongLine) -> None:
         self._offered += len(data)
@@ -335,10 +327,10 @@ class _Writer:
             with self._changed:
                 self._changed.notify_all()
 
-    def close(self, closing_line: Callable[[int], bytes]) -> None:
-        """Write the buffered lines, then the line that `closing` returns; wait for the disk for 10 seconds at most."""
+    def close(self, closing: Line) -> None:
+        """Write the buffered lines, then `closing` with the number of bytes; wait for the disk for 10 seconds."""
         with self._changed:
-            self._closing_line = closing_line
+            self._closing = closing
             self._changed.notify_all()
         self._thread.join(10.0)
         if self._thread.is_alive():
@@ -348,22 +340,25 @@ class _Writer:
         try:
             with self._file:
                 while lines := self._next():
-                    self._write(
-                        b"".join(entry if isinstance(entry, bytes) else entry.encode_values() for entry in lines)
-                    )
+                    data = [entry if isinstance(entry, bytes) else entry.encode_values() for entry in lines]
+                    self._write(b"".join(data))
                     with self._changed:
                         self._done += sum(map(len, lines))
                         self._changed.notify_all()
-                if self._closing_line is not None:
-                    self._write(self._closing_line(self._written))
+                if self._closing is not None:
+                    self._write(_as_line({**self._closing, "bytes": self._written}))
         except OSError as error:
-            self._give_up(error)
+            _log.error("the recording cannot be written, and ends here: %s", error)
+            with self._changed:
+                self._failed = True  # from now on `has_room()` is false: every event counts as lost
+                self._lines.clear()
+                self._changed.notify_all()
 
     def _next(self) -> list[bytes | LongLine]:
         """Wait for lines; remove all lines from the buffer and return them; an empty list if none will follow."""
         with self._changed:
             self._sleeps = True
-            self._changed.wait_for(lambda: self._lines or self._closing_line is not None)
+            self._changed.wait_for(lambda: self._lines or self._closing is not None)
             self._sleeps = False
         # As many as there are now: an event loop may append while they are taken.
         return [self._lines.popleft() for _ in range(len(self._lines))]
@@ -372,13 +367,6 @@ class _Writer:
         self._file.write(data)
         self._file.flush()
         self._written += len(data)
-
-    def _give_up(self, error: OSError) -> None:
-        _log.error("the recording cannot be written, and ends here: %s", error)
-        with self._changed:
-            self._failed = True  # from now on `has_room()` is false: every event counts as lost
-            self._lines.clear()
-            self._changed.notify_all()
 
 
 def _ends_within_line(path: Path) -> bool:

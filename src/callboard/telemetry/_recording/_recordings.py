@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from callboard._records._events import ActorPhase, AskPhase, CallPhase
 from callboard.telemetry._recording._timeline import (
+    FORMAT,
     ActorChange,
     Closing,
     ModelRequest,
@@ -341,7 +342,6 @@ def _parse_time(text: str | None) -> datetime | None:
 # Files
 
 
-FORMAT = "callboard/recording/1"
 _FAMILY = "callboard/recording/"
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from callboard.telemetry._tracker import FAILURES
 
+FORMAT = "callboard/recording/1"
+"""Name and version of the format of recordings, in the header of each part."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
