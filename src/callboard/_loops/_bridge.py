@@ -226,7 +226,12 @@ class _BridgedCall(Generic[T]):
 def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
     """Run an async function on an asyncio loop in another thread, with the caller's context variables."""
     # A running event loop in the calling thread is blocked meanwhile.
-    standing = _standing.set((*_standing.get(), *_loops_here()))
+    # The objects by which asyncio and callboard represent this thread's running loop, if any.
+    loops: list[object] = []
+    for running_loop in (asyncio.get_running_loop, current_loop):
+        with suppress(RuntimeError):
+            loops.append(running_loop())
+    standing = _standing.set((*_standing.get(), *loops))
     try:
         shared = None if _background_blocked.get() else _background()
         # The background thread must not wait for its own loop: that is a deadlock. It starts a private loop instead.
@@ -246,16 +251,12 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
 def iterate_from_sync(items: AsyncIterator[T]) -> Iterator[T]:
     """Yield the items of an async generator to sync code, and close the generator after the last item."""
     try:
-        while (item := run_from_sync(partial(_next, items))) is not _END:
+        while (item := run_from_sync(partial(anext, items, _END))) is not _END:
             yield cast("T", item)
     finally:
         # After a second Ctrl-C, the cancelled request for an item goes on by itself, and ends the generator.
         if not cast("Any", items).ag_running:
             run_from_sync(cast("Any", items).aclose)
-
-
-async def _next(items: AsyncIterator[object]) -> object:
-    return await anext(items, _END)
 
 
 _END = object()
@@ -267,15 +268,6 @@ def stands_still(loop: object) -> bool:
     """Return whether an event loop is blocked by sync code that waits for the running code to end."""
     # `loop` is asyncio's or callboard's object for the loop.
     return loop in _standing.get()
-
-
-def _loops_here() -> list[object]:
-    """Return the objects by which asyncio and callboard represent this thread's running loop, if any, as a list."""
-    loops: list[object] = []
-    for running_loop in (asyncio.get_running_loop, current_loop):
-        with suppress(RuntimeError):
-            loops.append(running_loop())
-    return loops
 
 
 def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:

@@ -28,7 +28,18 @@ def current_loop() -> EventLoop:
     try:
         loop = _current.get()
     except LookupError:
-        loop = _open_loop(sniffio.current_async_library())
+        library = sniffio.current_async_library()
+        # Only the implementation that runs is imported: trio costs an asyncio program nothing.
+        if library == "trio":
+            from callboard._loops._trio import TrioLoop
+
+            loop = TrioLoop()
+        elif library == "asyncio":
+            from callboard._loops._asyncio import AsyncioLoop
+
+            loop = AsyncioLoop()
+        else:
+            raise RuntimeError(f"callboard runs on asyncio and trio, not on {library!r}") from None
         _current.set(loop)
     _last.loop = loop
     return loop
@@ -52,33 +63,16 @@ def common_time() -> float:
 
 def run_there(loop: EventLoop, fn: Callable[[], object]) -> bool:
     """Call `fn` in a loop's thread, at once if this is that thread; return `False` if the loop has ended."""
-    if loop.is_here() and _runs(loop):
-        fn()
-        return True
-    return loop.post(fn)
+    try:
+        is_running_here = loop.is_here() and current_loop() is loop
+    except RuntimeError:  # no loop runs, or this is a callback between two tasks
+        is_running_here = False
+    if not is_running_here:
+        return loop.post(fn)
+    fn()
+    return True
 
 
 def is_over(loop: EventLoop) -> bool:
     """Return whether an event loop has ended, so that none of its tasks will ever continue."""
     return not loop.post(lambda: None)
-
-
-def _runs(loop: EventLoop) -> bool:
-    """Return whether a loop runs in this thread now; false for an earlier loop that has ended."""
-    try:
-        return current_loop() is loop
-    except RuntimeError:
-        return False  # no loop runs, or this is a callback between two tasks
-
-
-def _open_loop(library: str) -> EventLoop:
-    # Only the implementation that runs is imported: trio costs an asyncio program nothing.
-    if library == "trio":
-        from callboard._loops._trio import TrioLoop
-
-        return TrioLoop()
-    if library == "asyncio":
-        from callboard._loops._asyncio import AsyncioLoop
-
-        return AsyncioLoop()
-    raise RuntimeError(f"callboard runs on asyncio and trio, not on {library!r}")

@@ -34,16 +34,17 @@ class IdleScope:
         "_latest_report",
         "_moved_at",
         "_no_move_until",
-        "_outer",
         "_scope",
         "loop",
+        "outer",
         "since",
     )
 
     # `report_activity` writes `_latest_report`, `_no_move_until` and `_moved_at` from any thread, without a lock. Two
     # threads that report at the same moment both move the deadline, and `_postpone` keeps the later time. All other
     # fields belong to the loop.
-    _outer: "IdleScope | None"
+    outer: "IdleScope | None"
+    """Next enclosing idle scope, perhaps in another event loop; `None` if there is none."""
     _scope: Scope
     _latest_report: float  # loop time of the latest report
     _idle_deadline: float  # idle deadline, in loop time
@@ -68,11 +69,6 @@ class IdleScope:
     def was_idle(self) -> bool:
         """True if the block was cancelled at its idle deadline, because its code reported no activity for too long."""
         return self.cancel_called and self._idle_deadline < self._deadline
-
-    @property
-    def outer(self) -> "IdleScope | None":
-        """Next enclosing idle scope, perhaps in another event loop; `None` if there is none."""
-        return self._outer
 
     def seconds_left(self) -> float:
         """Return the seconds until the idle deadline; may be called from any thread."""
@@ -141,7 +137,7 @@ class IdleScope:
         self._idle_deadline = self._latest_report + self._idle_timeout
         self.since = time.monotonic()
         self._scope = self.loop.scope(min(self._idle_deadline, self._deadline), self._grace)
-        self._outer = idle_scope.get()
+        self.outer = idle_scope.get()
         idle_scope.set(self)
         self._is_open = True
         self._scope.__enter__()
@@ -151,7 +147,7 @@ class IdleScope:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
         self._is_open = False  # before the scope is left: a report that another thread posted may still arrive
-        idle_scope.set(self._outer)
+        idle_scope.set(self.outer)
         return self._scope.__exit__(exc_type, exc, tb)
 
 
@@ -161,23 +157,17 @@ idle_scope: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=
 
 def report_activity() -> None:
     """Report activity, so that the idle timeouts of all enclosing blocks start again; may be called from any thread."""
-    scope = idle_scope.get()
-    while scope is not None:
+    for scope in _enclosing_scopes():
         scope.note_activity()
-        scope = scope.outer
 
 
 def seconds_until_idle() -> float:
     """Return the seconds until the nearest idle deadline of the enclosing scopes; `math.inf` without any."""
-    if idle_scope.get() is None:
-        return math.inf
-    return min(scope.seconds_left() for scope in _enclosing_scopes())
+    return min((scope.seconds_left() for scope in _enclosing_scopes()), default=math.inf)
 
 
 def is_postponed_by_activity(deadline: float, loop: EventLoop) -> bool:
     """Return whether a deadline is the idle deadline of an enclosing scope, so that reports of activity postpone it."""
-    if idle_scope.get() is None:
-        return False
     return any(scope.loop is loop and scope.is_idle_deadline(deadline) for scope in _enclosing_scopes())
 
 

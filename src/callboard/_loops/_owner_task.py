@@ -98,10 +98,6 @@ class OwnerTask:
             self._started.set()
             self._over.set()
 
-    def forgotten(self) -> str:
-        """Return the text of the warning for a program that ends while the block is still open."""
-        return f"{self._block!r} was open when the program ended; end it with `await ....aclose()`"
-
     def _raise_error(self) -> None:
         error, self._error = self._error, None
         if error is not None:
@@ -117,10 +113,11 @@ _open: WeakSet[OwnerTask] = WeakSet()
 @atexit.register
 def _warn_of_open_blocks() -> None:
     for task in list(_open):
+        text = f"{task._block!r} was open when the program ended; end it with `await ....aclose()`"
         if _log.hasHandlers():
-            _log.warning("%s", task.forgotten())
+            _log.warning("%s", text)
         elif sys.__stderr__ is not None:  # `sys.stderr` of a kernel leads to a notebook that listens no more
-            print(task.forgotten(), file=sys.__stderr__)
+            print(text, file=sys.__stderr__)
 
 
 class Openable:
@@ -171,10 +168,8 @@ class Openable:
     def _current_owner(self) -> OwnerTask | None:
         """Return the task that keeps the object open, or `None`; raise `RuntimeError` in another event loop."""
         owner = self._owner_task
-        if owner is None:
+        if owner is None or (not owner.is_here and owner.is_over):
             return None
         if not owner.is_here:
-            if owner.is_over:
-                return None
             raise RuntimeError(f"{self!r} was opened in another event loop: `await ....aclose()` there")
         return owner
