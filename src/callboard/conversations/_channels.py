@@ -161,11 +161,7 @@ class Schema:
     def writes_of(self, output: object) -> list[Write]:
         """Convert a node's output (a dict, a command, a list of commands) to writes; unknown keys are left out."""
         if isinstance(output, dict):
-            writes: list[Write] = []
-            for key, value in output.items():
-                if key in self.specs:
-                    writes.append((key, value))
-            return writes
+            return self._with_known_keys(output.items())
         if output is None:
             return []
         if isinstance(output, (list, tuple)) and any(isinstance(item, Command) for item in output):

@@ -87,14 +87,8 @@ def complete_calls(reply: BaseMessage) -> None:
     calls: list[Any] = [*reply.tool_calls, *reply.invalid_tool_calls]
     for call in calls:
         # Some providers repeat the calls in content blocks, and match results by the ids of the blocks.
-        block = next(
-            (
-                candidate
-                for candidate in blocks
-                if (candidate.get("id"), candidate.get("name")) == (call["id"], call["name"])
-            ),
-            None,
-        )
+        name = (call["id"], call["name"])
+        block = next((block for block in blocks if (block.get("id"), block.get("name")) == name), None)
         call["id"] = whole_text(str(call["id"])) if call["id"] else f"call_{uuid4().hex}"
         call["name"] = str(call["name"])
         if block is not None:

@@ -4,7 +4,7 @@ The next nodes are channels `branch:to:<node>`. The calls to run are LangGraph s
 the state. LangGraph has written the results of a call under the id of the call's task.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import ToolCall
@@ -126,11 +126,14 @@ def _read_sends(thread: Thread, checkpoint_tuple: CheckpointTuple) -> IndexedSen
     ]
     call_ids = [(call["name"], id_of(call)) for _, call in open_calls(thread)]
     send_count: int | None = notes_of(checkpoint_tuple.checkpoint).get(SENDS)
-    calls = [
-        numbered_send
-        for numbered_send in numbered_sends
-        if (numbered_send[0] >= send_count if send_count is not None else _is_call_of(numbered_send[1], call_ids))
-    ]
+    if send_count is not None:
+        calls = [(number, send) for number, send in numbered_sends if number >= send_count]
+    else:
+        calls = [
+            (number, send)
+            for number, send in numbered_sends
+            if send.node == TOOLS and (call := _call_in(send)) is not None and (call["name"], id_of(call)) in call_ids
+        ]
     other_sends = [numbered_send for numbered_send in numbered_sends if numbered_send not in calls]
     thread.sends = number_sends(send for _, send in other_sends)
     for (number, _), numbered_send in zip(other_sends, thread.sends, strict=True):
@@ -150,11 +153,6 @@ def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], send: Numbered
     thread.records |= _records_of(
         thread, writes, [(send.task_of(key), call) for key, call in zip(keys_of(calls), calls, strict=True)]
     )
-
-
-def _is_call_of(send: Send, call_ids: Collection[tuple[str, str]]) -> bool:
-    call = _call_in(send)
-    return send.node == TOOLS and call is not None and (call["name"], id_of(call)) in call_ids
 
 
 def _call_in(send: Send) -> ToolCall | None:
@@ -204,9 +202,8 @@ def _records_of(
     records: dict[str, CallRecord] = {}
     for key, call in reversed(calls[1:]):
         if own_answers := answers_to(call, messages):
-            records[key] = CallRecord(
-                output=own_answers[-1]
-            )  # calls with the same id have their messages in call order
+            # Calls with the same id have their messages in call order.
+            records[key] = CallRecord(output=own_answers[-1])
             messages = [message for message in messages if message is not own_answers[-1]]
     outputs = [record.output for record in records.values()]
     # It is not known which call changed the state, and the first one gets all changes.

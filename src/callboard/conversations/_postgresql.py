@@ -50,11 +50,12 @@ def open_saver(url: str, types: Iterable[type]) -> LazySaver:
     """Return a PostgreSQL saver that stores only values of `types` and of LangGraph's and LangChain's own types."""
     # Called without a saver: the method does not use it, and no connection is open yet.
     next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
-    return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version, types)
+    make_saver = partial(_without_lock, _Saver)
+    return LazySaver(PostgresServer(url, make_saver, "checkpoint_migrations"), next_version, types)
 
 
 def open_store(url: str) -> LazyStore:
-    return LazyStore(PostgresServer(url, _store, "store_migrations"))
+    return LazyStore(PostgresServer(url, partial(_without_lock, PostgresStore), "store_migrations"))
 
 
 class _Saver(PostgresSaver):
@@ -74,17 +75,11 @@ class _Saver(PostgresSaver):
         return stored
 
 
-def _saver(connections: Any) -> PostgresSaver:
-    saver = _Saver(connections)
+def _without_lock(kind: Callable[[Any], T], connections: Any) -> T:
+    resource = kind(connections)
     # LangGraph's lock protects a single connection. Here each operation has a connection of its own from the pool.
-    cast("Any", saver).lock = nullcontext()
-    return saver
-
-
-def _store(connections: Any) -> PostgresStore:
-    store = PostgresStore(connections)
-    cast("Any", store).lock = nullcontext()
-    return store
+    cast("Any", resource).lock = nullcontext()
+    return resource
 
 
 class PostgresServer(Generic[T]):

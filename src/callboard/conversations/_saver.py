@@ -34,11 +34,6 @@ Change = tuple[str, tuple[Any, ...]]
 """Name of a checkpointer's method that stores something, and its arguments."""
 
 
-def _outline_reader(saver: Any) -> Any:
-    """Return a copy of a saver that reads outlines; return a saver that cannot be copied, or read in part, as it is."""
-    return with_serde(saver, OutlineSerializer()) if is_known(saver) and can_be_outlined(saver.serde) else saver
-
-
 class Saver:
     """Access to one thread of conversation in a LangGraph checkpointer.
 
@@ -76,21 +71,23 @@ class Saver:
 
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
         """Return a checkpoint with its pending writes, or `None` if it does not exist; by default the latest."""
-        return self._validate(await self._get(self._awaited.call, self.config(checkpoint_id)))
+        return await self._get(self._awaited.call, self.config(checkpoint_id))
 
     async def outline(self) -> CheckpointTuple | None:
         """Return the latest checkpoint with `None` in place of each object; return `None` if there is no checkpoint."""
         # Most of the time of a read is spent on making messages, which the caller does not need. Like a change, this
         # read goes on within the grace if the caller is cancelled: a run must learn at its end whether it still holds
         # its thread.
-        return self._validate(await self._get(self._awaited.store, self.config(), _outline_reader), is_outline=True)
+        return await self._get(self._awaited.store, self.config(), is_outline=True)
 
     async def _get(
-        self,
-        call: Callable[..., Awaitable[Any]],
-        config: RunnableConfig,
-        reader_of: Callable[[Any], Any] = lambda saver: saver,
+        self, call: Callable[..., Awaitable[Any]], config: RunnableConfig, *, is_outline: bool = False
     ) -> CheckpointTuple | None:
+        def reader_of(saver: Any) -> Any:
+            # A saver that cannot be copied, or read in part, reads the whole checkpoint.
+            has_outlines = is_outline and is_known(saver) and can_be_outlined(saver.serde)
+            return with_serde(saver, OutlineSerializer()) if has_outlines else saver
+
         def get(saver: Any) -> Any:
             create_tables(saver)
             return reader_of(saver).get_tuple(config)
@@ -99,7 +96,8 @@ class Saver:
             await acreate_tables(saver)
             return await reader_of(saver).aget_tuple(config)
 
-        return cast("CheckpointTuple | None", await call("get_tuple", get, aget))
+        checkpoint_tuple: CheckpointTuple | None = await call("get_tuple", get, aget)
+        return None if checkpoint_tuple is None else self._validate(checkpoint_tuple, is_outline=is_outline)
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
         """Return at most `limit` checkpoints of the thread that are older than `checkpoint_id`, the latest first."""
@@ -112,12 +110,7 @@ class Saver:
         async def aget(saver: Any) -> list[CheckpointTuple]:
             return [checkpoint_tuple async for checkpoint_tuple in saver.alist(config, before=bound, limit=limit)]
 
-        checkpoint_tuples = await self._awaited.call("list", get, aget)
-        return [
-            checkpoint_tuple
-            for checkpoint_tuple in map(self._validate, checkpoint_tuples)
-            if checkpoint_tuple is not None
-        ]
+        return [self._validate(checkpoint_tuple) for checkpoint_tuple in await self._awaited.call("list", get, aget)]
 
     async def delta_histories(self, checkpoint_id: str, names: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """Return LangGraph's writes that lead to the values of channels at a checkpoint, by name of the channel."""
@@ -140,14 +133,11 @@ class Saver:
     def describe_position(self, checkpoint_id: str) -> str:
         return f"{self.where} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
 
-    def _validate(
-        self, checkpoint_tuple: CheckpointTuple | None, *, is_outline: bool = False
-    ) -> CheckpointTuple | None:
-        if checkpoint_tuple is not None:
-            with reading_stored_data(self.describe(checkpoint_tuple)):
-                check_checkpoint(checkpoint_tuple, is_outline=is_outline)
-                # Fails now for a version that the saver cannot continue, and not when the run has results to store.
-                self.next_version(max(checkpoint_tuple.checkpoint["channel_versions"].values(), default=None))
+    def _validate(self, checkpoint_tuple: CheckpointTuple, *, is_outline: bool = False) -> CheckpointTuple:
+        with reading_stored_data(self.describe(checkpoint_tuple)):
+            check_checkpoint(checkpoint_tuple, is_outline=is_outline)
+            # Fails now for a version that the saver cannot continue, and not when the run has results to store.
+            self.next_version(max(checkpoint_tuple.checkpoint["channel_versions"].values(), default=None))
         return checkpoint_tuple
 
     def checkpoint(self, base: Base, versions: Mapping[str, Any]) -> Change:

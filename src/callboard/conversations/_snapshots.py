@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
@@ -131,20 +132,20 @@ def _snapshots_on_checkpoint(
 ) -> list[StateSnapshot]:
     """Return snapshots of the position of a checkpoint, and of all positions to which its journal entries lead."""
     thread.play(checkpoint_tuple, [])
-    snapshots = [snapshot_of(thread, by_call=by_call, past=True)]
+    take_snapshot = partial(snapshot_of, thread, by_call=by_call, past=True)
+    snapshots = [take_snapshot()]
     for entry in entries_of(checkpoint_tuple):
         arrival = as_input_entry(entry)
         if arrival is not None and (arrival.received is not None or thread.checkpoint_id == FIRST_ID):
             thread.receive(arrival)
-            snapshots[-1 if thread.checkpoint_id == FIRST_ID else len(snapshots) :] = [
-                snapshot_of(thread, by_call=by_call, past=True)
-            ]
+            if thread.checkpoint_id == FIRST_ID:
+                snapshots.pop()
+            snapshots.append(take_snapshot())
         thread.apply_entry(entry)
-        if isinstance(entry, Move):
-            snapshots.append(snapshot_of(thread, by_call=by_call, past=True))
         # Entries of tasks do not move the thread; they complete the snapshot of the current position.
-        else:
-            snapshots[-1] = snapshot_of(thread, by_call=by_call, past=True)
+        if not isinstance(entry, Move):
+            snapshots.pop()
+        snapshots.append(take_snapshot())
     return snapshots
 
 
