@@ -168,9 +168,9 @@ async def answer(name: str, path: Path) -> str:
         await agent.ainvoke(GO, AT)
         try:
             await agent.ainvoke(Command(resume=VALUES[name]), AT, durability="sync")
-        except ValueError as error:
+        except (ValueError, StorageError) as error:
             await agent.ainvoke(Command(resume="whole"), AT)
-            return str(error)
+            return f"{type(error).__name__}: {error}"
         messages = (await agent.aget_state(AT)).values["messages"]
     assert messages[3].text == "worked"
     return str(messages[2].text)

@@ -70,10 +70,10 @@ TABLE = {
         (
             "The answer has .* with half of a surrogate pair",
             "heard a float",
-            "heard a int",
-            "heard a object",
+            UNSTORED_INTEGER,
+            UNSTORED,
             "heard a str",
-            "heard a list",
+            UNSTORED_LEVELS,
         ),
     ),
     "stored row": (
