@@ -140,6 +140,7 @@ AFTER_MODEL: Any = HumanInTheLoopMiddleware(interrupt_on={"work": True})
 DID_NOT_RUN: dict[str, Any] = {
     "an approval of callboard": (create_react_agent, {"middleware": [RequireApproval(["work"])]}, "did not run"),
     "an approval of LangChain": (create_agent, {"middleware": [AFTER_MODEL]}, "did not run"),
+    "a breakpoint": (create_react_agent, {"interrupt_before": ["tools"]}, "did not run"),
     "a tool that does not exist": (create_react_agent, {"interrupt_before": ["tools"]}, "nope is not a valid tool"),
 }
 

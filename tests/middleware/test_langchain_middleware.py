@@ -73,8 +73,8 @@ async def test_its_error_handler_sees_errors_and_timeouts(recorder: Recorder) ->
 async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout(recorder: Recorder) -> None:
     """As a node's middleware each attempt has its own place and timeout. In `create_agent` all attempts share one."""
     retry = ToolRetryMiddleware(max_retries=1, initial_delay=0.01, jitter=False, retry_on=(TimeoutError,))
-    policies = {"slow": CallPolicy(timeout=0.05, limit=Limit(concurrency=1))}
-    node = ToolNode([recorder.tool("slow", seconds=0.2)], middleware=[retry], policies=policies)
+    policies = {"slow": CallPolicy(timeout=0.3, limit=Limit(concurrency=1))}
+    node = ToolNode([recorder.tool("slow", seconds=30)], middleware=[retry], policies=policies)
     (message,) = await run(node, tool_call("slow", "1"))
     assert message.status == "error"
     assert recorder.count("started") == 2

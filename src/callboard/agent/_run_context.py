@@ -133,11 +133,10 @@ class RunContext:
 
     def text_about(self, call: ToolCall) -> str:
         """Return the text for the model about a call that will not run and has no answer."""
-        if id_of(call) in self.thread.not_begun:
-            return NOT_BEGUN
         if id_of(call) in self.thread.begun:
             return UNANSWERED  # also by an earlier program, which had a tool of this name
-        return self.tools.text_about_unknown(call) or UNANSWERED
+        text = NOT_BEGUN if id_of(call) in self.thread.not_begun else UNANSWERED
+        return self.tools.text_about_unknown(call) or text
 
     def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
         """Return the user's answers to the open questions of the given tasks, by interrupt id."""

@@ -60,7 +60,7 @@ async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     writes = thread.schema.writes_of_input(values)
     if input and not writes:
         raise _empty_input_error(input)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
-    if thread.records:
+    if thread.records or TOOLS in thread.next_nodes:
         thread.not_begun = _find_calls_not_begun(thread, flow)
         thread.begun = frozenset(id_of(call) for key, call in open_calls(thread) if thread.record_of(key).claimed)
         # Finished tasks of the interrupted step keep their results, although new input does not resume it.
@@ -70,11 +70,12 @@ async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
 
 
 def _find_calls_not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
-    """Return the ids of open calls of which a person was asked before they began."""
+    """Return the ids of open calls that certainly have not begun."""
     calls = open_calls(thread)
     approval_node = flow.approval_node(None, TOOLS, [call for _, call in calls], thread.state)
-    if calls and thread.next == (approval_node,):
-        return frozenset(id_of(call) for _, call in calls)  # a hook after the model asks about all calls of a reply
+    # A hook after the model asks about all calls of a reply.
+    if thread.is_before_step or thread.next == (approval_node,):
+        return frozenset(id_of(call) for _, call in calls)
     calls_and_records = ((call, thread.record_of(key)) for key, call in calls)
     return frozenset(
         id_of(call)

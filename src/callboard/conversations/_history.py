@@ -21,8 +21,8 @@ UNANSWERED = (
 )
 
 NOT_BEGUN = (
-    "Error: this call did not run: a person was asked about it, and the conversation went on without an answer. Call "
-    "the tool again if it is still needed."
+    "Error: this call did not run: the conversation went on before it began, such as without the answer of a person. "
+    "Call the tool again if it is still needed."
 )
 
 MALFORMED = (

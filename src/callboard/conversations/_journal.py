@@ -169,6 +169,7 @@ class SavedThread(RecordedThread):
                     self.apply_entry(entry)  # only to be read: a new branch starts without those results
         else:
             self.play(await read_whole(self.saver, self.schema, checkpoint_tuple), entries)
+            self.is_before_step = base_of(checkpoint_tuple).is_ours and not entries
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
     def play(self, checkpoint_tuple: CheckpointTuple, entries: Sequence[Entry]) -> None:

@@ -75,6 +75,8 @@ class Thread:
         """Ids of calls that had begun when new input left them without an answer."""
         self.not_begun: frozenset[str] = frozenset()
         """Ids of calls that certainly have not begun when new input left them without an answer."""
+        self.is_before_step = False
+        """`True` if no task of the next step has begun, because a run has ended before it, such as at a breakpoint."""
         self.has_unattributed_questions = False
         """`True` if another agent stored questions of this step without naming the calls that asked them."""
         self.checkpoint_id = new_id(self.step)
