@@ -18,6 +18,12 @@ from langchain_core.tools import StructuredTool
 
 from callboard.testing import calls
 
+UNKNOWN = (
+    "Error: this call was begun, and did not come to its end; whether it had any effect is unknown. Find out before "
+    "calling the tool again."
+)
+"""What the model reads of a call with an unknown outcome."""
+
 
 class BrokenError(Exception):
     """Error of a tool, or fatal error of an actor."""

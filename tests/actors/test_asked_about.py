@@ -13,8 +13,7 @@ from callboard import Actor, ActorDiedError, CallPolicy, CallsInterrupted, ToolN
 from callboard.guards import Redact
 from callboard.middleware import Retry
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard.tools._errors import UNKNOWN
-from tests.helpers import BrokenError
+from tests.helpers import UNKNOWN, BrokenError
 
 ASK = {"pay": CallPolicy(on_unknown="ask")}
 paid: list[int] = []

@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from callboard.testing import Backend
-from callboard.tools._errors import UNKNOWN
+from tests.helpers import UNKNOWN
 
 from ._killed_notebook import CONFIG, Store, agent
 

@@ -16,7 +16,7 @@ from langgraph.types import Command, Send, interrupt
 
 import callboard
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard.tools._errors import UNKNOWN
+from tests.helpers import UNKNOWN
 
 from ._savers import AT, QUESTION, contents
 

@@ -21,10 +21,19 @@ in_both_eras = pytest.mark.parametrize("era", ERAS)
 
 @asynccontextmanager
 async def client_of(served: Any, era: str, *, description: str | None = None, **options: Any) -> AsyncIterator[Client]:
+    async with service_of(served, era, description=description, **options) as (_, client):
+        yield client
+
+
+@asynccontextmanager
+async def service_of(
+    served: Any, era: str, *, description: str | None = None, **options: Any
+) -> AsyncIterator[tuple[Any, Client]]:
+    """Open a service and a client of it."""
     service = Service(served, description=description)
     with anyio.fail_after(WAIT):
         async with service.open(), Client(service.server(), mode=era, **options) as client:
-            yield client
+            yield service, client
 
 
 async def listed_by(served: Any, era: str = "legacy") -> dict[str, types.Tool]:

@@ -14,12 +14,10 @@ from mcp_types import RequestParamsMeta
 
 from callboard import Limit, ToolNode, idempotency_key, progress
 from callboard.telemetry import carrier
-from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service._questions import ProgressCounter, progress_sender
-from callboard_actors.mcp_service._service import Service
 from tests.telemetry._traces import Traces, attributes, is_child
 
-from ._clients import ERAS, Person, client_of, filled, in_both_eras, text_in
+from ._clients import ERAS, Person, client_of, filled, in_both_eras, service_of, text_in
 
 
 class Hotel:
@@ -101,8 +99,8 @@ async def test_limits_and_timeouts_of_the_node_hold(era: str) -> None:
         results.append(await client.call_tool("stay", {"nights": nights}))
 
     async with (
-        client_of(node, era) as one,
-        Client(Service(node).server(), mode=era) as two,
+        service_of(node, era) as (service, one),
+        Client(type(service)(node).server(), mode=era) as two,
     ):
         async with anyio.create_task_group() as group:
             for client in (one, two):
@@ -213,7 +211,7 @@ async def test_a_call_that_is_made_again_is_known_by_its_key(era: str) -> None:
         return f"{interrupt('Pay?')} {idempotency_key()}"
 
     async with client_of([pay], era, elicitation_callback=Person(*[filled(answer="yes")] * 3)) as client:
-        meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: "order 7"})
+        meta = cast("RequestParamsMeta", {"callboard/idempotency-key": "order 7"})
         first, again = [text_in(await client.call_tool("pay", {"amount": 3}, meta=meta)) for _ in range(2)]
         other = text_in(await client.call_tool("pay", {"amount": 3}))
 
@@ -224,14 +222,13 @@ async def test_a_call_that_is_made_again_is_known_by_its_key(era: str) -> None:
 async def test_a_service_that_is_drained_lets_calls_finish_and_begins_none(era: str) -> None:
     """Calls that do not finish in time are ended; each client is told."""
     hotel = Hotel()
-    service = Service(ToolNode([hotel.stay]))
     results: list[types.CallToolResult] = []
 
     async def call(client: Client, nights: float) -> None:
         results.append(await client.call_tool("stay", {"nights": nights}))
 
     with anyio.fail_after(1000):
-        async with service.open(), Client(service.server(), mode=era) as client, anyio.create_task_group() as group:
+        async with service_of(ToolNode([hotel.stay]), era) as (service, client), anyio.create_task_group() as group:
             group.start_soon(call, client, 3)
             group.start_soon(call, client, 500)
             await hotel.began.wait()

@@ -21,7 +21,6 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from callboard import Actor, CallContext, ToolNode, child, create_react_agent, handler, idempotency_key
 from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel
-from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service import McpApp, mcp_app
 
 from ._clients import in_both_eras, text_in
@@ -87,7 +86,7 @@ async def in_process(
 
 
 def keyed(key: str) -> RequestParamsMeta:
-    return cast("RequestParamsMeta", {IDEMPOTENCY_KEY: key})
+    return cast("RequestParamsMeta", {"callboard/idempotency-key": key})
 
 
 async def reads(app: Any, era: str, tokens: Sequence[str | None], meta: Any = None) -> list[str]:

@@ -16,7 +16,7 @@ from callboard import ActorStartError, CallPolicy, ToolNode
 from callboard.middleware import RequireApproval
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp_service._service import Service
+from callboard_actors.mcp_service import mcp_app
 from tests.mcp import _npm
 
 from ._clients import DECLINED, Person, client_of, filled, in_both_eras, text_in
@@ -137,21 +137,21 @@ async def test_a_server_that_is_open_is_served_and_stays_open() -> None:
 async def test_what_was_opened_to_be_served_is_closed_and_can_be_served_again() -> None:
     """A restarted application opens the servers again; between two runs it has no tools and no processes."""
     server = McpServer(far())
-    service = Service([server], name="gate")
+    app = mcp_app([server], name="gate")
     for _ in range(2):
-        async with service.open():
+        async with app.lifespan():
             assert server.is_open
-            assert "weigh" in service.tool_names
+            assert "weigh" in app.tool_names
         assert not server.is_open
-        assert service.tool_names == []
+        assert app.tool_names == []
 
 
 async def test_a_server_that_cannot_be_had_is_why_nothing_is_served() -> None:
     """The error names the server when the service starts; servers opened before it are closed."""
     good, bad = McpServer(far()), McpServer(["/no/such/program"], name="notes")
-    service = Service([good, bad])
+    app = mcp_app([good, bad])
     with pytest.raises(ActorStartError, match=r"'notes' did not start: .*/no/such/program"):
-        async with service.open():
+        async with app.lifespan():
             raise AssertionError("it is served")
     assert not good.is_open
 
@@ -159,9 +159,9 @@ async def test_a_server_that_cannot_be_had_is_why_nothing_is_served() -> None:
 def test_what_is_no_tool_is_said_before_anything_is_opened() -> None:
     """A description for a server's tools is refused, too, because the list of tools is not known yet."""
     with pytest.raises(TypeError, match="got 3"):
-        Service([McpServer(far()), 3])  # type: ignore[list-item]
+        mcp_app([McpServer(far()), 3])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="is for an agent"):
-        Service([McpServer(far())], description="Weighs.")
+        mcp_app([McpServer(far())], description="Weighs.")
 
 
 @contextmanager

@@ -17,9 +17,8 @@ from callboard import ToolNode
 from callboard.middleware import RequireApproval
 from callboard_actors.mcp_service._dialogue import MOST_COMPLAINTS
 from callboard_actors.mcp_service._questions import form_questions
-from callboard_actors.mcp_service._service import Service
 
-from ._clients import DECLINED, DISMISSED, Person, client_of, filled, in_both_eras, text_in
+from ._clients import DECLINED, DISMISSED, Person, client_of, filled, in_both_eras, service_of, text_in
 
 FIELD: TypeAdapter[Any] = TypeAdapter(PrimitiveSchemaDefinition)
 
@@ -225,11 +224,7 @@ def test_any_question_has_a_form_that_clients_can_show(value: object, schema: di
 async def test_a_question_can_be_answered_once() -> None:
     """A client that lost the result may repeat its answer; the call must not run twice."""
     desk = Desk()
-    service = Service(desk.node)
-    async with (
-        service.open(),
-        Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
-    ):
+    async with client_of(desk.node, "2026-07-28", elicitation_callback=Person()) as client:
         question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
         assert isinstance(question, types.InputRequiredResult)
         [key] = question.input_requests or {}
@@ -250,11 +245,7 @@ async def test_a_question_can_be_answered_once() -> None:
 async def test_a_question_that_has_waited_too_long_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a person approved yesterday may be wrong today."""
     desk = Desk()
-    service = Service(desk.node)
-    async with (
-        service.open(),
-        Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
-    ):
+    async with client_of(desk.node, "2026-07-28", elicitation_callback=Person()) as client:
         question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
         assert isinstance(question, types.InputRequiredResult)
         answers: Any = {key: filled(decision="accept") for key in question.input_requests or {}}
@@ -285,15 +276,13 @@ async def test_a_question_that_cannot_be_stored_ends_the_call() -> None:
 async def test_answered_questions_are_remembered_only_until_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server runs for months, and each answer leaves a name behind."""
     desk = Desk()
-    service = Service(desk.node)
-    remembered: Any = service._answered
     now = time.time()
     person = Person(*[filled(decision="accept")] * 3)
-    async with service.open(), Client(service.server(), mode="2026-07-28", elicitation_callback=person) as client:
+    async with service_of(desk.node, "2026-07-28", elicitation_callback=person) as (service, client):
         for hour in range(3):
             monkeypatch.setattr(time, "time", lambda hour=hour: now + 3601 * hour)
             await client.call_tool("delete", {"path": "a.txt"})
-            assert len(remembered) == 1
+            assert len(service._answered) == 1
     assert desk.ran == ["a.txt"] * 3
 
 
@@ -301,7 +290,6 @@ async def test_answered_questions_are_remembered_only_until_they_expire(monkeypa
 async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) -> None:
     """A person may take hours and the process has to end. The call has not run, and the client is told so."""
     desk = Desk()
-    service = Service(desk.node)
     is_asked, results = anyio.Event(), list[types.CallToolResult | str]()
 
     async def think(context: object, params: object) -> types.ElicitResult:
@@ -317,7 +305,7 @@ async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) ->
         except MCPError as error:
             results.append(error.error.message)
 
-    async with service.open(), Client(service.server(), mode=era, elicitation_callback=think) as client:
+    async with service_of(desk.node, era, elicitation_callback=think) as (service, client):
         async with anyio.create_task_group() as group:
             group.start_soon(call, client)
             await is_asked.wait()

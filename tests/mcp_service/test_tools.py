@@ -14,8 +14,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from callboard import InjectedState, InjectedStore, ToolNode, ToolRuntime
-from callboard_actors.mcp_service._results import result_of
-from callboard_actors.mcp_service._service import Service
+from callboard_actors.mcp_service import mcp_app
 
 from ._clients import client_of, in_both_eras, listed_by, text_in
 
@@ -132,7 +131,7 @@ def of_somebody(key: Annotated[str, InjectedToolArg]) -> str:
 def test_a_tool_that_needs_a_graph_is_refused_at_the_start(needy: Any) -> None:
     """Without a graph each call would fail or see a meaningless state."""
     with pytest.raises(ValueError, match=f"the tool '{needy.__name__}' cannot be served by itself: its argument"):
-        Service([search, needy])
+        mcp_app([search, needy])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_a_tool_that_needs_a_graph_is_refused_at_the_start(needy: Any) -> None:
 def test_what_cannot_be_served_is_refused_at_the_start(served: Any, kind: type[Exception], said: str) -> None:
     """The error comes before the first client connects."""
     with pytest.raises(kind, match=said):
-        Service(served)
+        mcp_app(served)
 
 
 async def test_title_and_hints_come_from_the_metadata_of_a_tool() -> None:
@@ -233,10 +232,15 @@ async def test_blocks_are_told_in_the_words_of_the_protocol(era: str) -> None:
     assert result.structured_content == {"width": 3}
 
 
-def test_sound_is_sound() -> None:
+async def test_sound_is_sound() -> None:
     """Chat models accept no audio in results, so a node writes it as text unless middleware adds it."""
     sound = {"type": "audio", "base64": "aGVsbG8=", "mime_type": "audio/mpeg"}
-    result = result_of(ToolMessage([sound, "heard"], tool_call_id="1"), structured=False)
+
+    async def add_sound(request: Any, call_next: Any) -> Any:
+        return ToolMessage([sound, "heard"], tool_call_id=request.tool_call["id"])
+
+    async with client_of(ToolNode([search], middleware=[add_sound]), "legacy") as client:
+        result = await client.call_tool("search", {"town": "Oslo"})
 
     assert result.content == [
         types.AudioContent(data="aGVsbG8=", mime_type="audio/mpeg"),

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ import jsonschema
 import pytest
 import yaml
 
-from callboard._loops._deadline import DEFAULT_GRACE
+from callboard import ToolNode
 from tests.agent._postgres import running_postgres
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,7 @@ PAGE = (ROOT / "docs" / "how-to" / "docker-and-kubernetes.md").read_text()
 SERVICE = (DEPLOY / "service.py").read_text()
 SECRET = "a secret of at least sixteen bytes"
 READY = 60
+GRACE = signature(ToolNode).parameters["grace"].default
 
 
 def manifests() -> dict[str, Any]:
@@ -72,7 +74,7 @@ def paths() -> set[str]:
 def test_a_pod_has_the_time_that_its_drain_needs() -> None:
     """Kubernetes counts `preStop` as a part of the grace period."""
     [drain] = [float(one["value"]) for one in container()["env"] if one["name"] == "DRAIN_SECONDS"]
-    needed = container()["lifecycle"]["preStop"]["sleep"]["seconds"] + drain + DEFAULT_GRACE
+    needed = container()["lifecycle"]["preStop"]["sleep"]["seconds"] + drain + GRACE
 
     assert pod()["terminationGracePeriodSeconds"] >= needed + 5
 
@@ -80,7 +82,7 @@ def test_a_pod_has_the_time_that_its_drain_needs() -> None:
 def test_compose_waits_for_longer_than_the_drain() -> None:
     assert (
         int(compose()["stop_grace_period"].removesuffix("s"))
-        >= float(compose()["environment"]["DRAIN_SECONDS"]) + DEFAULT_GRACE + 5
+        >= float(compose()["environment"]["DRAIN_SECONDS"]) + GRACE + 5
     )
 
 

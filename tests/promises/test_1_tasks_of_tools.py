@@ -3,27 +3,17 @@
 import asyncio
 import re
 import warnings
-from collections.abc import Iterator
 
 import anyio
 import pytest
 from langchain_core.tools import tool
 
 from callboard import AbandonedTaskWarning, Actor, ToolNode, handler, running
-from callboard._calls import _batch
-from callboard._loops import _left_tasks
 from callboard.testing import tool_call
 
+pytestmark = pytest.mark.usefixtures("nothing_told")
+
 left: list[asyncio.Task[None]] = []
-
-
-@pytest.fixture(autouse=True)
-def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget earlier warnings and pauses: each function is named once, and a slow check is followed by a pause."""
-    monkeypatch.setattr(_left_tasks, "_look_again", 0.0)
-    _batch._warned.clear()
-    yield
-    _batch._warned.clear()
 
 
 async def forever() -> None:

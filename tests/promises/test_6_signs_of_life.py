@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 
 import anyio
@@ -23,7 +23,6 @@ from callboard import (
     progress,
     remaining,
 )
-from callboard._loops import _watchdog
 from callboard.extend import run_on_asyncio
 from callboard.middleware import Retry
 from callboard.testing import Recorder, calls
@@ -318,15 +317,8 @@ async def test_a_silent_sync_tool_is_given_up_and_its_thread_reports_no_more() -
     assert message.content == "Error: Tool 'work' was given up: it gave no sign of life for 0.2 s."
 
 
-@pytest.fixture
-def _nothing_told() -> Iterator[None]:
-    _watchdog._warned.clear()
-    yield
-    _watchdog._warned.clear()
-
-
 @pytest.mark.real_clock
-@pytest.mark.usefixtures("_nothing_told")
+@pytest.mark.usefixtures("nothing_told")
 @pytest.mark.parametrize(
     ("sign", "idle_timeout", "blamed"),
     [(0.01, 0.3, True), pytest.param(1.0, 2, False, marks=pytest.mark.exhaustive)],

@@ -5,7 +5,7 @@ import inspect
 import sys
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
@@ -17,15 +17,7 @@ from callboard._loops import _watchdog
 from callboard.testing import calls, no_orphans
 from tests.helpers import make
 
-pytestmark = pytest.mark.real_clock
-
-
-@pytest.fixture(autouse=True)
-def _nothing_told() -> Iterator[None]:
-    """Forget earlier warnings, because each warning is issued once per tool and process."""
-    _watchdog._warned.clear()
-    yield
-    _watchdog._warned.clear()
+pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("nothing_told")]
 
 
 async def blocking() -> str:

@@ -5,14 +5,12 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard_actors._server.fleet._client import KeyOwner
-
 from ._world import Fleets
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 
 
-async def _owner(fleets: Fleets, member: str) -> tuple[Any, KeyOwner]:
+async def _owner(fleets: Fleets, member: str) -> tuple[Any, Any]:
     """Return the connection of a new member that owns the key."""
     connection = fleets()._connection_factory()()
     await connection.open(member)
