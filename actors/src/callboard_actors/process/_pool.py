@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeVar, TypeVarTuple, overload
 import anyio
 
 from callboard import ActorStartError
-from callboard.extend import Body, dispatch_event, inject_context
+from callboard.extend import Body, inject_context
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._codec import check, module_of, name_of, pack_call
 from callboard_actors._engine._errors import REPORT_TIMEOUT, WorkerDiedError, end_of, is_own_doing
@@ -207,10 +207,26 @@ class Processes(OpenedEngine[Crew]):
             body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
         try:
             max_result = self._terms.max_result
-            kind, reply = await worker.exchange(number, call_of(inject_context(), data), max_result, dispatch_event)
+            kind, reply = await worker.exchange(number, call_of(inject_context(), data), max_result)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
-            return await self._death(worker, crew, body, number, broken.reason)
+            reason = broken.reason
+            recurs = reason is not None
+            with anyio.CancelScope(shield=True):
+                # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.
+                if reason is None:
+                    with anyio.move_on_after(REPORT_TIMEOUT):
+                        await worker.ended.wait()
+                if worker.is_ending:
+                    reason, recurs = "its pool of processes was closed", False
+                elif not worker.ended.is_set():
+                    reason, recurs = reason or "its worker process closed its socket", True
+                elif reason is None:
+                    recurs = is_own_doing(worker.exitcode)
+                # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
+                await crew.end(worker, body.grace)
+            reason = reason or end_of(worker.exitcode, self._terms.cpu)
+            return worker.death(body, reason, begun=worker.has_begun(number), recurs=recurs)
         except BaseException:
             # Cancelled, or an observer failed: the reply will not be read, so the worker cannot be reused.
             await crew.end(worker, body.grace)
@@ -237,24 +253,3 @@ class Processes(OpenedEngine[Crew]):
                     await crew.ask_to_end(worker, self._terms.last_grace)
             else:
                 crew.give_back(worker)
-
-    async def _death(
-        self, worker: WorkerProxy, crew: Crew, body: Body, number: int, reason: str | None
-    ) -> WorkerDiedError:
-        """Wait for the end of a worker that cannot finish its call; return the error to raise for the call."""
-        recurs = reason is not None
-        with anyio.CancelScope(shield=True):
-            # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.
-            if reason is None:
-                with anyio.move_on_after(REPORT_TIMEOUT):
-                    await worker.ended.wait()
-            if worker.is_ending:
-                reason, recurs = "its pool of processes was closed", False
-            elif not worker.ended.is_set():
-                reason, recurs = reason or "its worker process closed its socket", True
-            elif reason is None:
-                recurs = is_own_doing(worker.exitcode)
-            # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
-            await crew.end(worker, body.grace)
-        reason = reason or end_of(worker.exitcode, self._terms.cpu)
-        return worker.death(body, reason, begun=worker.has_begun(number), recurs=recurs)

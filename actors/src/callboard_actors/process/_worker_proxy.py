@@ -5,6 +5,7 @@ import os
 import pickle
 import select
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import anyio
 
 from callboard import ActorStartError
-from callboard.extend import Body, inject_context
+from callboard.extend import Body, NonsenseError, dispatch_event, inject_context
 from callboard_actors._engine._codec import pack_call
 from callboard_actors._engine._errors import REPORT_TIMEOUT, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import (
@@ -27,9 +28,9 @@ from callboard_actors._engine._frames import (
     from_json,
 )
 from callboard_actors._engine._kernel import make_shared_file
+from callboard_actors._engine._open_call import OpenCall
 from callboard_actors._util._own_task import finish
 from callboard_actors.process._plain_codec import decode_worker_reply
-from callboard_actors.process._seat_calls import SeatCalls, deliver_event
 from callboard_actors.process._settings import PoolOptions, Settings
 from callboard_actors.process._socket_reader import incoming
 
@@ -192,9 +193,7 @@ class WorkerProxy:
         except ConnectionError:
             raise ActorStartError("Processes", "a new interpreter ended at once; what it says is on stderr") from None
 
-    async def exchange(
-        self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None]
-    ) -> tuple[Kind, bytes | bytearray]:
+    async def exchange(self, number: int, body: bytes, max_result: int) -> tuple[Kind, bytes | bytearray]:
         """Send a call to the worker; return the reply's kind and payload."""
         # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
@@ -207,7 +206,7 @@ class WorkerProxy:
                 header, payload = await reader.next()
                 if header.kind is not Kind.EVENT:
                     break
-                deliver_event(payload, deliver)
+                deliver_event(payload)
             # Bytes after the reply would be taken for the reply of the next call.
             if reader.has_more:
                 raise GarbageError("something follows it")
@@ -314,7 +313,20 @@ def _poll_of(file: socket.socket | int) -> select.poll:
     return watch
 
 
+def deliver_event(payload: bytes | bytearray) -> None:
+    """Decode an event of a call and dispatch it in the call's context; raise `GarbageError` for an invalid event."""
+    event = from_json(payload)
+    try:
+        dispatch_event(event)
+    except NonsenseError as error:  # only this one: another ValueError may come from an observer
+        raise GarbageError(str(error)) from error
+
+
 # Dedicated worker: concurrent calls of one owner, with replies in any order.
+
+_LONGEST_WRITE = 256 * 1024
+"""Number of bytes after which no further frame is joined to a write."""
+_LOSS_ERRORS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.BusyResourceError, OSError)
 
 
 class SeatProxy:
@@ -332,7 +344,11 @@ class SeatProxy:
         self._end = end
         self._terms = terms
         self._numbers = itertools.count(1)
-        self._calls = SeatCalls(worker.send, worker.reader(terms.max_result))
+        self._reader = worker.reader(terms.max_result)
+        self._calls: dict[int, OpenCall[bytes | bytearray]] = {}
+        # Frames that are not written yet, each with its call or, for a cancellation, with `None`.
+        self._queue = deque[tuple[bytes, OpenCall[bytes | bytearray] | None]]()
+        self._has_frames = anyio.Event()
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
         self._break_reason: str | None = None
         # Why the worker ended. Set by `keep` at the very end, so it also says that no call can be made.
@@ -352,13 +368,15 @@ class SeatProxy:
         if self._reason is not None or self._worker.is_ending:
             raise self._death(body, begun=False)
         data = call_of(inject_context(), pack_call(body))
-        # No await from here to the `try`: a call that is registered is also ended.
+        # No await from here to the `try`: a call that is registered is also ended. A number is never reused, so a late
+        # frame cannot reach another call.
         number = next(self._numbers)
-        call = self._calls.send(number, frame(Kind.CALL, number, data))
+        self._calls[number] = call = OpenCall[bytes | bytearray]()
+        self._enqueue(frame(Kind.CALL, number, data), call)
         try:
             if body.on_begin is not None:
                 body.on_begin()  # in the `try`: after its error, the call must not stay registered
-            await call.until_over()
+            await call.until_over(deliver_event)
         except GarbageError as error:
             await self._break(f"its worker process sent what is no reply: {error}")
             # The reply of a broken worker is its death, which has to be known before the error is built.
@@ -367,7 +385,7 @@ class SeatProxy:
             call.reply = None
         except BaseException:
             # In a task of its own: the call is ended even if this task is cancelled by force.
-            await finish(partial(self._cancel, number, body), "callboard_actors.process ending")
+            await finish(partial(self._cancel, number, call, body), "callboard_actors.process ending")
             raise
         if call.reply is None:
             # Calls are begun in the order of their numbers, so a greater begun counter proves that this call began,
@@ -378,10 +396,21 @@ class SeatProxy:
         output = "" if kind is Kind.VALUE else self._worker.output()
         return await decode_worker_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
 
-    async def _cancel(self, number: int, body: Body) -> None:
+    async def _cancel(self, number: int, call: OpenCall[bytes | bytearray], body: Body) -> None:
         """Cancel a call in the worker and wait for its end; end the worker if the call exceeds its grace."""
+        if call.is_over:
+            return
+        if not call.is_sent:
+            # Still queued: `_write` skips it, so there is nothing to wait for.
+            del self._calls[number]
+            call.lose("it was cancelled")
+            return
+        # In the same queue as calls: the worker never reads a cancellation before its call.
+        self._enqueue(frame(Kind.CANCEL, number))
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
-        if not await self._calls.end(number, grace):
+        with anyio.move_on_after(grace, shield=True):
+            await call.until_ended()
+        if not call.is_over:
             reason = f"{body.title!r} had been cancelled there and did not end within its grace"
             await self._break(reason, by_itself=False)
 
@@ -409,12 +438,60 @@ class SeatProxy:
             else:
                 self._reason = end_of(worker.exitcode, None)
                 self._recurs = is_own_doing(worker.exitcode)
-            self._calls.lose(self._reason)
+            calls, self._calls = self._calls, {}
+            for call in calls.values():
+                call.lose(self._reason)
             worker.release()
             self.over.set()
 
+    def _enqueue(self, data: bytes, call: OpenCall[bytes | bytearray] | None = None) -> None:
+        self._queue.append((data, call))
+        self._has_frames.set()
+
+    async def _write(self) -> None:
+        # After the end of the process, the replies that it sent before are still read.
+        with suppress(*_LOSS_ERRORS):
+            while True:
+                while self._queue:
+                    frames: list[bytes] = []
+                    size = 0
+                    while self._queue and size < _LONGEST_WRITE:
+                        data, call = self._queue.popleft()
+                        if call is not None and call.is_over:
+                            continue
+                        if call is not None:
+                            # Before the write: one that is cancelled or fails may have sent any part of the frame.
+                            call.is_sent = True
+                        frames.append(data)
+                        size += len(data)
+                    await self._worker.send(b"".join(frames))
+                self._has_frames = anyio.Event()
+                await self._has_frames.wait()
+
+    async def _read(self) -> None:
+        """Receive events and replies until the process closes its socket; raise `GarbageError` for an invalid frame."""
+        with suppress(*_LOSS_ERRORS):
+            while True:
+                header, payload = await self._reader.next()
+                # A cancelled call stays in the table until its reply, so a frame for no call is no late one.
+                call = self._calls.get(header.number)
+                if call is None or not call.is_sent:
+                    raise GarbageError("it is for a call that has had its reply, or was never sent")
+                if header.kind is Kind.EVENT:
+                    call.add_event(payload)
+                else:
+                    call.end((header.kind, payload))
+                    del self._calls[header.number]
+
     async def _listen(self) -> None:
-        mistake = await self._calls.run()
+        mistake: str | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._write)
+            try:
+                await self._read()
+            except GarbageError as error:  # ends the connection: the bytes after it cannot be trusted to be frames
+                mistake = f"its worker process sent what is no reply: {error}"
+            group.cancel_scope.cancel()
         if mistake is not None:
             await self._break(mistake)
             return

@@ -205,7 +205,15 @@ class _Call:
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             with attach_context(self._sent_call.context, self._send_event):
-                value = await self._value(partial(function, *args, **kwargs), is_async=iscoroutinefunction(function))
+                if iscoroutinefunction(function):
+                    value = await function(*args, **kwargs)
+                else:
+                    self._is_in_thread = True
+                    call = partial(_call_in_thread, partial(function, *args, **kwargs))
+                    value = await self._loop.run_in_executor(self._threads, copy_context().run, call)
+                    self._is_in_thread = False
+                    if isinstance(value, Coroutine):
+                        value = await value
             reply = encode_result(value, dumps)
         except Exception as error:
             reply = encode_error(error, "Ray's worker process", dumps)
@@ -215,14 +223,6 @@ class _Call:
             reply = Kind.LOST, encode_loss(f"it raised {type(error).__name__}")
         # After the events that the function has sent last, which are scheduled in the same way.
         self._loop.call_soon(self._end, reply)
-
-    async def _value(self, fn: Callable[[], Any], *, is_async: bool) -> Any:
-        if is_async:
-            return await fn()
-        self._is_in_thread = True
-        value = await self._loop.run_in_executor(self._threads, copy_context().run, partial(_call_in_thread, fn))
-        self._is_in_thread = False
-        return await value if isinstance(value, Coroutine) else value
 
     def _send_event(self, event: Event) -> None:
         # From any thread of the body; only the event loop touches the queue.

@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError, dispatch_event, inject_context
 from callboard_actors._engine._frames import versions
-from callboard_actors._engine._replies import Reply
+from callboard_actors._engine._open_call import OpenCall
 from callboard_actors._util._own_task import finish
 from callboard_actors.ray._connection import missing_resources
 from callboard_actors.ray._host import LONGEST_BATCH, Answer, Event, Host, SentBatch, SentCall
@@ -78,23 +78,6 @@ class NotBegunError(EngineError):
     """Raised for a body of which nothing was sent, before its `on_begin` was called: another Ray actor may run it."""
 
 
-class _OpenCall:
-    """Call that was given to a Ray actor, or is about to be, and has no reply yet."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.is_sent = False
-        self.events: list[Event] = []
-        self.reply: Reply | None = None
-        self.loss_reason: str | None = None
-        """Reason why the call will have no reply; `None` as long as a reply may come."""
-        self.news = anyio.Event()
-
-    def lose(self, reason: str) -> None:
-        self.loss_reason = reason
-        self.news.set()
-
-
 class HostProxy:
     """Engine's object for one Ray actor: starts it, runs function calls in it, and ends it; used in one event loop."""
 
@@ -108,11 +91,11 @@ class HostProxy:
         self._actor: Any = None
         self._began = -math.inf
         """Time of the event loop at which the start of the Ray actor was requested."""
-        self._calls: dict[int, _OpenCall] = {}
+        self._calls: dict[int, OpenCall[Event]] = {}
         self._known_functions: dict[bytes, None] = {}
         """Digests of the functions that the Ray actor has, in the order of their last calls."""
         # What the next request will send.
-        self._queue = deque[tuple[_OpenCall, SentCall, PickledBody]]()
+        self._queue = deque[tuple[OpenCall[Event], SentCall, PickledBody]]()
         self._cancelled: list[int] = []
         self._will_send = False
         # While the Ray actor lives, a request is always on its way: Ray fails it when the process ends.
@@ -204,7 +187,8 @@ class HostProxy:
             on_end: called once, when the function runs no more; after a cancellation this may be later than the end of
                 this method.
         """
-        call: _OpenCall | None = None
+        call: OpenCall[Event] | None = None
+        number = next(self._numbers)
         try:
             pickled = pickle_body(body)
             while self._requests >= _MAX_REQUESTS and self._reason is None:
@@ -213,17 +197,17 @@ class HostProxy:
                 raise NotBegunError(body.title, body.call_id, self._reason, ended="unavailable")
             if body.on_begin is not None:
                 body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
-            call = _OpenCall(next(self._numbers))
-            self._queue.append((call, SentCall(call.number, inject_context(), pickled.data), pickled))
-            self._calls[call.number] = call
+            call = OpenCall()
+            self._queue.append((call, SentCall(number, inject_context(), pickled.data), pickled))
+            self._calls[number] = call
             self._send_soon()
-            await self._wait_for_end(call)
+            await call.until_over(dispatch_event)
         except BaseException:
             if call is None:
                 on_end()
             else:
                 # In a task of its own: the body is ended even if this task is cancelled by force.
-                await finish(partial(self._end_call, call, body, on_end), "callboard_actors.ray ending")
+                await finish(partial(self._end_call, number, call, body, on_end), "callboard_actors.ray ending")
             raise
         on_end()
         if call.reply is None:
@@ -233,33 +217,20 @@ class HostProxy:
             )
         return decode_reply(*call.reply, body)
 
-    async def _wait_for_end(self, call: _OpenCall) -> None:
-        """Wait for the end of a call, and deliver its events in the caller's task."""
-        while True:
-            await call.news.wait()
-            call.news = anyio.Event()
-            events, call.events = call.events, []
-            for event in events:
-                dispatch_event(event)
-            if call.reply is not None or call.loss_reason is not None:
-                return
-
-    async def _end_call(self, call: _OpenCall, body: Body, on_end: Callable[[], object]) -> None:
+    async def _end_call(self, number: int, call: OpenCall[Event], body: Body, on_end: Callable[[], object]) -> None:
         """Cancel a function call; if the call does not end within its grace, end the Ray actor. Never raises."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         try:
             if not call.is_sent:
-                self._calls.pop(call.number, None)
+                self._calls.pop(number, None)
                 self._queue = deque(queued for queued in self._queue if queued[0] is not call)
                 return
-            if call.reply is None and call.loss_reason is None:
-                self._cancelled.append(call.number)
+            if not call.is_over:
+                self._cancelled.append(number)
                 self._send_soon()
             with anyio.move_on_after(grace):
-                while call.reply is None and call.loss_reason is None:
-                    call.news = anyio.Event()
-                    await call.news.wait()
-            if call.reply is None and call.loss_reason is None:
+                await call.until_ended()
+            if not call.is_over:
                 await self.end(
                     f"its Ray actor was ended: {body.title!r} had been cancelled there and did not end within its grace"
                 )
@@ -320,10 +291,10 @@ class HostProxy:
             for number, events, reply in answer_in_turn.news:
                 # `None` after the loss of the Ray actor: its calls have ended already.
                 if (call := self._calls.get(number)) is not None:
-                    call.events += events
-                    call.reply = reply
-                    call.news.set()
+                    for event in events:
+                        call.add_event(event)
                     if reply is not None:
+                        call.end(reply)
                         del self._calls[number]
         self._has_answered.set()
         self._has_answered = anyio.Event()
