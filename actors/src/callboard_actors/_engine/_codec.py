@@ -94,7 +94,31 @@ def check(fn: Callable[..., Any], title: str) -> None:
         _pickle(fn)
     except Exception as error:
         raise TypeError(refusal(title, _FUNCTION, error)) from error
-    _warn_of_lost_cleanup(fn, title)
+    function = inspect.unwrap(fn)
+    if not inspect.iscoroutinefunction(function):
+        return
+    # If a worker is killed, no clean-up runs in it.
+    names = function.__globals__
+    if any(
+        names.get(name) is cleanup or (names.get(name) is callboard and "cleanup" in code.co_names)
+        for code in _codes(function.__code__)
+        for name in code.co_names
+    ):
+        warnings.warn(
+            f"{title!r} uses cleanup(), and where it runs its process is killed when its call is cancelled or its time "
+            "is over: what is within cleanup() is not run then, nor is any finally. Undo from here what has to be "
+            "undone, such as in a middleware, or have the tool run here (no runs_in)",
+            CallboardWarning,
+            stacklevel=3,
+        )
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function and of all functions and classes within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def module_of(fn: Callable[..., Any]) -> str | None:
@@ -138,35 +162,3 @@ def decode_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, output: st
         raise ResultLostError(body.title, problem, call_id=body.call_id, output=output)
     add_output(value, output)
     raise value
-
-
-# Clean-up that cannot run, because the engine kills the process.
-
-
-def _warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
-    """Warn about an async function that uses `callboard.cleanup()`: if a worker is killed, no clean-up runs."""
-    function = inspect.unwrap(fn)
-    if not inspect.iscoroutinefunction(function) or not _uses_cleanup(function.__code__, function.__globals__):
-        return
-    warnings.warn(
-        f"{title!r} uses cleanup(), and where it runs its process is killed when its call is cancelled or its time is "
-        "over: what is within cleanup() is not run then, nor is any finally. Undo from here what has to be undone, "
-        "such as in a middleware, or have the tool run here (no runs_in)",
-        CallboardWarning,
-        stacklevel=4,
-    )
-
-
-def _uses_cleanup(code: CodeType, names: dict[str, Any]) -> bool:
-    return any(
-        names.get(name) is cleanup or (names.get(name) is callboard and "cleanup" in inner.co_names)
-        for inner in _codes(code)
-        for name in inner.co_names
-    )
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)

@@ -9,10 +9,10 @@ import os
 import resource
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from signal import Signals
+from signal import SIGKILL, Signals
 from socket import CMSG_LEN, SCM_RIGHTS, SOL_SOCKET, socket
 
 _PR_SET_PDEATHSIG = 1
@@ -92,39 +92,36 @@ def signal_group(leader: int, number: Signals) -> None:
             send(leader, number)
 
 
-def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
-    """Reap an ended child, and call `first` with its id; return id and wait status, `None` without an ended child."""
+def reap(leaders: Collection[int]) -> tuple[int, int] | None:
+    """Reap an ended child; return its id and wait status, `None` without one. If it leads a group, kill the group."""
     with suppress(ChildProcessError):
         if sys.platform == "linux":
-            # WNOWAIT leaves the child a zombie, which keeps its id reserved until `waitpid`: `first` can still kill its
-            # process group.
+            # WNOWAIT leaves the child a zombie, which keeps its id, and that of its process group, reserved until
+            # `waitpid`.
             child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if child is None:
                 return None
-            first(child.si_pid)
+            if child.si_pid in leaders:
+                signal_group(child.si_pid, SIGKILL)
             return child.si_pid, os.waitpid(child.si_pid, 0)[1]
         else:
-            # Here the id is free before `first` is called. It may be reused if the group is empty and a process starts
-            # in the same instant.
-            for pid in among:
+            # Here the id is free before the group is killed. It may be reused if the group is empty and a process
+            # starts in the same instant.
+            for pid in leaders:
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
-                    first(pid)
+                    signal_group(pid, SIGKILL)
                     return pid, status
     return None
 
 
 def children() -> set[int]:
     """Return the process ids of this single-threaded process's children, zombies included; empty if unknown."""
-    return children_of(os.getpid()) if sys.platform == "linux" else set()
-
-
-def children_of(parent: int) -> set[int]:
-    """Return the process ids of a single-threaded process's children, zombies included. Linux only."""
+    if sys.platform != "linux":
+        return set()
+    parent = os.getpid()
     try:
         return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
-    except ProcessLookupError:
-        return set()
     except FileNotFoundError:
         return _children_by_search(parent)  # the file depends on the kernel's configuration
 

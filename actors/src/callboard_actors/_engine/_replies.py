@@ -158,7 +158,16 @@ class _Pickler(pickle.Pickler):
         if _survives_pickle(obj):
             return NotImplemented
         self._reductions[id(obj)] = obj, None
-        reduced = restore_error, _parts_of(obj, self._is_sendable)
+        _, args, *rest = cast("tuple[Any, ...]", _builtin_base(type(obj)).__reduce__(obj))
+        state = dict[str, Any](rest[0] if rest else {})
+        left_out = [name for name, value in state.items() if not self._is_sendable(value)]
+        left_out += [f"args[{index}]" for index, value in enumerate(args) if not self._is_sendable(value)]
+        sendable_state = {name: value for name, value in state.items() if name not in left_out}
+        if left_out:
+            note = f"Left out on its way, because it cannot be pickled: {', '.join(left_out)}"
+            sendable_state["__notes__"] = [*sendable_state.get("__notes__", ()), note]
+        sendable_args = tuple(value if self._is_sendable(value) else repr(value) for value in args)
+        reduced = restore_error, (type(obj), sendable_args, sendable_state)
         self._reductions[id(obj)] = obj, reduced  # once: nested groups would reduce it again on each level
         return reduced
 
@@ -174,18 +183,6 @@ def _pickle_with(value: object, reductions: dict[int, tuple[BaseException, _Redu
     buffer = io.BytesIO()
     _Pickler(buffer, reductions).dump(value)
     return buffer.getvalue()
-
-
-def _parts_of(error: BaseException, is_sendable: Callable[[object], bool]) -> _Parts:
-    reduced = cast("tuple[Any, ...]", _builtin_base(type(error)).__reduce__(error))
-    args, state = reduced[1], dict[str, Any](reduced[2] if len(reduced) > 2 else {})
-    left_out = [name for name, value in state.items() if not is_sendable(value)]
-    left_out += [f"args[{index}]" for index, value in enumerate(args) if not is_sendable(value)]
-    sendable_state = {name: value for name, value in state.items() if name not in left_out}
-    if left_out:
-        note = f"Left out on its way, because it cannot be pickled: {', '.join(left_out)}"
-        sendable_state["__notes__"] = [*sendable_state.get("__notes__", ()), note]
-    return type(error), tuple(value if is_sendable(value) else repr(value) for value in args), sendable_state
 
 
 def _builtin_base(cls: type[BaseException]) -> type[BaseException]:

@@ -81,10 +81,14 @@ def decode_plain_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, outp
         # Only four bounded texts are taken over. The class is looked up by name among Python's own.
         reply_error = _ErrorReply.model_validate_json(bytes(reply))
     except Exception as error:
-        reason, cause = _error_text(error)
-        raise ResultLostError(
-            body.title, f"it cannot be read here: {reason}", call_id=body.call_id, output=output
-        ) from cause
+        cause: Exception | None = error
+        if isinstance(error, ValidationError) and error.error_count() > _MAX_ERRORS:
+            # Its full text may be huge.
+            reason, cause = f"{error.error_count()} validation errors for {error.title}", None
+        else:
+            reason = str(error)
+        reason = f"it cannot be read here: {reason[:TEXT_BOUND]}"
+        raise ResultLostError(body.title, reason, call_id=body.call_id, output=output) from cause
     cls = _BUILTIN.get(reply_error.type) if reply_error.module == "builtins" else None
     exception = (
         WorkerCallError(body.title, reply_error.type, reply_error.text) if cls is None else cls(reply_error.text)
@@ -124,13 +128,6 @@ def without_escapes(reply: bytes) -> Iterator[bytes]:
             piece += reply[end : end + 1]
         start += len(piece)
         yield piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-
-
-def _error_text(error: Exception) -> tuple[str, Exception | None]:
-    """Return a short text of an error, and the error (`None` instead of the error if its full text may be huge)."""
-    if isinstance(error, ValidationError) and error.error_count() > _MAX_ERRORS:
-        return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
-    return str(error)[:TEXT_BOUND], error
 
 
 @lru_cache(maxsize=256)

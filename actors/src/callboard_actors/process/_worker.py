@@ -28,8 +28,6 @@ from callboard_actors.process._settings import Settings
 
 # Before the first call: settings and modules, in the zygote that is forked, or in each new interpreter.
 
-_THREAD_REASON = "starts a thread, which a fork would lose; leave it to the workers"
-
 
 class FatalError(Exception):
     """Raised in a zygote or new interpreter if no worker can be started; the text is the reason."""
@@ -51,37 +49,29 @@ def load(settings: Settings, report: socket) -> None:
     # Only registered: the main module is loaded when a name of it is needed.
     _main_module.expect(settings.main)
     for name in settings.terms.preload:
-        _load(name, forks=forks)
+        try:
+            _main_module.module_named(name)
+        except Exception as error:
+            traceback_text = "".join(traceback.format_exception(error))
+            raise FatalError(f"preload={name!r} cannot be imported: {error!r}\n{traceback_text}") from error
+        # A fork has only the forking thread. Locks that other threads held stay locked in it for ever.
+        if forks and threading.active_count() > 1:
+            raise FatalError(f"preload={name!r} starts a thread, which a fork would lose; leave it to the workers")
     for index, name in enumerate(settings.optional_modules):
         # Before the import, which may end this process in any way, even by a crash in C code.
         report.sendall(frame(Kind.EVENT, 0, as_json({"loading": index})))
-        _try_to_load(name, forks=forks, complain=not settings.quiet)
-
-
-def _load(name: str, *, forks: bool) -> None:
-    try:
-        _main_module.module_named(name)
-    except Exception as error:
-        traceback_text = "".join(traceback.format_exception(error))
-        raise FatalError(f"preload={name!r} cannot be imported: {error!r}\n{traceback_text}") from error
-    # A fork has only the forking thread. Locks that other threads held stay locked in it for ever.
-    if forks and threading.active_count() > 1:
-        raise FatalError(f"preload={name!r} {_THREAD_REASON}")
-
-
-def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
-    try:
-        _main_module.module_named(name)
-    except SystemExit:
-        # Not `raise`: the module wants its process to end, which the pool reads as not loadable.
-        os._exit(1)
-    except Exception as error:
-        if _main_module.is_unguarded():
-            raise FatalError(str(error)) from error
-        if complain:
-            sys.stderr.write(f"callboard: {name} is not preloaded in worker processes: {error!r}\n")
-    if forks and threading.active_count() > 1:
-        os._exit(1)  # the pool starts another zygote without this module
+        try:
+            _main_module.module_named(name)
+        except SystemExit:
+            # Not `raise`: the module wants its process to end, which the pool reads as not loadable.
+            os._exit(1)
+        except Exception as error:
+            if _main_module.is_unguarded():
+                raise FatalError(str(error)) from error
+            if not settings.quiet:
+                sys.stderr.write(f"callboard: {name} is not preloaded in worker processes: {error!r}\n")
+        if forks and threading.active_count() > 1:
+            os._exit(1)  # the pool starts another zygote without this module
 
 
 _LONGEST_REASON = 100_000

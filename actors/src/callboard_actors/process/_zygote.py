@@ -111,22 +111,6 @@ class _Ended:
     tell_at: float
 
 
-def _confinement(settings: Settings) -> "Confinement | None":
-    if settings.terms.confine is None:
-        return None
-    # Imported only if needed, since imports cost memory; and here, so that all forks share them.
-    from callboard_actors._engine import _plain_replies as _plain_replies
-    from callboard_actors.process._confinement._confinement import Confinement
-
-    importlib.import_module(settings.backend)  # before the confinement: importing trio starts a compiler
-    try:
-        confinement = Confinement(settings.terms.confine)
-        confinement.rehearse()
-    except CannotConfineError as error:
-        raise FatalError(str(error)) from error
-    return confinement
-
-
 def _fork_worker(
     settings: Settings,
     confinement: "Confinement | None",
@@ -200,9 +184,20 @@ class _Zygote:
         """Prepare the start of workers: if workers are forks, load their modules now."""
         # Raise `FatalError` if no worker can be started.
         if self._settings.terms.start == "fork":
-            # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is reported
-            # early.
-            confinement = _confinement(self._settings)
+            confinement = None
+            if self._settings.terms.confine is not None:
+                # Imported only if needed, since imports cost memory; and here, so that all forks share them.
+                from callboard_actors._engine import _plain_replies as _plain_replies
+                from callboard_actors.process._confinement._confinement import Confinement
+
+                importlib.import_module(self._settings.backend)  # first: importing trio starts a compiler
+                try:
+                    confinement = Confinement(self._settings.terms.confine)
+                    # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is
+                    # reported early.
+                    confinement.rehearse()
+                except CannotConfineError as error:
+                    raise FatalError(str(error)) from error
             load(self._settings, self._control)
             # Frozen objects are not visited by the garbage collector of the forks, so their memory pages stay shared.
             gc.collect()
@@ -218,7 +213,17 @@ class _Zygote:
 
     def run(self) -> None:
         """Execute the pool's commands and report the ends of workers, until the pool closes its socket or dies."""
-        self._listen_to_signals()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
+        # Ctrl-C is the pool's decision: it closes the zygote in order.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._terminate)
+        # In addition to the end of file on the control socket, which other children of the parent may keep open. The
+        # signal comes when the parent's thread ends, so the loop checks the parent itself.
+        self._gets_death_signal = _kernel.signal_when_parent_dies(signal.SIGHUP)
         # Orphans of workers become children of the zygote, which can then find and kill them.
         _kernel.adopt_orphans()
         self._poll.register(self._control, select.POLLIN)
@@ -232,19 +237,6 @@ class _Zygote:
             if self._control.fileno() in ready_fds and not self._execute_command():
                 break
             self._reap_and_report()
-
-    def _listen_to_signals(self) -> None:
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
-        # Ctrl-C is the pool's decision: it closes the zygote in order.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for number in (signal.SIGCHLD, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._terminate)
-        # In addition to the end of file on the control socket, which other children of the parent may keep open. The
-        # signal comes when the parent's thread ends, so `run` checks the parent itself.
-        self._gets_death_signal = _kernel.signal_when_parent_dies(signal.SIGHUP)
 
     def _terminate(self, *_: object) -> None:
         self._is_terminated = True
@@ -312,7 +304,7 @@ class _Zygote:
         """Reap all child processes that have ended; return whether any process was reaped."""
         has_reaped = False
         while self._living or self._ended:
-            process = _kernel.reap(self._living, self._kill_group_of)
+            process = _kernel.reap(self._living)
             if process is None:
                 break
             has_reaped = True
@@ -322,11 +314,6 @@ class _Zygote:
                 exitcode = os.waitstatus_to_exitcode(status)
                 self._ended.append(_Ended(child.number, exitcode, time.monotonic() + _ORPHANS_TIME))
         return has_reaped
-
-    def _kill_group_of(self, pid: int) -> None:
-        # Before the id is free: the group of an ended worker can be killed only while its id is reserved.
-        if pid in self._living:
-            _kernel.signal_group(pid, signal.SIGKILL)
 
     def end_all(self) -> None:
         """Kill all workers and their child processes, and wait for their end for a limited time."""

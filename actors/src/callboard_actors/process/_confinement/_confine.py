@@ -52,8 +52,20 @@ class Confine:
 
     def __post_init__(self) -> None:
         for name in ("read", "write", "modules"):
-            # Links are resolved now: the meaning of a path is fixed before any untrusted code runs.
-            object.__setattr__(self, name, _paths(name, getattr(self, name)))
+            value: Any = getattr(self, name)
+            if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
+                raise TypeError(f"{name}={value!r} is no list of paths")
+            resolved: list[str] = []
+            for path in value:
+                if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+                    raise TypeError(f"{name} has {path!r}, which is no path")
+                if not Path(path).exists():
+                    raise ValueError(
+                        f"{name} has {os.fspath(path)!r}, which is not there; a confined worker cannot get it later"
+                    )
+                # Links are resolved now: the meaning of a path is fixed before any untrusted code runs.
+                resolved.append(os.path.realpath(path))
+            object.__setattr__(self, name, tuple(resolved))
         for name in ("network", "processes", "reuse"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")
@@ -64,18 +76,3 @@ class Confine:
         # An allow-list: variables of this process may contain secrets.
         inherited = {name: value for name, value in environ.items() if name in _INHERITED or name.startswith("LC_")}
         return inherited | {"HOME": _NOWHERE} | dict(self.environment)
-
-
-def _paths(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
-        raise TypeError(f"{name}={value!r} is no list of paths")
-    resolved: list[str] = []
-    for path in value:
-        if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-            raise TypeError(f"{name} has {path!r}, which is no path")
-        if not Path(path).exists():
-            raise ValueError(
-                f"{name} has {os.fspath(path)!r}, which is not there; a confined worker cannot get it later"
-            )
-        resolved.append(os.path.realpath(path))
-    return tuple(resolved)

@@ -4,7 +4,7 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -37,25 +37,19 @@ class Confinement:
         self._landlock = _landlock.version()
         if reason := why_not(confine, self._landlock):
             raise CannotConfineError(reason)
-        self._rules = list(self._open_rules())
+        # The descriptors stay open in the zygote for its lifetime; workers inherit them and close them in `enter`.
+        execute_right = _landlock.EXECUTE if confine.processes else 0
+        readable = always_readable(confine.modules, network=confine.network)
+        self._rules = [_landlock.rule(path, _landlock.READ | execute_right) for path in readable]
+        self._rules.append(_landlock.rule("/dev/null", _landlock.WRITE))
+        granted = (("read", confine.read, _landlock.READ), ("write", confine.write, _landlock.WRITE))
+        for name, paths, rights in granted:
+            for path in map(str, paths):
+                try:
+                    self._rules.append(_landlock.rule(path, rights | execute_right))
+                except OSError as error:
+                    raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
         _seccomp.program(self._machine, 0, self._permissions())  # caches the common part, which forks share
-
-    # The descriptors stay open in the zygote for its lifetime; workers inherit them and close them in `enter`.
-    def _open_rules(self) -> Iterator[_landlock.Rule]:
-        execute_right = _landlock.EXECUTE if self._confine.processes else 0
-        for path in always_readable(self._confine.modules, network=self._confine.network):
-            yield _landlock.rule(path, _landlock.READ | execute_right)
-        yield _landlock.rule("/dev/null", _landlock.WRITE)
-        for folder in self._confine.read:
-            yield self._rule_for("read", str(folder), _landlock.READ | execute_right)
-        for folder in self._confine.write:
-            yield self._rule_for("write", str(folder), _landlock.WRITE | execute_right)
-
-    def _rule_for(self, name: str, path: str, rights: int) -> _landlock.Rule:
-        try:
-            return _landlock.rule(path, rights)
-        except OSError as error:
-            raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
 
     def rehearse(self) -> None:
         """Confine a forked test process; raise `CannotConfineError` if the kernel refuses any of the restrictions."""

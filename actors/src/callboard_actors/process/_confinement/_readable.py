@@ -31,8 +31,22 @@ def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool)
     """Return the existing paths that confined workers may read, including `modules`; resolve symbolic links."""
     # Without `sys.path`: the script's folder, `PYTHONPATH` and editable installations contain a program's own files,
     # which may be secrets.
-    readable = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_library_folders(), *_own_packages()]
+    readable = [*_SYSTEM, sys.executable, str(Path(sys.prefix, "pyvenv.cfg"))]
     readable += [os.fspath(path) for path in modules]
+    readable += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    readable += [sysconfig.get_path(name, vars={"base": sys.base_prefix}) for name in ("stdlib", "platstdlib")]
+    # Folders of installed packages. `getsitepackages` also returns folders that this interpreter does not use.
+    used = {os.path.realpath(entry) for entry in sys.path if entry}
+    site_packages = [*site.getsitepackages(), site.getusersitepackages()]
+    readable += [path for path in site_packages if os.path.realpath(path) in used]
+    # The loaded shared libraries: below the interpreter's `lib`, the whole folder of a library. Other folders stay
+    # closed: an extension module of the program may lie beside its `.env`.
+    folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
+    for library in map(Path, _library_files()):
+        readable.append(str(library.parent if any(map(library.is_relative_to, folders)) else library))
+    # The folders of callboard itself, which may be editable installations; found without importing them.
+    specs = [find_spec(name) for name in ("callboard", "callboard_actors")]
+    readable += [str(Path(spec.origin).parent) for spec in specs if spec is not None and spec.origin is not None]
     if network:
         import ssl
 
@@ -42,42 +56,8 @@ def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool)
     return {os.path.realpath(path) for path in readable if path and Path(path).exists()}
 
 
-def _of_the_interpreter() -> list[str]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return [
-        sys.executable,
-        str(Path(sys.prefix, "pyvenv.cfg")),
-        *(sysconfig.get_path(name) for name in names),
-        *(sysconfig.get_path(name, vars={"base": sys.base_prefix}) for name in names[:2]),
-    ]
-
-
-def _site_packages() -> list[str]:
-    """Return the folders of installed packages in `sys.path`, including the user's own site-packages folder."""
-    folders = [*site.getsitepackages(), site.getusersitepackages()]
-    # `getsitepackages` also returns folders that this interpreter does not use.
-    used = {os.path.realpath(entry) for entry in sys.path if entry}
-    return [path for path in folders if os.path.realpath(path) in used]
-
-
-def _library_folders() -> set[str]:
-    """Return the paths of the loaded shared libraries; a library of the interpreter is replaced by its folder."""
-    # If a library is below the interpreter's `lib`, its whole folder is returned instead.
-    # Other folders stay closed: an extension module of the program may lie beside its `.env`.
-    folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
-    return {
-        str(path.parent if any(map(path.is_relative_to, folders)) else path) for path in map(Path, _library_files())
-    }
-
-
 def _library_files() -> set[str]:
     """Return the paths of all shared libraries that this process has loaded, read from `/proc/self/maps`."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = (mapping.split(maxsplit=5)[-1] for mapping in lines if "/" in mapping)
     return {path for path in paths if ".so" in Path(path).name}
-
-
-def _own_packages() -> list[str]:
-    """Return the folders of the packages `callboard` and `callboard_actors`, which may be editable installations."""
-    specs = [find_spec(name) for name in ("callboard", "callboard_actors")]  # finds them without importing
-    return [str(Path(spec.origin).parent) for spec in specs if spec is not None and spec.origin is not None]

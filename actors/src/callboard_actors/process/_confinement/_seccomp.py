@@ -182,7 +182,12 @@ def program(machine: str, pid: int, allowed: Allowed) -> bytes:
     code = [_beginning(machine)]
     for name, alternatives in _conditions(pid, allowed).items():
         if name in numbers:
-            block = _block(alternatives, _PRETENDED.get(name, ()))
+            block: list[bytes] = []
+            for tests in alternatives:
+                block += _all_hold(tests, _ALLOW)
+            for tests in _PRETENDED.get(name, ()):
+                block += _all_hold(tests, _FAIL)  # with error number 0, which the caller sees as success
+            block.append(_op(_RETURN, _FAIL | errno.EPERM))
             code += [_op(_EQUAL, numbers[name], 0, len(block)), *block]
     code += [_op(_AT_LEAST, NEWEST + 1, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]
     return b"".join([*code, _op(_RETURN, _FAIL | errno.EPERM)])
@@ -229,16 +234,6 @@ def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
         conditions["socket"] = ((Test(0, (2, 10)), Test(1, (1, 2), 0xF)),)
         free += ["connect", "bind", "listen", "accept", "accept4"]
     return conditions | dict.fromkeys(free, _FREELY)
-
-
-def _block(alternatives: _Alternatives, pretended: _Alternatives) -> list[bytes]:
-    """Return the filter code for one system call: allow it, refuse it, or report success without executing it."""
-    code: list[bytes] = []
-    for tests in alternatives:
-        code += _all_hold(tests, _ALLOW)
-    for tests in pretended:
-        code += _all_hold(tests, _FAIL)  # with error number 0, which the caller sees as success
-    return [*code, _op(_RETURN, _FAIL | errno.EPERM)]
 
 
 def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:

@@ -4,7 +4,6 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 
 from callboard_actors.process._confinement import _landlock
 from callboard_actors.process._confinement._confine import CannotConfineError, Confine
@@ -32,7 +31,11 @@ def _results() -> list[Row]:
     if platform.system() != "Linux":
         return [("Confine(...)", "absent", f"confines on Linux only, and this is {platform.system()}", "")]
     landlock = _landlock.version()
-    no_filter = _reason(lambda: Confinement(Confine()).rehearse())
+    no_filter = None
+    try:
+        Confinement(Confine()).rehearse()
+    except CannotConfineError as error:
+        no_filter = str(error)
     return [
         _row("Landlock", f"version {landlock}", why_not(Confine(), landlock), "use Linux 6.2 or later"),
         _row("seccomp", "a process confined itself", no_filter, "use Linux 6.2 or later, on x86_64 or aarch64"),
@@ -41,13 +44,6 @@ def _results() -> list[Row]:
 
 def _row(name: str, value: str, reason: str | None, remedy: str) -> Row:
     return (name, "ok", value, "") if reason is None else (name, "absent", reason, remedy)
-
-
-def _reason(check: Callable[[], str | None]) -> str | None:
-    try:
-        return check()
-    except CannotConfineError as error:
-        return str(error)
 
 
 if __name__ == "__main__":
