@@ -60,7 +60,7 @@ class McpApp(Starlette):
     """
 
     def __init__(self, service: Service, *, path: str, allowed_hosts: Sequence[str], token: Token | None) -> None:
-        self._endpoint = _Endpoint(service, _security(allowed_hosts))
+        self._endpoint = _Endpoint(service, allowed_hosts)
         self._service = service
         endpoint: ASGIApp = self._endpoint
         middleware: list[Middleware] = []
@@ -107,9 +107,14 @@ class McpApp(Starlette):
 class _Endpoint:
     """ASGI endpoint for MCP requests; it answers them only during the lifespan of the application."""
 
-    def __init__(self, service: Service, security: TransportSecuritySettings) -> None:
+    def __init__(self, service: Service, allowed_hosts: Sequence[str]) -> None:
         self._service = service
-        self._security = security
+        # Against DNS rebinding by web pages.
+        origins = [f"{scheme}://{host}" for host in allowed_hosts for scheme in ("http", "https")]
+        self._security = TransportSecuritySettings(
+            allowed_hosts=[name for host in allowed_hosts for name in (host, f"{host}:*")],
+            allowed_origins=[name for origin in origins for name in (origin, f"{origin}:*")],
+        )
         self._sessions: StreamableHTTPSessionManager | None = None
         self._closing = anyio.Event()
         self._was_open = False
@@ -154,23 +159,19 @@ class _Endpoint:
         elif scope["method"] != "POST":  # a stream of notifications ends only with its session: a drain must not wait
             await self._sessions.handle_request(scope, receive, send)
         else:
-            answer = self._sessions.handle_request
+            answer: ASGIApp = self._sessions.handle_request
+            headers = Headers(scope=scope)
+            version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+            # It can only be the first request of a session, and the session keeps its body.
+            if MCP_SESSION_ID_HEADER not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS):
+                answer = RequestBodyLimitMiddleware(answer, _MOST_OPENING)
             self._requests += 1
             try:
-                await (RequestBodyLimitMiddleware(answer, _MOST_OPENING) if _opens_session(scope) else answer)(
-                    scope, receive, send
-                )
+                await answer(scope, receive, send)
             finally:
                 self._requests -= 1
                 if not self._requests:
                     self._no_requests.set()
-
-
-def _opens_session(scope: Scope) -> bool:
-    """Return whether a request can only be the first one of a session, whose body the session keeps."""
-    headers = Headers(scope=scope)
-    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
-    return MCP_SESSION_ID_HEADER not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 class _TokenVerifier:
@@ -187,20 +188,6 @@ class _TokenVerifier:
         # Compares with every token in constant time, so that timing does not reveal a nearly correct token.
         names = [name for name, secret in self._of_clients.items() if hmac.compare_digest(presented, secret)]
         return AccessToken(token=token, client_id=names[0], scopes=[]) if names else None
-
-
-def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Return the SDK's security settings that allow requests only to the host names `allowed_hosts`."""
-    # They protect against DNS rebinding by web pages.
-    return TransportSecuritySettings(
-        allowed_hosts=[name for host in allowed_hosts for name in (host, f"{host}:*")],
-        allowed_origins=[
-            name
-            for host in allowed_hosts
-            for scheme in ("http", "https")
-            for name in (f"{scheme}://{host}", f"{scheme}://{host}:*")
-        ],
-    )
 
 
 # The server process, with uvicorn.

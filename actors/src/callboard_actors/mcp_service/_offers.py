@@ -4,7 +4,7 @@ Each call of a tool is a supervised call of the node.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -81,33 +81,30 @@ def tool_entry(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.To
 def check_servable(node: ToolNode) -> None:
     """Raise ValueError for the first tool with an injected argument that only a graph or an agent can provide."""
     for name, tool in node.tools_by_name.items():
-        for argument, description in _missing(node, tool):
+        # Injected arguments that a call outside of a graph would lack, with descriptions of the missing values.
+        missing: dict[str, str] = {}
+        probe: ToolCall = {"name": tool.name, "args": {}, "id": "probe", "type": "tool_call"}
+        try:
+            injected: dict[str, Any] = node.inject_tool_args(probe, {})["args"]
+        except (KeyError, AttributeError) as error:
+            missing[str(error.args[0])] = "taken from the state of a graph"
+        except ValueError:
+            missing["store"] = "the store of a graph"
+        else:
+            from_state = (argument for argument, value in injected.items() if not isinstance(value, ToolRuntime))
+            missing.update(dict.fromkeys(from_state, "the state of a graph"))
+            model_fields = _fields(tool.tool_call_schema)
+            for argument, info in _fields(tool.get_input_schema()).items():
+                is_call_id = any(
+                    item is InjectedToolCallId or isinstance(item, InjectedToolCallId) for item in info.metadata
+                )
+                if argument not in model_fields and argument not in injected and info.is_required() and not is_call_id:
+                    missing[argument] = "injected"
+        for argument, description in missing.items():
             raise ValueError(
                 f"the tool {name!r} cannot be served by itself: its argument {argument!r} is {description}, and no "
                 "graph is around it. Serve the agent that has it, or give the argument a default"
             )
-
-
-def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
-    """Yield the injected arguments that a call outside of a graph would lack."""
-    # Each is a pair: the name of the argument, and a text that describes the missing value.
-    probe: ToolCall = {"name": tool.name, "args": {}, "id": "probe", "type": "tool_call"}
-    try:
-        injected: dict[str, Any] = node.inject_tool_args(probe, {})["args"]
-    except (KeyError, AttributeError) as error:
-        yield str(error.args[0]), "taken from the state of a graph"
-        return
-    except ValueError:
-        yield "store", "the store of a graph"
-        return
-    yield from (
-        (name, "the state of a graph") for name, value in injected.items() if not isinstance(value, ToolRuntime)
-    )
-    model_fields = _fields(tool.tool_call_schema)
-    for name, info in _fields(tool.get_input_schema()).items():
-        is_call_id = any(item is InjectedToolCallId or isinstance(item, InjectedToolCallId) for item in info.metadata)
-        if name not in model_fields and name not in injected and info.is_required() and not is_call_id:
-            yield name, "injected"
 
 
 def _fields(schema: object) -> Mapping[str, FieldInfo]:
@@ -161,7 +158,13 @@ class NodeOffer:
         convert_result = partial(
             result_of, structured=self._results[name] is not None, of_server=name in self._of_servers
         )
-        state = state or {"id": caller.call_name or uuid4().hex, "config": _config(caller), "ledger": {}}
+        if not state:
+            # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
+            configurable: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
+            if caller.call_name is not None:
+                configurable["callboard_run"] = caller.call_name  # makes `idempotency_key()` independent of the thread
+            call_id = caller.call_name or uuid4().hex
+            state = {"id": call_id, "config": {"configurable": configurable}, "ledger": {}}
         call: ToolCall = {"name": name, "args": arguments, "id": state["id"], "type": "tool_call"}
         return NodeCall(self.supervised, call, state["config"], convert_result, state["ledger"])
 
@@ -171,15 +174,6 @@ _NO_CONVERSATION: Final = (
     "Use a client with a session (a version of MCP until 2025-11-25), or have the server give each client a token of "
     "its own: mcp_app(token={{name: token, ...}}), or callboard mcp --token-env NAME=VARIABLE."
 )
-
-
-def _config(caller: Caller) -> RunnableConfig:
-    """Return the LangChain config for a client's call: the thread id and, with an idempotency key, the call's name."""
-    # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
-    configurable: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
-    if caller.call_name is not None:
-        configurable["callboard_run"] = caller.call_name  # makes `idempotency_key()` independent of the thread
-    return {"configurable": configurable}
 
 
 @dataclass(slots=True, eq=False)
@@ -244,7 +238,21 @@ class AgentOffer:
         self.supervised = agent if self._keeps else agent.copy({"checkpointer": self._saver})
         # A name that the protocol allows, in place of LangGraph's default name, too.
         tool = re.sub(r"[^A-Za-z0-9_.-]+", "_", "" if agent.name == "LangGraph" else agent.name)[:128] or "agent"
-        self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
+        properties, answer = {"message": _MESSAGE}, {"answer": {"type": "string"}}
+        if self._keeps:
+            properties["thread_id"] = _THREAD
+            answer["thread_id"] = {"type": "string"}
+        self._tool = types.Tool(
+            name=tool,
+            description=description or f"Ask the agent {tool!r}.",
+            input_schema={
+                "type": "object",
+                "properties": properties,
+                "required": ["message"],
+                "additionalProperties": False,
+            },
+            output_schema={"type": "object", "properties": answer, "required": list(answer)},
+        )
 
     def tools(self) -> list[types.Tool]:
         """Return a list with the one tool that stands for the agent."""
@@ -260,28 +268,23 @@ class AgentOffer:
         """
         if name != self._tool.name:
             return None
-        if mistake := _mistake_in(arguments, keeps=self._keeps) or _refusal_of_thread(arguments, caller):
-            return error_result(mistake)
+        allowed = {"message", "thread_id"} if self._keeps else {"message"}
+        if unknown := sorted(arguments.keys() - allowed):
+            return error_result(f"The agent takes {' and '.join(sorted(allowed))}; got {', '.join(unknown)}, too.")
+        thread_id = arguments.get("thread_id", "")
+        if not isinstance(arguments.get("message"), str) or not isinstance(thread_id, str):
+            return error_result(
+                "The agent takes a message, which is a text, and the name of a thread, which is one, too."
+            )
+        # Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
+        # conversations apart.
+        is_unidentified = caller.principal is None and caller.is_remote
+        if thread_id and is_unidentified and not _OWN_THREAD_ID.fullmatch(thread_id):
+            return error_result(
+                f"There is no thread {thread_id[:50]!r}: leave thread_id out to begin a conversation, and go on with "
+                "it by the thread_id of the answer."
+            )
         return AgentCall(self.supervised, {**arguments, **(state or {})}, caller, keeps=self._keeps)
-
-
-def _tool(name: str, description: str, *, keeps: bool) -> types.Tool:
-    answer: dict[str, Any] = {"answer": {"type": "string"}}
-    return types.Tool(
-        name=name,
-        description=description,
-        input_schema={
-            "type": "object",
-            "properties": {"message": _MESSAGE, **({"thread_id": _THREAD} if keeps else {})},
-            "required": ["message"],
-            "additionalProperties": False,
-        },
-        output_schema={
-            "type": "object",
-            "properties": {**answer, "thread_id": {"type": "string"}} if keeps else answer,
-            "required": ["answer", "thread_id"] if keeps else ["answer"],
-        },
-    )
 
 
 class AgentCall:
@@ -325,29 +328,6 @@ class AgentCall:
         """Delete the run's thread of conversation from the checkpointer, unless the agent has its own checkpointer."""
         if not self._keeps:
             await self._agent.checkpointer.adelete_thread(self._thread_id)
-
-
-def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
-    """Return an error text, for the client's model, about invalid arguments; `None` if they are valid."""
-    allowed = {"message", "thread_id"} if keeps else {"message"}
-    if unknown := sorted(arguments.keys() - allowed):
-        return f"The agent takes {' and '.join(sorted(allowed))}; got {', '.join(unknown)}, too."
-    if not isinstance(arguments.get("message"), str) or not isinstance(arguments.get("thread_id", ""), str):
-        return "The agent takes a message, which is a text, and the name of a thread, which is one, too."
-    return None
-
-
-def _refusal_of_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
-    """Return an error text if a client sends a thread id that it may not use; `None` otherwise."""
-    # Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
-    # conversations apart.
-    name = arguments.get("thread_id")
-    if not name or caller.principal is not None or not caller.is_remote or _OWN_THREAD_ID.fullmatch(str(name)):
-        return None
-    return (
-        f"There is no thread {str(name)[:50]!r}: leave thread_id out to begin a conversation, and go on with it by the "
-        "thread_id of the answer."
-    )
 
 
 def _step_text(update: Mapping[str, Any]) -> str:

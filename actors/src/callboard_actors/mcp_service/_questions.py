@@ -50,7 +50,14 @@ class FormQuestion:
             return [self.forwarded]
         if self.approval is None:
             return [_form(_as_text(self.question.value), _free_schema(self.question))]
-        return [_form(_describe(action), _schema_for(action)) for action in self.approval.actions]
+        forms: list[types.ElicitRequest] = []
+        for action in self.approval.actions:
+            # A person must see everything that they approve. RequireApproval has added the arguments already.
+            description = action.description or ""
+            if printable(f"Args: {dict(action.args)}") not in description:
+                description = f"{description}\n\n{action.name}({_as_text(dict(action.args))})".strip()
+            forms.append(_form(description, _schema_for(action)))
+        return forms
 
     def answer(self, results: Sequence[types.ElicitResult]) -> object:
         """Convert the filled-in forms to the value with which the interrupted run is resumed."""
@@ -80,15 +87,6 @@ def _as_text(value: object) -> str:
 # Approvals
 
 
-def _describe(action: Action) -> str:
-    """Return the text that asks for approval of an action, with all its arguments."""
-    # A person must see everything that they approve.
-    description = action.description or ""
-    if printable(f"Args: {dict(action.args)}") in description:  # RequireApproval has added the arguments already
-        return description
-    return f"{description}\n\n{action.name}({_as_text(dict(action.args))})".strip()
-
-
 def _schema_for(action: Action) -> dict[str, Any]:
     what_for = "; ".join(f"{word}: {_WHAT_FOR[word]}" for word in action.allowed)
     fields: dict[str, Any] = {
@@ -114,29 +112,27 @@ def _read_decision(action: Action, result: types.ElicitResult) -> Answer:
         if "ignore" not in action.allowed:
             raise DeclinedError
         return "ignore", None
-    for word in action.allowed:
-        if content.get("decision") == word:
-            return word, _args_of(word, content)
-    raise InvalidAnswerError(f"The decision is one of {', '.join(action.allowed)}; got {content.get('decision')!r}.")
-
-
-def _args_of(word: str, content: Mapping[str, object]) -> Any:
+    decision = next((word for word in action.allowed if content.get("decision") == word), None)
+    if decision is None:
+        raise InvalidAnswerError(
+            f"The decision is one of {', '.join(action.allowed)}; got {content.get('decision')!r}."
+        )
     message = content.get("message")
-    if word == "accept":
-        return None
-    if word == "ignore":
-        return message or None
-    if word == "respond":
+    if decision == "accept":
+        return decision, None
+    if decision == "ignore":
+        return decision, message or None
+    if decision == "respond":
         if not isinstance(message, str) or not message:
             raise InvalidAnswerError("To respond takes a message.")
-        return message
+        return decision, message
     try:
         edited = json.loads(str(content.get("arguments")))
     except ValueError as error:
         raise InvalidAnswerError(f"The arguments are no JSON: {error}.") from None
     if not isinstance(edited, dict):
         raise InvalidAnswerError('The arguments are a JSON object, such as {"path": "a.txt"}.')
-    return edited
+    return decision, edited
 
 
 # Other questions
@@ -246,16 +242,15 @@ class ProgressCounter:
         # If `done` is missing or did not rise, the number rises by one, or by a millionth of the last known total.
         if isinstance(total, (int, float)):
             self._total = float(total)
-        self._last = self._next(done)
-        return self._last, self._total, message if isinstance(message, str) and message else None
-
-    def _next(self, done: object) -> float:
         if isinstance(done, (int, float)) and done >= 0 and (self._last is None or done > self._last):
-            return float(done)
-        if self._last is None:
-            return 0.0
-        step = 1.0 if self._total is None else _STEP * max(self._total, 1.0)
-        return max(self._last + step, math.nextafter(self._last, math.inf))  # a small step may vanish by rounding
+            self._last = float(done)
+        elif self._last is None:
+            self._last = 0.0
+        else:
+            step = 1.0 if self._total is None else _STEP * max(self._total, 1.0)
+            # A small step may vanish by rounding.
+            self._last = max(self._last + step, math.nextafter(self._last, math.inf))
+        return self._last, self._total, message if isinstance(message, str) and message else None
 
 
 @asynccontextmanager
@@ -264,7 +259,7 @@ async def progress_sender(
 ) -> AsyncGenerator[Callable[[object], None]]:
     """Yield a function that takes chunks of a stream, and sends the progress reports among them to the client."""
     # `waiting` holds at most one report, the newest: a call never waits for a slow client.
-    rising = ProgressCounter()
+    counter = ProgressCounter()
     waiting: list[Report] = []
     due = anyio.Event()
     is_over = False
@@ -273,7 +268,7 @@ async def progress_sender(
         if isinstance(chunk, dict) and chunk.get("type") == "progress":
             message = chunk.get("message")
             text = as_sendable(message) if isinstance(message, str) else message
-            waiting[:] = [rising.report(text, chunk.get("done"), chunk.get("total"))]
+            waiting[:] = [counter.report(text, chunk.get("done"), chunk.get("total"))]
             due.set()
 
     async def tell() -> None:

@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final, cast, get_origin, get_type_hints, is_typeddict
@@ -78,27 +79,16 @@ def _message_in(outcome: object) -> ToolMessage | None:
 
 def _structured_content(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None:
     """Return the structured content of a tool's message, from its artifact or its JSON text; `None` without one."""
-    if message.artifact is not None:
-        return _as_object(message.artifact)
-    if not of_text or not isinstance(message.content, str):
-        return None
-    try:
-        value = json.loads(message.content)
-    except ValueError:
-        return None  # a middleware has shortened the text, or a person has answered instead of the tool
-    return value if isinstance(value, dict) else None
-
-
-def _as_object(artifact: object) -> dict[str, Any] | None:
-    """Convert an artifact to a JSON object for clients; return `None` if the artifact has no such form."""
-    if isinstance(artifact, (str, bytes, int, float)):
-        return None
-    if isinstance(artifact, dict) and is_data_content_block(cast("dict[str, Any]", artifact)):
-        return None  # a content block: a client that prefers structured content would hide the text from its model
-    try:
-        value = _ANYTHING.dump_python(artifact, mode="json", by_alias=True)
-    except (PydanticSerializationError, ValueError):
-        return None
+    artifact: object = message.artifact
+    value: object = None
+    if artifact is None:
+        if of_text and isinstance(message.content, str):
+            with suppress(ValueError):  # a middleware has shortened the text, or a person has answered
+                value = json.loads(message.content)
+    # Of a content block, a client that prefers structured content would hide the text from its model.
+    elif not isinstance(artifact, dict) or not is_data_content_block(cast("dict[str, Any]", artifact)):
+        with suppress(PydanticSerializationError, ValueError):
+            value = _ANYTHING.dump_python(artifact, mode="json", by_alias=True)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
@@ -167,7 +157,10 @@ def result_type(tool: BaseTool) -> ResultType | None:
         return None
     try:
         annotation = get_type_hints(function).get("return")
-        if annotation is None or annotation is Any or _is_langchains_own(annotation):
+        kind = get_origin(annotation) or annotation
+        # A message or command of LangChain is a container of the tool's result.
+        is_container = isinstance(kind, type) and issubclass(kind, ToolOutputMixin | BaseMessage)
+        if annotation is None or annotation is Any or is_container:
             return None
         adapter = _adapter(annotation)
         schema = adapter.json_schema(mode="serialization")
@@ -183,12 +176,6 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
         if not is_typeddict(annotation):
             raise
         return TypeAdapter(dict[str, Any])  # pydantic rejects `typing.TypedDict` before Python 3.12: accept any fields
-
-
-def _is_langchains_own(annotation: object) -> bool:
-    """Return whether a return type is a LangChain message or command: a container of the tool's result."""
-    kind = get_origin(annotation) or annotation
-    return isinstance(kind, type) and issubclass(kind, ToolOutputMixin | BaseMessage)
 
 
 def with_json_results(tool: BaseTool) -> BaseTool:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import anyio
 
@@ -181,8 +181,27 @@ def _prepare(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
     """Check the options, load the object to serve, and return the function that serves it."""
     # First of all, so that neither the user's module nor its subprocesses see the token in the environment.
     token = take_token(options.token_env or [])
-    _check(options)
-    served = _load_served(options)
+    if options.http and options.backend == "trio":
+        raise ValueError("--http runs uvicorn, which needs asyncio: leave --backend trio out")
+    option_flags = {
+        "--host": options.host is not None,
+        "--port": options.port is not None,
+        "--allow-host": bool(options.allow_host),
+        "--token-env": bool(options.token_env),
+    }
+    if not options.http and (of_http := [name for name, is_given in option_flags.items() if is_given]):
+        are = "are" if len(of_http) > 1 else "is"
+        raise ValueError(f"{' and '.join(of_http)} {are} for clients that come by HTTP: give --http, too")
+    try:
+        module, served = load_named(options.tools, options.app_dir, example="tools")
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:  # an error in the user's code: they need its traceback
+        traceback.print_exception(error)
+        raise ValueError(f"{options.tools} could not be loaded: {error!r}") from error
+    if served is module:
+        public = sorted(name for name in vars(module) if not name.startswith("_"))
+        raise ValueError(f"which tools of {options.tools}? Write {options.tools}:NAME; it has {', '.join(public)}")
     if wire is not None:
         service = Service(served, name=options.name, description=options.description)
         return partial(serve_stdio, service, wire, options.drain)
@@ -196,35 +215,6 @@ def _prepare(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
         token=token,
     )
     return partial(serve_http, app, host, PORT if options.port is None else options.port, options.drain)
-
-
-def _check(options: Options) -> None:
-    """Raise ValueError for command-line options that contradict each other."""
-    if options.http and options.backend == "trio":
-        raise ValueError("--http runs uvicorn, which needs asyncio: leave --backend trio out")
-    option_flags = {
-        "--host": options.host is not None,
-        "--port": options.port is not None,
-        "--allow-host": bool(options.allow_host),
-        "--token-env": bool(options.token_env),
-    }
-    if not options.http and (of_http := [name for name, is_given in option_flags.items() if is_given]):
-        are = "are" if len(of_http) > 1 else "is"
-        raise ValueError(f"{' and '.join(of_http)} {are} for clients that come by HTTP: give --http, too")
-
-
-def _load_served(options: Options) -> Any:
-    try:
-        module, served = load_named(options.tools, options.app_dir, example="tools")
-    except (ImportError, ValueError):
-        raise
-    except Exception as error:  # an error in the user's code: they need its traceback
-        traceback.print_exception(error)
-        raise ValueError(f"{options.tools} could not be loaded: {error!r}") from error
-    if served is module:
-        public = sorted(name for name in vars(module) if not name.startswith("_"))
-        raise ValueError(f"which tools of {options.tools}? Write {options.tools}:NAME; it has {', '.join(public)}")
-    return served
 
 
 def _fail(code: int, text: str) -> int:

@@ -262,22 +262,22 @@ _NAME: Final = "callboard"
 
 
 def _tools_of(served: object) -> list[Any]:
-    tools = served if isinstance(served, (list, tuple)) else [served]
-    return [_tool(tool) for tool in cast("Sequence[object]", tools)]
-
-
-def _tool(served: object) -> object:
-    """Convert a served object to a form that `ToolNode` accepts; raise TypeError for an unsupported type."""
-    # Actors and MCP servers are returned unchanged. Tools and functions become tools with JSON results.
-    if isinstance(served, (Actor, ChildSpec, McpServer)):
-        return served
-    if isinstance(served, BaseTool):
-        return with_json_results(served)
-    if callable(served) and not isinstance(served, type):
-        return with_json_results(as_tool(served))
-    raise TypeError(
-        f"an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions; got {served!r:.200}"
-    )
+    """Convert served objects to forms that `ToolNode` accepts; raise TypeError for an unsupported type."""
+    # Actors and MCP servers are taken unchanged. Tools and functions become tools with JSON results.
+    tools: list[Any] = []
+    for tool in cast("Sequence[object]", served if isinstance(served, (list, tuple)) else [served]):
+        if isinstance(tool, (Actor, ChildSpec, McpServer)):
+            tools.append(tool)
+        elif isinstance(tool, BaseTool):
+            tools.append(with_json_results(tool))
+        elif callable(tool) and not isinstance(tool, type):
+            tools.append(with_json_results(as_tool(tool)))
+        else:
+            raise TypeError(
+                "an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions; "
+                f"got {tool!r:.200}"
+            )
+    return tools
 
 
 def _can_ask(context: Context) -> bool:

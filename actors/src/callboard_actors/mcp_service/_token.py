@@ -28,7 +28,11 @@ def take_token(variables: Sequence[str] | None) -> Token | None:
     if not variables:
         return os.environ.pop(TOKEN, "").strip() or None
     entries = [entry.rpartition("=") for entry in variables]
-    tokens = {client: _pop_variable(variable) for client, _, variable in entries}
+    tokens: dict[str, str] = {}
+    for client, _, variable in entries:
+        tokens[client] = os.environ.pop(variable, "").strip()
+        if not tokens[client]:
+            raise ValueError(f"--token-env names the variable {variable}, which is not set, or empty")
     if "" not in tokens and len(tokens) == len(entries):
         return tokens
     if len(entries) > 1:
@@ -37,9 +41,3 @@ def take_token(variables: Sequence[str] | None) -> Token | None:
             f"another name each; got {', '.join(variables)}"
         )
     return tokens[""]
-
-
-def _pop_variable(variable: str) -> str:
-    if token := os.environ.pop(variable, "").strip():
-        return token
-    raise ValueError(f"--token-env names the variable {variable}, which is not set, or empty")
