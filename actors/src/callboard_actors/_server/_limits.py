@@ -352,7 +352,15 @@ class Gate:
             # The full report stands in for the changes queued so far, but not for starts: a permit that began and was
             # left since the connection broke is in no report, and its start counts for the rate.
             self._unconfirmed_begins += [op for op in self._ops if op.kind == "begin"]
-            self._ops = deque(self._full_report())
+            permits = list(self.permits.values())
+            held_permits = [permit for permit in permits if permit.phase is Phase.HELD]
+            holds = [Op("hold", permit.id, token=permit.token or 0, begun=permit.begun) for permit in held_permits]
+            waiting = [permit for permit in permits if permit.is_waiting]
+            waits = [Op("wait", permit.id, position=permit.position) for permit in waiting if permit.position]
+            new = [Op("enter", permit.id, tenant=permit.request.tenant) for permit in waiting if not permit.position]
+            # In this order: held permits before waiting calls before new ones, or new calls would take others' permits.
+            self._ops = deque([*self._unconfirmed_begins, *holds, *waits, *new])
+            self._unconfirmed_begins = []
             self._needs_full_report = False
         # The server gives free permits away after each step. A permit that is reported only in the next step would be
         # given a second time, so all running and started calls go into the first step of a report.
@@ -364,26 +372,6 @@ class Gate:
             if op.kind == "enter" and (permit := self.permits.get(op.id)) is not None and permit.phase is Phase.NEW:
                 permit.phase = Phase.ASKED
         return Step(self.name, self.settings, self._epoch, ops, wants_all_permits=wants_all_permits)
-
-    def _full_report(self) -> list[Op]:
-        """Return the changes of a full report, for a server that has no data about this process."""
-        # It has the starts, the held permits, the waiting calls and the new requests.
-        permits = list(self.permits.values())
-        held_permits = [permit for permit in permits if permit.phase is Phase.HELD]
-        holds = [Op("hold", permit.id, token=permit.token or 0, begun=permit.begun) for permit in held_permits]
-        waits = [
-            Op("wait", permit.id, position=permit.position)
-            for permit in permits
-            if permit.is_waiting and permit.position
-        ]
-        new = [
-            Op("enter", permit.id, tenant=permit.request.tenant)
-            for permit in permits
-            if permit.is_waiting and not permit.position
-        ]
-        begins, self._unconfirmed_begins = self._unconfirmed_begins, []
-        # In this order: held permits before waiting calls before new ones, or new calls would take others' permits.
-        return [*begins, *holds, *waits, *new]
 
     def apply_answer(self, answer: Answer, now: float) -> None:
         """Update the permits of this process from the server's answer to the last message."""
@@ -608,17 +596,6 @@ class LimitStore(ServerStore):
         name = self._name or request.name
         if len(name) > 200 or not name.isprintable() or not name.isascii():  # not every server accepts it
             name = f"sha256:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()}"
-        return self._client().ask(f"{name}/{request.key}" if request.key else name, request, on_answer)
-
-    def close(self) -> None:
-        """Send the remaining messages and close the connection, in one second at most; the next use opens a new one."""
-        with self._lock:
-            client, self._current = self._current, None
-        if client is not None:
-            # Outside the lock: other threads may use the store meanwhile, with a new client.
-            client.close()
-
-    def _client(self) -> LimitsClient:
         with self._lock:
             client = self._current
             if client is None or client.pid != os.getpid():  # after a fork the child has the object, but not the thread
@@ -627,7 +604,15 @@ class LimitStore(ServerStore):
                 self._current = client
                 # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
                 weakref.finalize(self, client.dismiss).atexit = False
-            return client
+        return client.ask(f"{name}/{request.key}" if request.key else name, request, on_answer)
+
+    def close(self) -> None:
+        """Send the remaining messages and close the connection, in one second at most; the next use opens a new one."""
+        with self._lock:
+            client, self._current = self._current, None
+        if client is not None:
+            # Outside the lock: other threads may use the store meanwhile, with a new client.
+            client.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickle and copy, without the background client: the copy will make a new client."""

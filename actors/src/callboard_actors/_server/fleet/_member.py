@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 from uuid import uuid4
 
 import anyio
@@ -88,14 +88,9 @@ class Answers:
 
     async def _answer(self, message: Message, contents: AskContents, key: Hashable) -> None:
         """Run an ask in the event loop of the actors, and post its reply to the client's thread."""
-        # The outcome if `_run_ask` is cancelled: every ask gets exactly one reply, in the `finally` below.
-        kind, reply = "cancelled", b""
-        try:
-            kind, reply = await self._run_ask(message, contents, key)
-        finally:
-            self._router.client.post(partial(self._reply, message, contents, kind, reply))
-
-    async def _run_ask(self, message: Message, contents: AskContents, key: Hashable) -> tuple[str, bytes]:
+        # The outcome of a cancelled ask: every ask gets exactly one reply, in the `finally` below.
+        kind: MessageKind = "cancelled"
+        reply = b""
         send_event = partial(self._send_event, message)
         try:
             # Within the `try`: an argument that cannot be unpickled here becomes the reply to this ask.
@@ -111,13 +106,15 @@ class Answers:
             )
             with attach_context(contents.context, send_event, logs=False):
                 value = await self._host.answer(ask, partial(self._may_begin, message, contents))
+            frame_kind, reply = _replies.encode_result(value)
+            kind = _KINDS[frame_kind]
         except KeyMovedError:  # the handler did not begin, so the asker may send the ask to the next owner
-            return "moved", b""
+            kind = "moved"
         except Exception as error:
-            kind, reply = _replies.encode_error(error, "process")
-        else:
-            kind, reply = _replies.encode_result(value)
-        return _KINDS[kind], reply
+            frame_kind, reply = _replies.encode_error(error, "process")
+            kind = _KINDS[frame_kind]
+        finally:
+            self._router.client.post(partial(self._reply, message, contents, kind, reply))
 
     async def _may_begin(self, message: Message, contents: AskContents) -> bool:
         """Request the server's permission to begin an ask in this process; return whether the server has given it."""
@@ -144,7 +141,7 @@ class Answers:
     def _send_event(self, message: Message, event: object) -> None:
         self._router.client.post(lambda: self._router.tell(message.sender, "told", message.ask, event))
 
-    def _reply(self, message: Message, contents: AskContents, kind: Any, reply: bytes) -> None:
+    def _reply(self, message: Message, contents: AskContents, kind: MessageKind, reply: bytes) -> None:
         # Runs in the client's thread, after every "told" that the handler posted.
         self._cancels.pop(message.ask, None)
         if kind == "moved":
@@ -285,7 +282,18 @@ class FleetStore(ServerStore):
         check_seconds(self._store_name, [("lease", lease, SHORTEST)], _LONGEST)
         if patience is not None:
             check_seconds(self._store_name, [("patience", patience, 0.0)], _LONGEST)
-        self._secret = _secret(self._store_name, secret)
+        if secret is None:
+            secret = os.environ.get(VARIABLE, "")
+            if not secret:
+                raise ValueError(
+                    f"{self._store_name} has no secret: give it secret=..., or set {VARIABLE}, to the same in all "
+                    "processes: what they send each other is signed with it"
+                )
+        if not isinstance(cast("object", secret), (str, bytes)):
+            kind = type(secret).__qualname__
+            raise TypeError(f"{self._store_name}(secret=...) is a text or bytes, got one of type {kind}")
+        secret_bytes = secret.encode() if isinstance(secret, str) else secret
+        self._secret = checked(secret_bytes, f"{self._store_name}(secret=...)")
         # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
         self._common = Common(lease=round(lease * 1e6), fingerprint=fingerprint(self._secret))
         self._settings = (self._common,)
@@ -308,16 +316,3 @@ class FleetStore(ServerStore):
         return Member(
             host, self._connection_factory(), self._server_address, signer, lease=self._lease, patience=self._patience
         )
-
-
-def _secret(store_name: str, secret: object) -> bytes:
-    if secret is None:
-        secret = os.environ.get(VARIABLE, "")
-        if not secret:
-            raise ValueError(
-                f"{store_name} has no secret: give it secret=..., or set {VARIABLE}, to the same in all processes: "
-                "what they send each other is signed with it"
-            )
-    if not isinstance(secret, (str, bytes)):
-        raise TypeError(f"{store_name}(secret=...) is a text or bytes, got one of type {type(secret).__qualname__}")
-    return checked(secret.encode() if isinstance(secret, str) else secret, f"{store_name}(secret=...)")

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, Literal
 
@@ -229,7 +230,7 @@ class Router:
 
     def post(self, ask: FleetAsk) -> RoutedAsk:
         """Queue an ask for the owner of its key, and return the ask as a `RoutedAsk`."""
-        posted = RoutedAsk(ask, self._withdraw, self._release_turn)
+        posted = RoutedAsk(ask, self._withdraw, lambda ask: self.client.post(partial(self._free_turn, ask)))
         with self._lock:
             if self.has_left:
                 raise ActorGoneError(ask.title, ask.call_id, "its process is leaving the fleet, or has left it")
@@ -384,9 +385,6 @@ class Router:
         ask.grant()
         # The next ask follows only when this one is in the actor's mailbox, which keeps the order of asks.
         await handover.wait()
-
-    def _release_turn(self, ask: RoutedAsk) -> None:
-        self.client.post(lambda: self._free_turn(ask))
 
     def _free_turn(self, ask: RoutedAsk) -> None:
         if (handover := self._grants.pop(ask, None)) is not None:
