@@ -1,6 +1,5 @@
 """Replies of a confined worker are read as JSON and never unpickled."""
 
-import json
 import pickle
 import traceback
 from collections.abc import Callable
@@ -160,24 +159,6 @@ def test_many_commas_in_a_text_are_a_text() -> None:
     assert _opened(*encode_result(text)) == text
 
 
-@given(value=_PLAIN, most=st.integers(0, 30), piece=st.integers(1, 9))
-def test_values_are_counted_as_a_parser_counts_them(value: object, most: int, piece: int) -> None:
-    """The count is right whatever texts contain and wherever the reply is cut into pieces."""
-    reply = json.dumps(value, ensure_ascii=False).encode(errors="replace")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_plain_codec, "_PIECE", piece)
-        assert _plain_codec.has_more_values(reply, most) == (_marks_of(value) > most)
-
-
-def _marks_of(value: object) -> int:
-    """Return the commas and opening brackets outside of JSON texts."""
-    if isinstance(value, list):
-        return max(1, len(value)) + sum(map(_marks_of, value))
-    if isinstance(value, dict):
-        return max(1, len(value)) + sum(map(_marks_of, value.values()))
-    return 0
-
-
 _COMMAS = b"," * 1_000_001
 ENDLESS = {
     "escaped quotes": b'\\"' * 4_000_000 + _COMMAS,
@@ -213,16 +194,6 @@ async def test_a_reply_that_takes_long_to_read_does_not_hold_the_event_loop(repl
             assert ticks > before
             assert len("".join(traceback.format_exception(caught.value))) < 20_000
             group.cancel_scope.cancel()
-
-
-@given(reply=st.lists(st.sampled_from([b'"', b"\\", b",", b"x"]), max_size=300).map(b"".join), piece=st.integers(1, 9))
-def test_each_byte_of_a_reply_is_looked_at_in_one_piece_of_bounded_size(reply: bytes, piece: int) -> None:
-    """The scan is linear for any bytes: no piece is larger than its bound plus the end of an escape sequence."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_plain_codec, "_PIECE", piece)
-        pieces = list(_plain_codec.without_escapes(reply))
-    assert len(pieces) <= -(-len(reply) // piece)
-    assert all(len(one) <= piece + 1 for one in pieces)
 
 
 def test_an_exception_has_fewer_bytes_than_a_result_may_have() -> None:

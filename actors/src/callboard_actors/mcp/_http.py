@@ -7,7 +7,7 @@ A response that does not answer its request becomes an error, too: the SDK would
 """
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import coerce_request_id
 
-from callboard_actors.mcp._lines import MessageSizes, TooManyValuesError, ValueCounter, check_values
+from callboard_actors._util._value_counter import ValueCounter
+from callboard_actors.mcp._lines import MessageSizes, TooManyValuesError, check_values
 
 # Authentication of requests without serialising them.
 
@@ -73,7 +74,9 @@ def describe_stray(request: bytes, answer: bytes) -> str | None:
     if "result" not in answer_message and "error" not in answer_message:
         return None  # no JSON-RPC message, which the SDK reports itself
     answer_id = answer_message.get("id")
-    if _is_same_id(answer_id, request_message["id"]):
+    # As in the SDK, the string "7" equals the number 7.
+    is_id = isinstance(answer_id, (int, str)) and not isinstance(answer_id, bool)
+    if is_id and coerce_request_id(cast("Any", answer_id)) == coerce_request_id(request_message["id"]):
         return None
     if answer_id is None and "error" in answer_message:
         return f"an error without an id, {json.dumps(answer_message['error'])[:_SHOWN]}"
@@ -86,12 +89,6 @@ def _parse(message: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _is_same_id(answer_id: object, request_id: object) -> bool:
-    """Return whether two JSON-RPC ids are equal; as in the SDK, the string "7" equals the number 7."""
-    is_id = isinstance(answer_id, (int, str)) and not isinstance(answer_id, bool)
-    return is_id and coerce_request_id(cast("Any", answer_id)) == coerce_request_id(cast("Any", request_id))
 
 
 # The transport.
@@ -188,7 +185,16 @@ class _ErrorTransport(httpx2.AsyncBaseTransport):
             response.stream = _BoundedEvents(response.stream, self._sizes.max_values)
         if response.status_code < _BAD_REQUEST or response.status_code == _NOT_FOUND or request.method != "POST":
             return response
-        return await _with_error_body(response)
+        # Status and headers stay, because the authentication reads them; the body becomes an MCP error message.
+        await response.aclose()
+        status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()
+        if response.status_code < _SERVER_ERROR:
+            # 4xx: the server rejected the request before handling it. 5xx: it may have failed half-way.
+            error_message = _error(NOT_SENT, f"it refused the request with {status}")
+        else:
+            error_message = _error(NO_ANSWER, f"it answered with {status}")
+        content = json.dumps(error_message).encode()
+        return httpx2.Response(response.status_code, headers=_headers(response), content=content)
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and return the response; one with an encoding that was not asked for is an error response."""
@@ -229,7 +235,8 @@ class _BoundedEvents(httpx2.AsyncByteStream):
 
     def __init__(self, stream: httpx2.AsyncByteStream, max_values: int) -> None:
         self._stream = stream
-        self._counter = ValueCounter(max_values)
+        self._max_values = max_values
+        self._counter = ValueCounter()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         line_ends = b""
@@ -238,18 +245,14 @@ class _BoundedEvents(httpx2.AsyncByteStream):
             text = line_ends + chunk
             lines = text.rstrip(b"\r\n")
             line_ends = text[len(lines) :][-4:]
-            try:
-                self._count(lines.splitlines())
-            except TooManyValuesError as error:
-                raise httpx2.SSEError(str(error)) from error
+            # The rest of a line, and further lines; an empty one ends an event.
+            for number, line in enumerate(lines.splitlines()):
+                if number:
+                    self._counter.end_line() if line else self._counter.reset()
+                self._counter.add(line)
+                if self._counter.count > self._max_values:
+                    raise httpx2.SSEError(f"{TooManyValuesError(self._max_values)}")
             yield chunk
-
-    def _count(self, lines: Sequence[bytes]) -> None:
-        """Count the values of the rest of a line, and of further lines; an empty one ends an event."""
-        for number, line in enumerate(lines):
-            if number:
-                self._counter.end_line() if line else self._counter.reset()
-            self._counter.add(line)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -267,19 +270,6 @@ _CONTENT_HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding"
 def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
     headers = [(key, value) for key, value in response.headers.raw if key.lower() not in _CONTENT_HEADERS]
     return [*headers, (b"content-type", b"application/json")]
-
-
-async def _with_error_body(response: httpx2.Response) -> httpx2.Response:
-    """Return an HTTP error response with the same status and headers, and with an MCP error message as its body."""
-    # Status and headers stay, because the authentication reads them.
-    await response.aclose()
-    status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()
-    if response.status_code < _SERVER_ERROR:
-        # 4xx: the server rejected the request before handling it. 5xx: it may have failed half-way.
-        error = _error(NOT_SENT, f"it refused the request with {status}")
-    else:
-        error = _error(NO_ANSWER, f"it answered with {status}")
-    return httpx2.Response(response.status_code, headers=_headers(response), content=json.dumps(error).encode())
 
 
 async def _read_body(response: httpx2.Response, max_size: int) -> bytes | None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import anyio.lowlevel
 
+from callboard_actors._util._value_counter import ValueCounter
+
 
 @dataclass(frozen=True, slots=True)
 class MessageSizes:
@@ -59,47 +61,13 @@ class TooManyValuesError(Exception):
         super().__init__(f"it sent a message of more than {max_values} values; McpBounds(max_values=...) allows more")
 
 
-class ValueCounter:
-    """Counter of the values in a JSON text that arrives in pieces.
-
-    A parser holds the event loop for about a microsecond a value, and a value may have as few as two bytes.
-
-    Args:
-        max_values: maximum number of values: texts, numbers, lists, objects. Keys do not count.
-    """
-
-    def __init__(self, max_values: int) -> None:
-        self._max_values = max_values
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin another text."""
-        self._count = 1
-        self.end_line()
-
-    def end_line(self) -> None:
-        """Begin another line of the same text. No string of JSON goes over the end of a line."""
-        self._is_in_string = False
-        self._escape = b""
-        """Backslash at the end of the last piece, which belongs to the next character."""
-
-    def add(self, piece: bytes) -> None:
-        """Count the values of another piece; raise `TooManyValuesError` if the text has too many."""
-        plain = (self._escape + piece).replace(b"\\\\", b"").replace(b'\\"', b"")
-        self._escape = b"\\" if plain.endswith(b"\\") else b""
-        parts = plain.removesuffix(b"\\").split(b'"')
-        outside = b"".join(parts[self._is_in_string :: 2])
-        self._is_in_string ^= len(parts) % 2 == 0
-        self._count += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
-        if self._count > self._max_values:
-            raise TooManyValuesError(self._max_values)
-
-
 async def check_values(text: bytes, max_values: int) -> None:
     """Raise `TooManyValuesError` if a JSON text has more than `max_values` values; other tasks run meanwhile."""
     if len(text) <= 2 * max_values:
         return
-    counter = ValueCounter(max_values)
+    counter = ValueCounter()
     for begin in range(0, len(text), _PIECE):
         counter.add(text[begin : begin + _PIECE])
+        if counter.count > max_values:
+            raise TooManyValuesError(max_values)
         await anyio.lowlevel.checkpoint()

@@ -2,7 +2,7 @@
 
 import builtins
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache, partial
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
@@ -16,10 +16,10 @@ from callboard_actors._engine._codec import decode_reply
 from callboard_actors._engine._errors import ResultLostError, WorkerCallError, add_output
 from callboard_actors._engine._frames import Kind, reason_and_details
 from callboard_actors._engine._plain_replies import TEXT_BOUND
+from callboard_actors._util._value_counter import ValueCounter
 
 _MAX_VALUES: Final = 1_000_000
 """Largest number of JSON values in one reply: two bytes of JSON can become a hundred bytes of memory."""
-_SEPARATORS: Final = (b",", b"[", b"{")
 _PIECE: Final = 256 * 1024
 """Bytes of a reply processed at a time, while the interpreter's lock is held. Longer replies are read in a thread."""
 _MAX_ERROR_SIZE: Final = 1024 * 1024
@@ -69,8 +69,7 @@ def decode_plain_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, outp
     try:
         if kind is Kind.VALUE:
             # Before parsing, which would allocate all of them.
-            if has_more_values(bytes(reply), _MAX_VALUES):
-                raise ValueError(f"it has more than {_MAX_VALUES} values")
+            check_values(bytes(reply))
             fn = body.fn
             while isinstance(fn, partial):
                 fn = fn.func
@@ -98,36 +97,16 @@ def decode_plain_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, outp
     raise exception
 
 
-def has_more_values(reply: bytes, max_values: int) -> bool:
-    """Return whether a JSON text has more than `max_values` values; count commas and opening brackets in one pass."""
+def check_values(reply: bytes) -> None:
+    """Raise `ValueError` if a JSON text has more than `_MAX_VALUES` values; count them in one pass."""
     # An upper bound, since marks within texts count, too. Most replies are decided here.
-    if sum(reply.count(mark) for mark in _SEPARATORS) <= max_values:
-        return False
-    marks, quotes = 0, 0
-    for piece in without_escapes(reply):
-        parts = piece.split(b'"')
-        # Quotes delimit texts, so every second part is a text: the odd ones, or the even ones after an odd number of
-        # quotes in the pieces before.
-        bare = b"".join(parts[quotes % 2 :: 2])
-        marks += sum(bare.count(mark) for mark in _SEPARATORS)
-        quotes += len(parts) - 1
-        # A value and its key have at most four quotes. This bounds the parts of a reply that consists of quotes.
-        if marks > max_values or quotes > 4 * (max_values + 1):
-            return True
-    return False
-
-
-def without_escapes(reply: bytes) -> Iterator[bytes]:
-    """Yield a JSON text in pieces, from which escaped backslashes and escaped quotes are removed."""
-    # Each quote that is left begins or ends a string.
-    start = 0
-    while start < len(reply):
-        end = start + _PIECE
-        piece = reply[start:end]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape would be cut: include its second byte
-            piece += reply[end : end + 1]
-        start += len(piece)
-        yield piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if reply.count(b",") + reply.count(b"[") + reply.count(b"{") < _MAX_VALUES:
+        return
+    counter = ValueCounter()
+    for begin in range(0, len(reply), _PIECE):
+        counter.add(reply[begin : begin + _PIECE])
+        if counter.count > _MAX_VALUES:
+            raise ValueError(f"it has more than {_MAX_VALUES} values")
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,32 @@
+"""Number of values in a JSON text, which a parser would allocate all at once."""
+
+
+class ValueCounter:
+    """Counter of the values in a JSON text that arrives in pieces: texts, numbers, lists, objects. Keys do not count.
+
+    A parser holds the interpreter for about a microsecond a value, and a value may have as few as two bytes.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin another text."""
+        self.count = 1
+        """Number of values so far. It is exact, or too high by one for each empty list or object."""
+        self.end_line()
+
+    def end_line(self) -> None:
+        """Begin another line of the same text. No string of JSON goes over the end of a line."""
+        self._is_in_string = False
+        self._escape = b""
+        """Backslash at the end of the last piece, which belongs to the next character."""
+
+    def add(self, piece: bytes) -> None:
+        """Count the values of another piece."""
+        plain = (self._escape + piece).replace(b"\\\\", b"").replace(b'\\"', b"")
+        self._escape = b"\\" if plain.endswith(b"\\") else b""
+        parts = plain.removesuffix(b"\\").split(b'"')
+        outside = b"".join(parts[self._is_in_string :: 2])
+        self._is_in_string ^= len(parts) % 2 == 0
+        self.count += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
