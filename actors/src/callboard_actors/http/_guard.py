@@ -116,32 +116,29 @@ def rules_of(owner: str, hosts: Sequence[str] | None, *, private: bool, ports: C
         raise TypeError(f"{owner}(hosts={hosts!r}) is one text; give a list of hosts: hosts=[{hosts!r}]")
     if hosts is not None and not hosts:
         raise ValueError(f"{owner}(hosts=[]) allows no host at all; name some, or leave it out for any public one")
-    networks = {host: _network_of(owner, host) for host in hosts or ()}
-    names = None if hosts is None else [host for host, network in networks.items() if network is None]
+    names: list[str] = []
+    networks: list[_Network] = []
+    for host in hosts or ():
+        try:
+            networks.append(ip_network(host.removeprefix("[").removesuffix("]")))
+        except ValueError:
+            if "/" in host:
+                raise ValueError(
+                    f"{owner}(hosts=[{host!r}, ...]) takes hosts such as 'example.org' or '*.example.org', and "
+                    "networks such as '10.0.0.0/8'; a URL and a network with bits behind its mask are neither"
+                ) from None
+            names.append(host)
     allowed = "Any public host is allowed." if hosts is None else f"Allowed: {', '.join([*hosts][:_MOST_LISTED])}."
     try:
         return Rules(
             form=Url(private=True, ports=ports),
-            hosts=Url(hosts=names, private=private),
-            networks=tuple(network for network in networks.values() if network is not None),
+            hosts=Url(hosts=None if hosts is None else names, private=private),
+            networks=tuple(networks),
             private=private,
             allowed=allowed,
         )
     except ValueError as error:
         raise ValueError(f"{owner}(hosts={hosts!r}): {error}") from None
-
-
-def _network_of(owner: str, host: str) -> _Network | None:
-    """Return an entry of `hosts` as a network, or `None` if the entry is a host name."""
-    try:
-        return ip_network(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        if "/" in host:
-            raise ValueError(
-                f"{owner}(hosts=[{host!r}, ...]) takes hosts such as 'example.org' or '*.example.org', and networks "
-                "such as '10.0.0.0/8'; a URL and a network with bits behind its mask are neither"
-            ) from None
-        return None
 
 
 # Connections.
@@ -453,7 +450,12 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
         Raises:
             UrlRefusedError: if the URL or the address of its host is not allowed; nothing was sent.
         """
-        library = _library_of(request)
+        if isinstance(request, httpx2.Request):
+            library: Any = httpx2
+        else:
+            import httpx  # installed, because the request is an object of it
+
+            library = httpx
         url = request.url
         # Only the host and the port decide. They are those that are connected to, whatever the rest of the URL is.
         user = f"{url.userinfo.decode('ascii', 'replace')}@" if url.userinfo else ""
@@ -495,15 +497,6 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
     async def aclose(self) -> None:
         """Close all connections; called when the client is closed."""
         await self._pool.aclose()
-
-
-def _library_of(request: Any) -> Any:
-    """Return the library of a request: httpx2 or httpx."""
-    if isinstance(request, httpx2.Request):
-        return httpx2
-    import httpx  # installed, because the request is an object of it
-
-    return httpx
 
 
 @cache

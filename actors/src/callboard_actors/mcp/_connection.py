@@ -85,10 +85,21 @@ def target_of(
     options = {"env": env, "cwd": cwd, **http}
     if isinstance(target, str):
         _check_options("a URL", options, ("env", "cwd"))
-        return _url(target)
+        parts = urlsplit(target)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                f"McpServer({target!r}) is no URL, which begins with http:// or https://; a command is a list: "
+                f"McpServer({target.split()!r})"
+            )
+        return Url(target)
     if isinstance(target, Sequence):
         _check_options("a command", options, tuple(http))
-        return _command(target, {} if env is None else variables("McpServer(env=...)", env), cwd)
+        environment = {} if env is None else variables("McpServer(env=...)", env)
+        words = cast("Sequence[object]", target)
+        arguments = [fspath(cast("Any", word)) if isinstance(word, PathLike) else word for word in words]
+        if not arguments or not all(isinstance(word, str) for word in arguments) or not arguments[0]:
+            raise ValueError(f"McpServer(target) is a command as a list of texts, the program first; got {target!r}")
+        return Command(cast("list[str]", arguments), environment, None if cwd is None else fspath(cwd))
     if target is None or isinstance(target, (bytes, type)):
         raise TypeError(f"McpServer(target) is {_KINDS}; got {target!r}")
     _check_options("a server of the SDK or a transport", options, tuple(options))
@@ -107,23 +118,6 @@ def _check_options(kind: str, options: Mapping[str, object], unsuitable: Sequenc
     conflicts = [name for name in unsuitable if options[name] is not None]
     if conflicts:
         raise TypeError(f"McpServer({conflicts[0]}=...) is not for {kind}; leave it out")
-
-
-def _url(target: str) -> Url:
-    parts = urlsplit(target)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(
-            f"McpServer({target!r}) is no URL, which begins with http:// or https://; a command is a list: "
-            f"McpServer({target.split()!r})"
-        )
-    return Url(target)
-
-
-def _command(target: Sequence[object], env: dict[str, str], cwd: str | PathLike[str] | None) -> Command:
-    arguments = [fspath(cast("Any", word)) if isinstance(word, PathLike) else word for word in target]
-    if not arguments or not all(isinstance(word, str) for word in arguments) or not arguments[0]:
-        raise ValueError(f"McpServer(target) is a command as a list of texts, the program first; got {target!r}")
-    return Command(cast("list[str]", arguments), env, None if cwd is None else fspath(cwd))
 
 
 # The plan.
@@ -200,12 +194,8 @@ class Plan:
                 headers = self.headers(key) if callable(self.headers) else self.headers
                 is_auth = hasattr(self.auth, "async_auth_flow") and not isinstance(self.auth, type)
                 auth = cast("Any", self.auth if is_auth or not callable(self.auth) else self.auth(key))
-                transport = http_transport(
-                    url,
-                    headers=await headers if isawaitable(headers) else headers,
-                    auth=auth,
-                    sizes=sizes,
-                )
+                headers = await headers if isawaitable(headers) else headers
+                transport = http_transport(url, headers=headers, auth=auth, sizes=sizes)
             case SdkTarget(server):
                 transport = server() if callable(server) else server
         return watch_transport(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
@@ -311,15 +301,10 @@ class Connection(Actor):
         parallel = self._plan.bounds.parallel
         self._capacity = nullcontext() if parallel is None else anyio.CapacityLimiter(parallel)
         self._changed = anyio.Event()
-        self._questions = Questions(
-            self._plan.name,
-            self._watchers,
-            on_elicit=self._plan.on_elicit,
-            hold=self._plan.bounds.hold,
-        )
+        plan = self._plan
+        self._questions = Questions(plan.name, self._watchers, on_elicit=plan.on_elicit, hold=plan.bounds.hold)
         try:
             # Entering the client may block for ever; `_end_when_late()` then fails the actor.
-            plan = self._plan
             transport = await plan.transport_for(self.key, self._link)
             callbacks = self._questions.callbacks
             client = Client(transport, mode=plan.mode, message_handler=self._on_notification, **callbacks)
@@ -328,24 +313,21 @@ class Connection(Actor):
             self._link.unfit.version = self._client.protocol_version
             await self._list()
         except Exception as error:
-            raise self._start_error_of(error) from error
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):  # the SDK's task groups wrap the error, maybe several times
+                cause = cause.exceptions[0]
+            if isinstance(cause, OSError) and not plan.is_http:
+                # Another attempt cannot help if the program is missing or not executable.
+                never = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
+                raise self._start_error(f"its command cannot be started: {cause}", never=never) from error
+            self._link.lose(f"{cause}" or repr(cause))
+            raise self._start_error(self._link.reason) from error
         self._is_started = True
         self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
         # Servers of 2026 keep no session over HTTP, so a new connection loses nothing and is not reported.
         self._session = 0 if self._is_modern and self._plan.is_http else next(_sessions)
         for watcher in (self._end_when_lost, self._list_when_changed, self._listen):
             self._watchers.start_soon(watcher)
-
-    def _start_error_of(self, error: Exception) -> ActorStartError:
-        cause: BaseException = error
-        while isinstance(cause, BaseExceptionGroup):  # the SDK's task groups wrap the error, maybe several times
-            cause = cause.exceptions[0]
-        if isinstance(cause, OSError) and not self._plan.is_http:
-            # Another attempt cannot help if the program is missing or not executable.
-            never = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
-            return self._start_error(f"its command cannot be started: {cause}", never=never)
-        self._link.lose(f"{cause}" or repr(cause))
-        return self._start_error(self._link.reason)
 
     def _start_error(self, reason: str, *, never: bool = False) -> ActorStartError:
         if self.key is None:

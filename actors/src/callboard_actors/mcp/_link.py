@@ -52,44 +52,36 @@ class InvalidTools:
         if not isinstance(message, SessionMessage) or not isinstance(message.message, types.JSONRPCResponse):
             return message
         answer = message.message
-        if (reason := _too_many(answer.result)) is not None:
-            return error_response(answer.id, reason, metadata=message.metadata)
-        self._sift(answer.result)
-        return message
-
-    def _sift(self, result: dict[str, Any]) -> None:
+        result = answer.result
+        # The SDK would validate all items. Structured content is not counted, because it is not validated here.
+        for field, item_name in _LISTS.items():
+            items = result.get(field)
+            if isinstance(items, list) and len(cast("list[object]", items)) > MOST_PARTS:
+                reason = f"it has more than {MOST_PARTS} {item_name}"
+                return error_response(answer.id, reason, metadata=message.metadata)
         tools = result.get("tools")
         # Answers are recognised by their fields, because a JSON-RPC response does not name its request.
         if self.version is None or not isinstance(tools, list) or "content" in result:
-            return
+            return message
         listed = cast("list[object]", tools)
         flaws = [_flaw(tool, self._schemas) for tool in listed]
         if _misfit(result, self.version) is None and not any(flaws):
-            return
+            return message
         if _misfit({**result, "tools": []}, self.version) is not None:
-            return  # invalid beyond its tools, which the SDK reports
+            return message  # invalid beyond its tools, which the SDK reports
         result["tools"] = []
         for tool, flaw in zip(listed, flaws, strict=True):
-            if (reason := _misfit({**result, "tools": [tool]}, self.version) or flaw) is None:
+            if (misfit := _misfit({**result, "tools": [tool]}, self.version) or flaw) is None:
                 result["tools"].append(tool)
             else:
-                self.reasons[_name(tool) or _NAMELESS] = reason
+                self.reasons[_name(tool) or _NAMELESS] = misfit
+        return message
 
 
 def error_response(number: types.RequestId | None, reason: str, *, metadata: Any = None) -> SessionMessage:
     """Return an error message for the request `number`, in place of a response that the SDK cannot or must not read."""
     error = types.ErrorData(code=types.PARSE_ERROR, message=reason)
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error), metadata=metadata)
-
-
-def _too_many(result: Mapping[str, Any]) -> str | None:
-    """Return an error text if a list in a result has more items than the SDK should validate, otherwise `None`."""
-    # Structured content is not counted, because the SDK does not validate it here.
-    for name, item_name in _LISTS.items():
-        parts = result.get(name)
-        if isinstance(parts, list) and len(cast("list[object]", parts)) > MOST_PARTS:
-            return f"it has more than {MOST_PARTS} {item_name}"
-    return None
 
 
 def _misfit(result: Mapping[str, Any], version: str) -> str | None:

@@ -330,8 +330,26 @@ class Questions:
         if modern:
             return await self._in_rounds(tool, name, send, question)
         if question is not None:
-            return await self._resume(tool, question)
-        return await self._begin(tool, name, cast("Any", partial(send, None, None)))
+            # The token is known only in the process and the life of the actor that hold the call open.
+            call = self._waiting.get(question["continuation"]["token"])
+            if call is None:
+                raise self._lost_call(tool, "asked a person, and the call was not kept open until the answer came")
+            # First the answer, which may raise for an invalid one: then the call must stay among the waiting ones.
+            answer = _answer_to(question)
+            del self._waiting[call.token]
+            call.go_on()
+            call.answer(answer)
+            return await self._attend(call)
+        send_once = cast("Callable[[], Awaitable[types.CallToolResult]]", partial(send, None, None))
+        # With `on_elicit`, answers do not depend on the call. So it need not be tracked.
+        if self.on_elicit is not None:
+            return await send_once()
+        conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
+        call = HeldCall(tool, name, conversation, send_once, may_ask=can_ask())
+        self._under_way[call.token] = call
+        # In the actor's group, not in the caller's task: an interrupt ends the caller, while the call stays open.
+        self.group.start_soon(self._run, call)
+        return await self._attend(call)
 
     async def _in_rounds(self, tool: str, name: str, send: Send, question: McpQuestion | None) -> types.CallToolResult:
         """Call a tool of a server with MCP version 2026; repeat the call with answers while the server asks."""
@@ -377,19 +395,6 @@ class Questions:
         )
         return types.ElicitResult(action="decline")
 
-    async def _begin(
-        self, tool: str, name: str, send: Callable[[], Awaitable[types.CallToolResult]]
-    ) -> types.CallToolResult:
-        # With `on_elicit`, answers do not depend on the call. So it need not be tracked.
-        if self.on_elicit is not None:
-            return await send()
-        conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
-        call = HeldCall(tool, name, conversation, send, may_ask=can_ask())
-        self._under_way[call.token] = call
-        # In the actor's group, not in the caller's task: an interrupt ends the caller, while the call stays open.
-        self.group.start_soon(self._run, call)
-        return await self._attend(call)
-
     async def _run(self, call: HeldCall) -> None:
         try:
             await call.run()
@@ -400,18 +405,6 @@ class Questions:
         if call.token in self._waiting:
             await call.until_fetched()
             self._waiting.pop(call.token, None)
-
-    async def _resume(self, tool: str, question: McpQuestion) -> types.CallToolResult:
-        # The token is known only in the process and the life of the actor that hold the call open.
-        call = self._waiting.get(question["continuation"]["token"])
-        if call is None:
-            raise self._lost_call(tool, "asked a person, and the call was not kept open until the answer came")
-        # First the answer, which may raise for an invalid one: then the call must stay among the waiting ones.
-        answer = _answer_to(question)
-        del self._waiting[call.token]
-        call.go_on()
-        call.answer(answer)
-        return await self._attend(call)
 
     async def _attend(self, call: HeldCall) -> types.CallToolResult:
         """Return the result of a call to a server with MCP version 2025; interrupt the caller if the server asks."""
@@ -442,30 +435,26 @@ class Questions:
         """Answer a question that a server with an MCP version of 2025 sends during a call; a callback of the SDK."""
         call = current_call.get()
         if call is None or call.token not in self._under_way:
-            call = await self._asker()
+            # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
+            # others do, so waiting narrows the choice.
+            candidates = list(self._under_way.values())
+            self._unassigned += 1
+            self._change()
+            try:
+                while True:
+                    remaining = [call for call in candidates if call.token in self._under_way and call.question is None]
+                    if len(remaining) <= self._unassigned:
+                        # If no more calls than open questions are left, each of them has asked.
+                        break
+                    await self._changed.wait()
+            finally:
+                self._unassigned -= 1
+            # If several calls remain, any of them will do, as long as all belong to one conversation: the same person
+            # is asked. A question is never shown in another conversation.
+            call = remaining[0] if len({call.conversation for call in remaining}) == 1 else None
         if call is None or not call.may_ask:
             return await self._without_person(params)
         return await call.ask(params)
-
-    async def _asker(self) -> HeldCall | None:
-        """Return the running call to which a server's question belongs, or `None` if that cannot be decided."""
-        # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
-        # others do, so waiting narrows the choice.
-        candidates = list(self._under_way.values())
-        self._unassigned += 1
-        self._change()
-        try:
-            while True:
-                remaining = [call for call in candidates if call.token in self._under_way and call.question is None]
-                if len(remaining) <= self._unassigned:
-                    # If no more calls than open questions are left, each of them has asked.
-                    break
-                await self._changed.wait()
-        finally:
-            self._unassigned -= 1
-        # If several calls remain, any of them will do, as long as all belong to one conversation: the same person is
-        # asked. A question is never shown in another conversation.
-        return remaining[0] if len({call.conversation for call in remaining}) == 1 else None
 
     def _change(self) -> None:
         self._changed.set()

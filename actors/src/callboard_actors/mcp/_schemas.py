@@ -265,20 +265,18 @@ class OutputSchemas:
             return
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
+        value: object = result.structured_content
         try:
-            reason = await self._misfit(name, schema, result.structured_content)
+            if (judge := self._judges.get(name)) is None:
+                judge = await self._run(Judge, schema, is_small(schema))
+                # The tools may have been listed again during the await; then this validator is outdated.
+                if self._schemas.get(name) is schema:
+                    self._judges[name] = judge
+            reason = await self._run(judge.misfit, value, is_small(schema) and is_small(value))
         except OverBudgetError as error:
             reason = str(error)
         if reason is not None:
             raise RuntimeError(f"Invalid structured content returned by tool {name}: {reason}")
-
-    async def _misfit(self, name: str, schema: dict[str, Any], value: object) -> str | None:
-        if (judge := self._judges.get(name)) is None:
-            judge = await self._run(Judge, schema, is_small(schema))
-            # The tools may have been listed again during the await; then this validator is outdated.
-            if self._schemas.get(name) is schema:
-                self._judges[name] = judge
-        return await self._run(judge.misfit, value, is_small(schema) and is_small(value))
 
     async def _run(self, judge: Callable[[Any, int | None], T], value: object, is_light: bool) -> T:
         """Run a validation in the event loop if it takes few steps, otherwise in a worker thread; return its result."""

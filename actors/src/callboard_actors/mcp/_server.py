@@ -191,8 +191,19 @@ class McpServer(Openable):
             stack.callback(self._forget_connections)
             tools = await self.list_tools()
             self._choice.check(self.name, [tool.name for tool in tools], self._catalog.unfit)
-            await self._check_extra_tools()
-            self._warn_of_names()
+            if wanted := [name for name, is_wanted in self._extra_tools.items() if is_wanted]:
+                capabilities = await self._use("capabilities", _capabilities, None)
+                for name in wanted:
+                    if getattr(capabilities, name) is None:
+                        reason = f"the MCP server {self.name!r} has no {name}; leave it out"
+                        raise ValueError(f"McpServer({name}=True): {reason}")
+            if names := [tool.name for tool in self.tools if _tools.PORTABLE_NAME.fullmatch(tool.name) is None]:
+                _log.warning(
+                    "the MCP server %r has tools with names that some models refuse, and all other tools with them: "
+                    "%r; McpServer(deny=[...]) leaves them out",
+                    self.name,
+                    names,
+                )
             # Everything above succeeded: from here `__aexit__()` closes the connection.
             self._exit_stack = stack.pop_all()
         return self
@@ -345,24 +356,6 @@ class McpServer(Openable):
     async def _use_of_model(self, name: str, operation: Callable[[Client], Awaitable[T]]) -> T:
         key = None if self._key_of is None else self._key_of(ensure_config())
         return await self._use(name, operation, key)
-
-    async def _check_extra_tools(self) -> None:
-        """Raise `ValueError` if the option `resources` or `prompts` is set for a server without this capability."""
-        if not any(self._extra_tools.values()):
-            return
-        capabilities = await self._use("capabilities", _capabilities, None)
-        for name, is_wanted in self._extra_tools.items():
-            if is_wanted and getattr(capabilities, name) is None:
-                raise ValueError(f"McpServer({name}=True): the MCP server {self.name!r} has no {name}; leave it out")
-
-    def _warn_of_names(self) -> None:
-        if names := [tool.name for tool in self.tools if _tools.PORTABLE_NAME.fullmatch(tool.name) is None]:
-            _log.warning(
-                "the MCP server %r has tools with names that some models refuse, and all other tools with them: %r; "
-                "McpServer(deny=[...]) leaves them out",
-                self.name,
-                names,
-            )
 
     def _open(self) -> Keyed[Connection]:
         if self._connections is None:

@@ -109,7 +109,10 @@ class _Child:
                         if (message := await self._message(line)) is not None:
                             await _put(into, message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._drain()  # the session is closed; a full pipe must not block the process from ending
+                # The session is closed; a full pipe must not block the process from ending.
+                with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
+                    while True:
+                        await self._stdout.receive(_CHUNK)
             if not self._link.is_lost:
                 self._link.lose(await self._end_reason())
 
@@ -147,11 +150,6 @@ class _Child:
             return _error_for(line)
         self._nonsense = 0
         return message
-
-    async def _drain(self) -> None:
-        with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
-            while True:
-                await self._stdout.receive(_CHUNK)
 
     async def read_stderr(self) -> None:
         """Read stderr until it ends, and keep its last bytes. A pipe that nobody reads would block the server."""

@@ -44,7 +44,14 @@ class McpToolError(ToolException):
     def __init__(self, content: Sequence[Block] | str, artifact: McpArtifact | None = None) -> None:
         self.content: list[Block] = [as_text(content)] if isinstance(content, str) else list(content)
         self.artifact = artifact
-        super().__init__(_summary(self.content))
+        # Other blocks than texts are only counted: they may be megabytes of base64.
+        summary = "\n".join(block["text"] for block in self.content if block["type"] == "text")
+        if not self.content:
+            summary = "The tool failed, and its server does not say why."
+        elif all(block["type"] != "text" for block in self.content):
+            count = len(self.content)
+            summary = f"The tool failed, and its server says so without words, in {count} images or files."
+        super().__init__(summary)
 
 
 def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], McpArtifact | None]:
@@ -109,16 +116,6 @@ def _media(mime_type: str | None, **data: str) -> Block:
     """Return a content block for an image or another file; `data` is `url=...` or `base64=...`."""
     kind = "image" if mime_type is not None and mime_type.startswith("image/") else "file"
     return cast("Block", {"type": kind, **data, **({"mime_type": mime_type} if mime_type else {})})
-
-
-def _summary(content: Sequence[Block]) -> str:
-    """Return the text of a tool error from the content blocks of the server."""
-    # Other blocks than texts are only counted: they may be megabytes of base64.
-    if texts := [block["text"] for block in content if block["type"] == "text"]:
-        return "\n".join(texts)
-    if content:
-        return f"The tool failed, and its server says so without words, in {len(content)} images or files."
-    return "The tool failed, and its server does not say why."
 
 
 # Lists and names.
@@ -329,7 +326,14 @@ def prompt_tools(use: Use, prefix: str) -> list[BaseTool]:
 
     async def list_prompts_() -> tuple[list[Block], None]:
         prompts = await use("list_prompts", list_prompts)
-        return [as_text("\n".join(map(_prompt_line, prompts)) or "There are no prompts.")], None
+        lines: list[str] = []
+        for prompt in prompts:
+            names = [
+                argument.name if argument.required else f"{argument.name} (optional)"
+                for argument in prompt.arguments or ()
+            ]
+            lines.append(f"{prompt.name}({', '.join(names)}): {prompt.description or prompt.title or prompt.name}")
+        return [as_text("\n".join(lines) or "There are no prompts.")], None
 
     async def get_prompt(name: str, arguments: dict[str, str] | None = None) -> tuple[list[Block], None]:
         messages = await use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}))
@@ -357,10 +361,3 @@ def _tool(name: str, description: str, ask: Callable[..., Awaitable[Any]]) -> Ba
 def _resource_line(uri: str, resource: types.Resource | types.ResourceTemplate) -> str:
     kind = f" ({resource.mime_type})" if resource.mime_type else ""
     return f"{uri}{kind}: {resource.description or resource.title or resource.name}"
-
-
-def _prompt_line(prompt: types.Prompt) -> str:
-    arguments = ", ".join(
-        argument.name if argument.required else f"{argument.name} (optional)" for argument in prompt.arguments or ()
-    )
-    return f"{prompt.name}({arguments}): {prompt.description or prompt.title or prompt.name}"

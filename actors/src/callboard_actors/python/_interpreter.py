@@ -316,7 +316,10 @@ class Capture:
         """Return the text stream that all cells share for a file descriptor; make a new one if a cell has broken it."""
         stream = self._streams.get(fd)
         if stream is None or not _is_restored(stream):
-            stream = self._streams[fd] = _new_stream(fd)
+            raw = io.FileIO(fd, "wb", closefd=False)
+            stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+            _keep_for_ever(stream)
+            self._streams[fd] = stream
         return stream
 
     def _read(self, fd: int) -> None:
@@ -381,13 +384,6 @@ def _copy(fd: int) -> int:
         return os.dup(fd)
     except OSError:
         return os.open(os.devnull, os.O_RDWR)
-
-
-def _new_stream(fd: int) -> TextIO:
-    raw = io.FileIO(fd, "wb", closefd=False)
-    stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
-    _keep_for_ever(stream)
-    return stream
 
 
 def _is_restored(stream: Any) -> bool:
