@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import wraps
@@ -22,6 +23,10 @@ from hypothesis.errors import StopTest
 from callboard._loops import _watchdog
 from callboard.testing import Backend, backend, backend_names
 from tests.sampling import sample_of
+
+# The tests start some 400 Python programs, and each would compile callboard again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 MAIN_BACKENDS = ("asyncio", "trio")
 WITHOUT_LOOP_VARIANTS = {"drain", "server", "http", "mcp_service", "mcp"}
@@ -123,7 +128,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for name in backend_names(real_clock=real_clock)
         if only is None or name in only.args or name.partition("-")[0] in only.args
     ]
-    if WITHOUT_LOOP_VARIANTS & set(definition.path.parts):
+    is_default = metafunc.config.option.markexpr == "not exhaustive" and "asyncio" in names
+    if is_default or WITHOUT_LOOP_VARIANTS & set(definition.path.parts):
         names = [name for name in names if name in MAIN_BACKENDS]
     makers = [pytest.param((name, real_clock), id=name, marks=_marks(name, names)) for name in names]
     metafunc.parametrize("anyio_backend", makers, indirect=True)
