@@ -18,25 +18,8 @@ from callboard._cli._command_options import (
 )
 from callboard._cli._shown_text import CommandError
 
-# Commands of other distributions, found by their entry points.
-
 GROUP = "callboard.commands"
-
-
-def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
-    """Run a command of another package, return its exit code; raise `CommandError` if the package is not installed."""
-    # The entry point of the same name is a function from the command-line arguments; it may also raise SystemExit.
-    entries = list(entry_points(group=GROUP, name=name))
-    if not entries:
-        raise CommandError(
-            f"callboard {name} comes with {distribution}: install it as callboard, see docs/how-to/install.md"
-        )
-    command: Callable[[list[str]], None] = entries[0].load()
-    command(arguments)
-    return 0
-
-
-# Commands of this distribution.
+"""Group of the entry points by which other distributions add commands."""
 
 app = typer.Typer(
     name="callboard",
@@ -247,4 +230,16 @@ def mcp(context: typer.Context) -> None:
 
     Needs the distribution callboard-actors. `callboard mcp --help` lists its options.
     """
-    _finish(lambda: run_foreign("mcp", "callboard-actors", context.args))
+
+    def run_command() -> int:
+        # A function from the command-line arguments; it may also raise SystemExit.
+        entries = list(entry_points(group=GROUP, name="mcp"))
+        if not entries:
+            raise CommandError(
+                "callboard mcp comes with callboard-actors: install it as callboard, see docs/how-to/install.md"
+            )
+        command: Callable[[list[str]], None] = entries[0].load()
+        command(context.args)
+        return 0
+
+    _finish(run_command)

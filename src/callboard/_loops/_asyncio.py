@@ -34,11 +34,6 @@ from callboard._loops._worker_threads import run_in_worker
 T = TypeVar("T")
 
 
-def _adopt_scope(scope: AsyncioScope | None, library: str) -> None:
-    innermost.set(scope)
-    sniffio.current_async_library_cvar.set(library)
-
-
 _spawned: set[asyncio.Task[None]] = set()
 
 
@@ -237,7 +232,8 @@ class AsyncioLoop:
         return id(asyncio.current_task())
 
     def adopt(self, context: Context) -> None:
-        context.run(_adopt_scope, innermost.get(), self.name)
+        context.run(innermost.set, innermost.get())
+        context.run(sniffio.current_async_library_cvar.set, self.name)
 
     @contextmanager
     def shield(self, deadline: float) -> Generator[None]:

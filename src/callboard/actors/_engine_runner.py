@@ -272,8 +272,16 @@ class EngineRunner:
         assert self._seat is not None
         return self._seat.run_body(replace(body, subject=type(self._actor)))
 
-    def handle(self, message: Message) -> Awaitable[object]:
-        return self._begin_deferred(message) if message.handler.deferred else self._run_message(message, call)
+    async def handle(self, message: Message) -> object:
+        if not message.handler.deferred:
+            return await self._run_message(message, call)
+        # Its reply comes later: another task waits for the reply, so that the next message can begin.
+        assert self._deferred is not None
+        ticket = uuid4().hex
+        # Cancelled here, the handler has not returned, and the worker drops the ticket.
+        await self._run_message(message, begin, ticket)
+        self._deferred.start(partial(self._reply, message, ticket), message.grace)
+        return None
 
     async def _run_message(self, message: Message, fn: Callable[..., Awaitable[Any]], *extra_args: str) -> Any:
         body = Body(
@@ -291,14 +299,6 @@ class EngineRunner:
             # Also after a cancellation: the worker may have ended in the meantime.
             self._open_calls -= 1
             self._report_loss_if_no_calls()
-
-    async def _begin_deferred(self, message: Message) -> None:
-        """Begin a handler that replies later; another task waits for the reply, so that the next message can begin."""
-        assert self._deferred is not None
-        ticket = uuid4().hex
-        # Cancelled here, the handler has not returned, and the worker drops the ticket.
-        await self._run_message(message, begin, ticket)
-        self._deferred.start(partial(self._reply, message, ticket), message.grace)
 
     async def _reply(self, message: Message, ticket: str, scope: Scope) -> None:
         """Wait for a deferred reply from the worker, and settle the message that the reply answers."""

@@ -123,8 +123,16 @@ class ActorUnit:
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
         # A lock for each incarnation: one that hangs in a save must not block the next.
         keep = partial(self._keep, Lock(fast_acquire=True)) if keeps_each else None
+        code: Callable[[OnLost], ActorRunner]
+        if ownership is not None:
+            clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
+            code = partial(LeasedRunner, actor, self.cell.name, ownership=ownership, clean_up=clean_up)
+        elif self.spec.runs_in is not None:
+            code = partial(EngineRunner, self.spec.runs_in, actor, self.cell.name, self.spec.lifespan)
+        else:
+            code = partial(LocalRunner, actor, self.cell.name)
         incarnation = self._incarnation = Incarnation(
-            self.cell, actor, self.spec.lifespan, self._has_started, snapshot, keep=keep, code=self._code(actor)
+            self.cell, actor, self.spec.lifespan, self._has_started, snapshot, keep=keep, code=code
         )
         self._task = self._loop.spawn(self._run_incarnation, self.spec.lifespan.stop)
         try:
@@ -144,16 +152,6 @@ class ActorUnit:
 
     def _tell(self, phase: ActorPhase, error: BaseException | None = None) -> None:
         self.cell.report_life(phase, self.number, error=error)
-
-    def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner]:
-        """Return a factory for the actor's runner, which runs the actor's code in this process or in an engine."""
-        engine, ownership = self.spec.runs_in, self.cell.ownership
-        if ownership is not None:
-            clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
-            return partial(LeasedRunner, actor, self.cell.name, ownership=ownership, clean_up=clean_up)
-        if engine is not None:
-            return partial(EngineRunner, engine, actor, self.cell.name, self.spec.lifespan)
-        return partial(LocalRunner, actor, self.cell.name)
 
     async def _run_incarnation(self, scope: Scope) -> None:
         """Run one incarnation in its task, save its state, and report its end."""
@@ -298,8 +296,13 @@ class Draining:
                 await self._until_idle()
         finally:
             # Also if the task that drains is cancelled: then the running calls are ended at once.
-            if self._open_messages():
-                self._end_all()
+            if open_messages := self._open_messages():
+                for cell, message in open_messages:
+                    incarnation = cell.incarnation
+                    # Handlers are cancelled in their loop's thread. If that loop has ended, this thread settles the
+                    # messages.
+                    if incarnation is None or not run_there(incarnation.loop, partial(self._end, cell, message)):
+                        self._end(cell, message)
                 # Bounded although the shield is not: each handler was cancelled and has its own grace.
                 with loop.shield(math.inf):
                     await self._until_idle()
@@ -308,21 +311,12 @@ class Draining:
         report_drain(self._title, report)
         return report
 
-    def _open_messages(self) -> list[Message]:
-        return [message for cell in self._cells() for message in cell.messages()]
+    def _open_messages(self) -> list[tuple[Cell, Message]]:
+        return [(cell, message) for cell in self._cells() for message in cell.messages()]
 
     async def _until_idle(self) -> None:
         while self._open_messages():
             await sleep(_CHECK_INTERVAL)
-
-    def _end_all(self) -> None:
-        for cell in self._cells():
-            for message in cell.messages():
-                incarnation = cell.incarnation
-                # Handlers are cancelled in their loop's thread. If that loop has ended, this thread settles the
-                # messages.
-                if incarnation is None or not run_there(incarnation.loop, partial(self._end, cell, message)):
-                    self._end(cell, message)
 
     def _end(self, cell: Cell, message: Message) -> None:
         """Settle an unfinished message, or cancel its handler. Runs in the thread of the actor's loop if possible."""
@@ -337,8 +331,7 @@ class Draining:
                 self._moved += is_moved
                 self._report += Drained(ended=not is_moved)
                 return
-            self._report += Drained(ended=1)
-            self._report += Drained(unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
+            self._report += Drained(ended=1, unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
             # The caller was not cancelled and needs an error; `Incarnation._body` raises this one.
             message.fate = ActorDiedError(message.title, message.call_id, reason)
             message.cancel_asked = True

@@ -275,23 +275,23 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 def admit_targets(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
     """Return the targets of a command or update; if a node would skip an approval, the approval takes its place."""
-    return [
-        _admit_target(flow, source, target, flow.open_calls(state.get(MESSAGES) or []), state) for target in targets
-    ]
-
-
-def _admit_target(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall], state: State) -> Target:
-    if isinstance(target, str):
-        return flow.approval_node(source, target, calls, state) or target
-    sent_calls = NumberedSend(0, target).request((), MESSAGES).calls if target.node == TOOLS else calls
-    # The approval is for the open calls of the reply: a call that is not one of them was not shown to anybody.
-    is_open = all(call in calls for call in sent_calls)
-    if approval := flow.approval_node(source if is_open else None, target.node, sent_calls, state):
-        raise InvalidUpdateError(
-            f"A send to {target.node!r} leaves out {approval!r}, which asks a person about all calls of a reply; go to "
-            f'{TOOLS!r} by name, or ask about each call: HumanInTheLoopMiddleware(..., interrupt_mode="per_call")'
-        )
-    return target
+    calls = flow.open_calls(state.get(MESSAGES) or [])
+    admitted: list[Target] = []
+    for target in targets:
+        if isinstance(target, str):
+            admitted.append(flow.approval_node(source, target, calls, state) or target)
+            continue
+        sent_calls = NumberedSend(0, target).request((), MESSAGES).calls if target.node == TOOLS else calls
+        # The approval is for the open calls of the reply: a call that is not one of them was not shown to anybody.
+        is_open = all(call in calls for call in sent_calls)
+        if approval := flow.approval_node(source if is_open else None, target.node, sent_calls, state):
+            raise InvalidUpdateError(
+                f"A send to {target.node!r} leaves out {approval!r}, which asks a person about all calls of a reply; "
+                f"go to {TOOLS!r} by name, or ask about each call: "
+                'HumanInTheLoopMiddleware(..., interrupt_mode="per_call")'
+            )
+        admitted.append(target)
+    return admitted
 
 
 def for_model(payload: Any, *, before: bool) -> Any:

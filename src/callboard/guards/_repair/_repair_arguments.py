@@ -57,8 +57,21 @@ def corrections(value: Any, alternatives: Iterable[Schema]) -> Iterator[tuple[Ki
     # text, texts with separators for lists. Neither is text that looks like JSON but is invalid.
     types = set[str]().union(*map(types_of, alternatives))
     if isinstance(value, str):
+        json_value = read(value)
+        if strip_fence(value)[:1] in ("[", "{"):
+            if isinstance(json_value, (list, dict)):
+                yield "json", json_value
+            return
         choices = [choice for schema in alternatives for choice in choices_of(schema) or () if isinstance(choice, str)]
-        yield from _of_text(value, types, choices)
+        if (choice := find_only_match(value, choices)) is not None:
+            yield "choice", choice
+        is_json_of_json = isinstance(json_value, str) and value.strip()[:1] == '"'
+        json_types = types & {"null", "boolean", "number", "integer"}
+        if is_json_of_json or any(is_type(json_value, name) for name in json_types):
+            yield "json", json_value
+        # Text with separators may be one item or several, also if only one of both is valid.
+        if "array" in types and value.strip() and not re.search("[,;\n]", value):
+            yield "list", [value]
     elif isinstance(value, list):
         if len(value) == 1 and types and "array" not in types:
             yield "item", value[0]
@@ -67,22 +80,6 @@ def corrections(value: Any, alternatives: Iterable[Schema]) -> Iterator[tuple[Ki
             yield "list", [value]
         if "string" in types and isinstance(value, int) and not isinstance(value, bool):
             yield "text", str(value)
-
-
-def _of_text(text: str, types: set[str], choices: list[str]) -> Iterator[tuple[Kind, Any]]:
-    value = read(text)
-    if strip_fence(text)[:1] in ("[", "{"):
-        if isinstance(value, (list, dict)):
-            yield "json", value
-        return
-    if (choice := find_only_match(text, choices)) is not None:
-        yield "choice", choice
-    is_json_of_json = isinstance(value, str) and text.strip()[:1] == '"'
-    if is_json_of_json or any(is_type(value, name) for name in types & {"null", "boolean", "number", "integer"}):
-        yield "json", value
-    # Text with separators may be one item or several, also if only one of both is valid.
-    if "array" in types and text.strip() and not re.search("[,;\n]", text):
-        yield "list", [text]
 
 
 def find_correct_names(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
@@ -416,11 +413,9 @@ class RepairArguments(Middleware):
             return None
         # Values that the model forged for injected arguments do not count here; they are removed before the tool runs.
         injected = {name: value for name, value in args.items() if name in contract.injected}
-        model_args = {name: value for name, value in args.items() if name not in injected} if injected else args
+        model_args = {name: value for name, value in args.items() if name not in injected}
         repaired = repair(contract, model_args)
-        return (
-            Repaired({**injected, **repaired.args}, repaired.repairs) if repaired is not None and injected else repaired
-        )
+        return repaired and Repaired({**injected, **repaired.args}, repaired.repairs)
 
 
 def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:

@@ -171,7 +171,16 @@ def read_host(written: str) -> str:
             return str(ipaddress.IPv6Address(written[1:-1]))
         except ValueError:
             raise RefusedError("host", "its host is no address") from None
-    host = _ascii(written).removesuffix(".")
+    name = written.lower()
+    if not written.isascii():
+        import idna  # from an extra; `Url` has checked that it is installed
+
+        try:
+            # A longer name is invalid anyway, and encoding it would take much time.
+            name = idna.encode(written[:254], uts46=True).decode().lower()
+        except UnicodeError:
+            raise RefusedError("host", "its host is no name that a host can have") from None
+    host = name.removesuffix(".")
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise RefusedError("host", "its host is no name that a host can have")
@@ -182,18 +191,6 @@ def read_host(written: str) -> str:
         return str(ipaddress.IPv4Address(host))
     except ValueError:
         raise RefusedError("address", "its host is a number that is no address in the usual form") from None
-
-
-def _ascii(written: str) -> str:
-    if written.isascii():
-        return written.lower()
-    import idna  # from an extra; `Url` has checked that it is installed
-
-    try:
-        # A longer name is invalid anyway, and encoding it would take much time.
-        return idna.encode(written[:254], uts46=True).decode().lower()
-    except UnicodeError:
-        raise RefusedError("host", "its host is no name that a host can have") from None
 
 
 def is_listed(host: str, patterns: Collection[str]) -> bool:
