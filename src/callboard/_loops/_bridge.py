@@ -114,14 +114,12 @@ _lock = threading.RLock()
 _shared: _BackgroundLoop | None = None
 
 
+@after_fork_in_child
 def _forget() -> None:
     """Discard the parent's background loop in a forked child process."""
     global _lock, _shared
     # The thread of the loop does not run in the child, and `_lock` may be held.
     _lock, _shared = threading.RLock(), None
-
-
-after_fork_in_child(_forget)
 
 
 def _background() -> _BackgroundLoop:

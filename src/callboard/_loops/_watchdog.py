@@ -252,9 +252,7 @@ class _Watchdog:
 _watchdog = _Watchdog()
 
 
+@after_fork_in_child
 def _begin_anew() -> None:
     global _watchdog
     _watchdog = _Watchdog()  # a forked child has the object, but not the thread
-
-
-after_fork_in_child(_begin_anew)

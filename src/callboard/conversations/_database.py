@@ -172,12 +172,10 @@ _INHERITED: list[_Connection[Any]] = []
 """Connections that a forked child has in common with its parent."""
 
 
+@after_fork_in_child
 def _forget_inherited_connections() -> None:
     for lazy in list(_LAZY_RESOURCES):
         lazy.forget_inherited()
-
-
-after_fork_in_child(_forget_inherited_connections)
 
 
 class LazySaver(BaseCheckpointSaver[str]):
