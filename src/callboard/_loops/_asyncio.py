@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 import sniffio
@@ -106,11 +105,9 @@ class AsyncioNursery:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         try:
-            if exc is not None:
+            if error is not None:
                 await self._cancel_and_drain()
                 return False
             # Each frame between the owner and this wait is entered again when the last child has ended.

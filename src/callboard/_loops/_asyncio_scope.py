@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Self
 
 AGAIN = 0.05
@@ -140,36 +139,27 @@ class AsyncioScope:
             self._timer = task.get_loop().call_at(self._deadline, self._expire)
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         innermost.set(self._previous)  # not by token: 10,000 waiting calls would keep as many
         self._entered = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None  # the timer's context refers to this scope: a reference cycle
-        swallowed = self.cancel_called and self._swallows(exc_type)
+        swallowed = False
+        if self.cancel_called:
+            root, task = self._root(), self.task
+            if root._held_back and self in root._held_back:
+                root._held_back.remove(self)
+            assert task is not None
+            for _ in range(self._cancellations):
+                task.uncancel()
+            # Swallow only our own cancellation. The caller's is still counted by the task, and that of an outer scope
+            # must propagate through this block to reach the outer scope.
+            if isinstance(error, asyncio.CancelledError):
+                swallowed = task.cancelling() <= self._before and not self._outer_cancelled()
         if self.on_exit is not None:
-            self.on_exit(self, exc_type is None or swallowed)
+            self.on_exit(self, error is None or swallowed)
         return swallowed
-
-    def _swallows(self, exc_type: type[BaseException] | None) -> bool:
-        """Undo the cancellations that this scope sent; return whether one of them ended the block."""
-        root = self._root()
-        if root._held_back and self in root._held_back:
-            root._held_back.remove(self)
-        task = self.task
-        assert task is not None
-        for _ in range(self._cancellations):
-            task.uncancel()
-        # Swallow only our own cancellation. The caller's is still counted by the task, and that of an outer scope must
-        # propagate through this block to reach the outer scope.
-        return (
-            exc_type is not None
-            and issubclass(exc_type, asyncio.CancelledError)
-            and task.cancelling() <= self._before
-            and not self._outer_cancelled()
-        )
 
     def cancel(self) -> None:
         """Cancel the block now, and repeatedly after its time for clean-up until it ends."""

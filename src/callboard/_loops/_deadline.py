@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from types import TracebackType
 from typing import NamedTuple
 
 from anyio import current_effective_deadline
@@ -64,9 +63,7 @@ class TimeLimit:
     def __enter__(self) -> Scope:
         return self._scope.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         try:
             swallowed = self._scope.__exit__(kind, error, traceback)
         except (

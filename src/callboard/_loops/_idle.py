@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from callboard._loops._protocol import EventLoop, Scope
@@ -143,12 +142,10 @@ class IdleScope:
         self._scope.__enter__()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         self._is_open = False  # before the scope is left: a report that another thread posted may still arrive
         idle_scope.set(self.outer)
-        return self._scope.__exit__(exc_type, exc, tb)
+        return self._scope.__exit__(kind, error, traceback)
 
 
 idle_scope: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=None)

@@ -8,7 +8,6 @@ written for it. Both bound the clean-up by a grace. This layer knows nothing of 
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from contextvars import Context
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from anyio import CancelScope
@@ -42,9 +41,7 @@ class Scope(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool: ...
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool: ...
 
 
 class Nursery(Protocol):
@@ -65,9 +62,7 @@ class Nursery(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool: ...
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool: ...
 
 
 class Wakeup(Protocol):
@@ -127,8 +122,8 @@ class EventLoop(Protocol):
 
     def adopt(self, context: Context) -> None:
         """Store the cancel scopes of the calling task in `context`, a copy of another task's context."""
-        # Without this, clean-up code that runs in `context` would shield the other task instead of this one.
         ...
+        # Without this, clean-up code that runs in `context` would shield the other task instead of this one.
 
     def nursery(self) -> Nursery: ...
 
@@ -142,13 +137,13 @@ class EventLoop(Protocol):
 
     def spawn(self, child: ChildFn, grace: float) -> Spawned:
         """Start a task outside of any nursery; the caller waits for the end of the task, which must not raise."""
-        # For async generators: on trio, a generator must not yield inside a nursery.
         ...
+        # For async generators: on trio, a generator must not yield inside a nursery.
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
         """Run `fn` in a daemon thread with the caller's context variables; a cancelled caller returns at once."""
-        # `anyio.from_thread` works inside `fn`; on asyncio, its `check_cancelled()` raises if `scope` is cancelled.
         ...
+        # `anyio.from_thread` works inside `fn`; on asyncio, its `check_cancelled()` raises if `scope` is cancelled.
 
     def is_cancelled(self) -> bool:
         """Return whether the calling task was cancelled and still runs, because its code caught the cancellation."""
@@ -156,8 +151,8 @@ class EventLoop(Protocol):
 
     def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
         """Return a context manager that cancels its block again after `grace` seconds if code drops a cancellation."""
-        # `asyncio.wait_for` may swallow one before Python 3.12, and so may HTTP clients with a timeout per chunk.
         ...
+        # `asyncio.wait_for` may swallow one before Python 3.12, and so may HTTP clients with a timeout per chunk.
 
     async def raise_cancelled(self) -> None:
         """Raise the pending cancellation of the calling task; asyncio always raises, trio only if one is pending."""
@@ -169,5 +164,5 @@ class EventLoop(Protocol):
 
     def uncancel_foreign(self, exc: BaseException) -> bool:
         """Return whether `exc` is a cancellation that callboard did not request; if so, uncancel the task."""
-        # Only at the end of a call: inside, a middleware's own scope or timeout may have requested it.
         ...
+        # Only at the end of a call: inside, a middleware's own scope or timeout may have requested it.

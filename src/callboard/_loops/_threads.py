@@ -86,7 +86,7 @@ class OwnThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._is_started = False
         self._token: EventLoopToken | None = None
 
@@ -127,20 +127,16 @@ class OwnThread:
     def close(self, last: Callable[[], object] | None = None) -> None:
         """Ask the thread to run its queued jobs, then the function `last`, and then to end; return at once."""
         if last is not None:
-            self._jobs.put(partial(_try, last))
+            self._jobs.put(last)
         self._jobs.put(None)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except Exception:  # of the function `last`: a job hands its error to its caller
+                _log.exception("%r failed, in a thread that nobody waited for", job)
             del job  # or the thread keeps the last result alive while it waits for the next job
-
-
-def _try(last: Callable[[], object]) -> None:
-    try:
-        last()
-    except Exception:
-        _log.exception("%r failed, in a thread that nobody waited for", last)
 
 
 class _Here(threading.local):

@@ -7,8 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
-from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import sniffio
 import trio
@@ -42,10 +41,9 @@ class TrioScope:
         self._scope.__enter__()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
-        return bool(self._scope.__exit__(exc_type, exc, tb))
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        exit_scope: Any = self._scope.__exit__
+        return bool(exit_scope(kind, error, traceback))
 
 
 class _NoScope:
@@ -64,9 +62,7 @@ class _NoScope:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> Literal[False]:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> Literal[False]:
         return False
 
 
@@ -100,13 +96,12 @@ class TrioNursery:
         return self
 
     @trio.lowlevel.enable_ki_protection
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         bare: BaseException | None = None
         result: bool | None = False
         try:
-            result = await self._manager.__aexit__(exc_type, exc, tb)
+            exit_nursery: Any = self._manager.__aexit__
+            result = await exit_nursery(kind, error, traceback)
         except BaseExceptionGroup as group:
             errors: BaseExceptionGroup[BaseException] | None = group.split(trio.Cancelled)[1]
             if errors is None:
@@ -120,7 +115,7 @@ class TrioNursery:
             try:
                 raise bare
             finally:
-                bare = exc = None  # their tracebacks refer to this frame: a reference cycle
+                bare = error = None  # their tracebacks refer to this frame: a reference cycle
         # A nursery whose children all caught their cancellation would not raise it here.
         await trio.lowlevel.checkpoint_if_cancelled()
         return bool(result)

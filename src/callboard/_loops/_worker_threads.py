@@ -7,6 +7,7 @@ wait for a job that hangs. trio's threads are daemons. The pool is shared by all
 import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
@@ -81,9 +82,14 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
     loop = cast("AbstractEventLoop", token.native_token)
     future: Future[T] = loop.create_future()
 
-    def job() -> Callable[[], object]:
+    def job() -> Delivery:
         value, error = outcome_in_thread(lambda: context.run(fn), token, scope)
-        return lambda: _deliver(loop, future, value, error)
+
+        def deliver() -> None:
+            with suppress(RuntimeError):  # the loop is closed: no task of it waits any more
+                loop.call_soon_threadsafe(_settle, future, value, error)
+
+        return deliver
 
     give_to_worker(job)
     return await future
@@ -101,13 +107,6 @@ def outcome_in_thread(
             return None, error
         finally:
             del threadlocals.current_cancel_scope
-
-
-def _deliver(loop: AbstractEventLoop, future: "Future[Any]", value: object, error: BaseException | None) -> None:
-    try:
-        loop.call_soon_threadsafe(_settle, future, value, error)
-    except RuntimeError:
-        return  # the loop is closed: no task of it waits any more
 
 
 def _settle(future: "Future[Any]", value: object, error: BaseException | None) -> None:

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -68,9 +68,7 @@ class Resources:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         received = error
         exc_info: tuple[Any, Any, Any] | None = None
         while self._leaves:

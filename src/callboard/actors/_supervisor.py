@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, NoReturn, Self, cast, overload
 
 from anyio import get_current_task
@@ -318,9 +317,7 @@ class Supervisor(Openable):
         self._scope.__enter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         scope = self._scope
         if scope is None:
             raise RuntimeError(f"{self!r} is left twice, or was not entered")
@@ -422,9 +419,7 @@ class _Running(AbstractAsyncContextManager[A]):
         tree = await self._supervisor.__aenter__()
         return cast("A", tree[self._spec.name])
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         return await self._supervisor.__aexit__(kind, error, traceback)
 
     def __repr__(self) -> str:
