@@ -46,31 +46,27 @@ class ActorMetrics:
         self._alive = meter.create_up_down_counter(names.ACTORS_ALIVE, "{actor}", "Actors that live.")
         self._restarts = meter.create_counter(names.RESTARTS, "{restart}", "Actors that were started again.")
         self._evictions = meter.create_counter(names.EVICTIONS, "{eviction}", "Actors that had to go.")
-        self._wait = histogram(meter, names.MAILBOX_WAIT, "s", names.WAIT_BUCKETS, "Wait of an ask in a mailbox.")
-        self._duration = histogram(
-            meter, names.ASK_DURATION, "s", names.TOOL_BUCKETS, "Duration of an ask, waits included."
-        )
+        self._wait = histogram(meter, names.MAILBOX_WAIT, names.WAIT_BUCKETS, "Wait of an ask in a mailbox.")
+        self._duration = histogram(meter, names.ASK_DURATION, names.TOOL_BUCKETS, "Duration of an ask, waits included.")
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
         """Record the metrics of one event of an actor or of an ask (a call of an actor)."""
         if isinstance(event, ActorEvent):
             self._count_change(event)
-        elif event.phase == "begun":
+            return
+        about = {names.ACTOR: event.actor, names.ACTOR_HANDLER: event.handler}
+        if event.phase == "begun":
             self._open[event.number] = event.time, True
-            self._length.add(1, _about(event))
-        elif event.number in self._open:
-            self._continue_ask(event)
-
-    def _continue_ask(self, event: AskEvent) -> None:
-        about = _about(event)
+            self._length.add(1, about)
+            return
+        if event.number not in self._open:
+            return
         began, is_waiting = self._open.pop(event.number)
         if is_waiting:
             self._length.add(-1, about)
             self._wait.record(event.waited, about)
         if event.phase == "ended":
-            if event.error is not None:
-                about = with_error(about, event.error)
-            self._duration.record(max(event.time - began, 0.0), about)
+            self._duration.record(max(event.time - began, 0.0), with_error(about, event.error))
         else:
             self._open[event.number] = began, False
 
@@ -88,11 +84,7 @@ class ActorMetrics:
             self._evictions.add(1, about)
 
 
-def _about(event: AskEvent) -> dict[str, str]:
-    return {names.ACTOR: event.actor, names.ACTOR_HANDLER: event.handler}
-
-
-def histogram(meter: Meter, name: str, unit: str, buckets: Iterable[float], text: str) -> metrics.Histogram:
+def histogram(meter: Meter, name: str, buckets: Iterable[float], text: str, unit: str = "s") -> metrics.Histogram:
     """Return a new histogram of a meter with advisory buckets, which a view in the application's SDK may override."""
     return meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=list(buckets))
 
@@ -153,10 +145,8 @@ class _Calls(CallTracker[_Call, CallEvent]):
         self._lock = threading.Lock()
         self._waiting = Counter[str]()
         self._running = Counter[str]()
-        self._duration = histogram(meter, names.TOOL_DURATION, "s", names.TOOL_BUCKETS, "Duration of a call.")
-        self._wait = histogram(
-            meter, names.QUEUE_WAIT_METRIC, "s", names.WAIT_BUCKETS, "Wait of an attempt for its place."
-        )
+        self._duration = histogram(meter, names.TOOL_DURATION, names.TOOL_BUCKETS, "Duration of a call.")
+        self._wait = histogram(meter, names.QUEUE_WAIT_METRIC, names.WAIT_BUCKETS, "Wait of an attempt for its place.")
         timeouts = meter.create_counter(names.TIMEOUTS, "{call}", "Calls that were out of time.")
         rejections = meter.create_counter(names.REJECTIONS, "{call}", "Calls that were refused a place.")
         self._ends = {"rejected": rejections, "timeout": timeouts, "deadline": timeouts}
@@ -206,10 +196,8 @@ class _Calls(CallTracker[_Call, CallEvent]):
         attributes = {**call.about, names.TOOL_TYPE: "function"}
         if event.run is not None and event.run.agent:
             attributes[names.AGENT_NAME] = event.run.agent
-        if event.error is not None:
-            outcome = outcome_of(event.error)
-            if outcome in self._ends:
-                self._ends[outcome].add(1, call.about)
+        if (outcome := outcome_of(event.error)) in self._ends:
+            self._ends[outcome].add(1, call.about)
         if (failure := failure_of(event)) is not None:
             attributes[names.ERROR_TYPE] = failure
         self._duration.record(max(event.time - call.began, 0.0), attributes)
@@ -220,14 +208,11 @@ class _Runs(RunTracker[_OpenRun]):
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
-        self._duration = histogram(meter, names.AGENT_DURATION, "s", names.AGENT_BUCKETS, "Duration of an agent's run.")
-        self._calls = histogram(meter, names.AGENT_TOOL_CALLS, "1", names.COUNT_BUCKETS, "Tool calls of a run.")
-        self._requests = histogram(
-            meter, names.AGENT_INFERENCE_CALLS, "1", names.COUNT_BUCKETS, "Model requests of a run."
-        )
-        self._request = histogram(
-            meter, names.INFERENCE_DURATION, "s", names.TOOL_BUCKETS, "Duration of a model request."
-        )
+        self._duration = histogram(meter, names.AGENT_DURATION, names.AGENT_BUCKETS, "Duration of an agent's run.")
+        self._calls = histogram(meter, names.AGENT_TOOL_CALLS, names.COUNT_BUCKETS, "Tool calls of a run.", "1")
+        requests = (names.AGENT_INFERENCE_CALLS, names.COUNT_BUCKETS, "Model requests of a run.", "1")
+        self._requests = histogram(meter, *requests)
+        self._request = histogram(meter, names.INFERENCE_DURATION, names.TOOL_BUCKETS, "Duration of a model request.")
         self._used = {
             key: meter.create_counter(name, "{token}", "Tokens of model requests.")
             for key, name in (
@@ -237,7 +222,7 @@ class _Runs(RunTracker[_OpenRun]):
             )
         }
         self._tokens = {
-            key: histogram(meter, name, "{token}", names.TOKEN_BUCKETS, "Tokens of a model request.")
+            key: histogram(meter, name, names.TOKEN_BUCKETS, "Tokens of a model request.", "{token}")
             for key, name in (
                 (names.INPUT_TOKENS, names.REQUEST_INPUT_TOKENS),
                 (names.OUTPUT_TOKENS, names.REQUEST_OUTPUT_TOKENS),

@@ -443,8 +443,13 @@ class ActorSpans:
             self._add_change(event)
         elif event.phase == "begun":
             self._begin(event)
-        elif event.phase == "ended" and event.number in self._open:
-            self._end(event)
+        elif event.phase == "ended" and (entry := self._open.pop(event.number, None)) is not None:
+            span, token = entry
+            context.detach(token)
+            span.set_attributes({names.ACTOR_WAIT: event.waited, names.OUTCOME: outcome_of(event.error)})
+            if event.error is not None:
+                mark_failed(span, event.error, self._capture)
+            span.end()
 
     def _begin(self, event: AskEvent) -> None:
         attributes: Attributes = {
@@ -457,14 +462,6 @@ class ActorSpans:
         span = self._tracer.start_span(f"{names.ASK} {event.actor}.{event.handler}", attributes=attributes)
         # The event "ended" arrives in the same task; the token can be detached only in the context that made it.
         self._open[event.number] = span, context.attach(trace.set_span_in_context(span))
-
-    def _end(self, event: AskEvent) -> None:
-        span, token = self._open.pop(event.number)
-        context.detach(token)
-        span.set_attributes({names.ACTOR_WAIT: event.waited, names.OUTCOME: outcome_of(event.error)})
-        if event.error is not None:
-            mark_failed(span, event.error, self._capture)
-        span.end()
 
     def _add_change(self, event: ActorEvent) -> None:
         facts: Attributes = {names.ACTOR: event.actor}
