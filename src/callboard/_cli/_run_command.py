@@ -130,11 +130,7 @@ def _make_agent(value: Any, name: str, portal: BlockingPortal) -> Any:
         raise CommandError(f"{name} is a function that needs {', '.join(needed)}; callboard calls it without arguments")
 
     result: Any = value()
-
-    async def await_result() -> Any:
-        return await result
-
-    return portal.call(await_result) if inspect.isawaitable(result) else result
+    return portal.call(lambda: result) if inspect.isawaitable(result) else result
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

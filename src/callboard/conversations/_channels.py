@@ -82,8 +82,8 @@ class Flow(Protocol):
 
         It is also a node that must forget a person's edit of an earlier call with the same id.
         """
-        # `source` is the node that ran last, or `None` for a change from outside of a run.
         ...
+        # `source` is the node that ran last, or `None` for a change from outside of a run.
 
     def aliases(self, node: str) -> Sequence[str]:
         """Return other names of a node, which LangGraph's agents use when they resume a thread at this node."""

@@ -69,7 +69,14 @@ def read_next_nodes(thread: Thread, checkpoint_tuple: CheckpointTuple) -> None:
     calls = _read_sends(thread, checkpoint_tuple)
     thread.next = tuple(dict.fromkeys([*branches, TOOLS] if calls else branches))
     if calls:
-        _read_calls(thread, checkpoint_tuple, calls)
+        keys_by_id: dict[str, list[str]] = {}
+        for key, open_call in open_calls(thread):
+            keys_by_id.setdefault(id_of(open_call), []).append(key)
+        for number, send in calls:
+            if (call := _call_in(send)) is not None and (keys := keys_by_id.get(id_of(call))):
+                key = keys.pop(0)  # calls with the same id have their sends in call order
+                writes = _read_push_writes(thread, checkpoint_tuple, TOOLS, number)
+                thread.records |= _records_of(thread, writes, [(key, call)])
     elif TOOLS in thread.next:
         # One task of LangGraph ran all calls, and its writes do not name their call. With several open calls, only that
         # one of them asks a question is known.
@@ -177,17 +184,6 @@ def _read_push_writes(
 
 def _writes(checkpoint_tuple: CheckpointTuple, task_id: str) -> list[tuple[str, Any]]:
     return [(channel, value) for task, channel, value in checkpoint_tuple.pending_writes or () if task == task_id]
-
-
-def _read_calls(thread: Thread, checkpoint_tuple: CheckpointTuple, sends: IndexedSends) -> None:
-    keys_by_id: dict[str, list[str]] = {}
-    for key, open_call in open_calls(thread):
-        keys_by_id.setdefault(id_of(open_call), []).append(key)
-    for number, send in sends:
-        if (call := _call_in(send)) is None or not (keys := keys_by_id.get(id_of(call))):
-            continue
-        key = keys.pop(0)  # calls with the same id have their sends in call order
-        thread.records |= _records_of(thread, _read_push_writes(thread, checkpoint_tuple, TOOLS, number), [(key, call)])
 
 
 def _records_of(

@@ -139,31 +139,25 @@ def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
     # The own process id proves nothing about a run: the process outlives its runs.
     if holder["pid"] == os.getpid():
         return holder["token"] in _own_tokens
-    return _exists(holder["pid"], holder.get("born", ""))
-
-
-def describe_holder(holder: Mapping[str, Any] | None) -> str:
-    """Return a text for errors that names the process of a holder; "another run" for an unknown holder."""
-    if holder is None:
-        return "another run"
-    return f"process {holder['pid']} on {holder['host']}"
-
-
-def _until(now: float | None) -> float:
-    return (time.time() if now is None else now) + LEASE
-
-
-def _exists(pid: int, known_start_time: str) -> bool:
-    """Return whether the process with this id and start time is still running."""
     try:
-        os.kill(pid, 0)
+        os.kill(holder["pid"], 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # the process of another user: it exists
         pass
     # A process with another start time is a later one, to which the system gave the same id.
-    state, start_time = _stat(pid)
-    return state != "Z" and start_time in ("", known_start_time)  # "Z", a zombie: it has ended, unread by its parent
+    state, start_time = _stat(holder["pid"])
+    # "Z", a zombie: it has ended, unread by its parent.
+    return state != "Z" and start_time in ("", holder.get("born", ""))
+
+
+def describe_holder(holder: Mapping[str, Any] | None) -> str:
+    """Return a text for errors that names the process of a holder; "another run" for an unknown holder."""
+    return "another run" if holder is None else f"process {holder['pid']} on {holder['host']}"
+
+
+def _until(now: float | None) -> float:
+    return (time.time() if now is None else now) + LEASE
 
 
 def _stat(pid: int) -> tuple[str, str]:

@@ -4,7 +4,6 @@ The types are collected from schemas. State keys with LangGraph's `UntrackedValu
 from writes, outputs and sends.
 """
 
-import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import is_dataclass, replace
 from enum import Enum
@@ -29,19 +28,15 @@ def collect_types(*annotations: Any) -> set[type]:
         if id(annotation) in annotations_by_id:
             continue
         annotations_by_id[id(annotation)] = annotation
-        if isinstance(annotation, type) and _is_stored_by_name(annotation):
+        # LangGraph's serializer stores values of these types as their fields and the name of the type.
+        if isinstance(annotation, type) and (
+            issubclass(annotation, (BaseModel, Enum))
+            or is_dataclass(annotation)
+            or any(hasattr(annotation, name) for name in ("_asdict", "get_secret_value", "__fields__"))
+        ):
             types.add(annotation)
         due.extend(_parts_of(annotation))
     return types
-
-
-def _is_stored_by_name(kind: type) -> bool:
-    """Return whether LangGraph's serializer stores values of a type as their fields and the name of the type."""
-    return (
-        issubclass(kind, (BaseModel, Enum))
-        or dataclasses.is_dataclass(kind)
-        or any(hasattr(kind, name) for name in ("_asdict", "get_secret_value", "__fields__"))
-    )
 
 
 def _parts_of(annotation: Any) -> Iterable[Any]:

@@ -44,7 +44,7 @@ def spellings_of_path(path: Path, tool: BaseTool) -> frozenset[Path]:
     """
     schema: Any = tool.args_schema
     if isinstance(schema, dict):
-        _check_in_json_schema(path, schema, schema)
+        _check_in_json_schema(path, schema)
         return frozenset((path,))
     return frozenset(_spell_in_type(path, schema))
 
@@ -196,12 +196,18 @@ def _refuse_json_text(path: Path, metadata: Collection[Any]) -> None:
         )
 
 
-def _check_in_json_schema(path: Path, schema: Any, root: Mapping[str, Any]) -> None:
+def _check_in_json_schema(path: Path, document: Mapping[str, Any]) -> None:
     """Raise `NoSuchPathError` if a JSON schema excludes a path. Only local references (`#/...`) are followed."""
+    schema: Any = document
     for part in path:
-        schema = _dereference(schema, root)
+        references: set[str] = set()
+        while isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
+            if reference in references or not reference.startswith("#/"):
+                return  # another document: the path may exist
+            references.add(reference)
+            schema = referenced_part(reference, document)
         if not isinstance(schema, dict) or any(key in schema for key in ("$ref", "anyOf", "oneOf", "allOf", "not")):
-            return  # another document, or alternatives: the path may exist
+            return  # alternatives: the path may exist
         properties = schema.get("properties")
         if part == "[]":
             schema = schema.get("items", {})
@@ -211,16 +217,6 @@ def _check_in_json_schema(path: Path, schema: Any, root: Mapping[str, Any]) -> N
             raise NoSuchPathError(no_such("argument", part, properties))
         else:
             schema = properties.get(part) if isinstance(properties, dict) else schema.get("additionalProperties")
-
-
-def _dereference(schema: Any, root: Mapping[str, Any]) -> Any:
-    references: set[str] = set()
-    while isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
-        if reference in references or not reference.startswith("#/"):
-            return None
-        references.add(reference)
-        schema = referenced_part(reference, root)
-    return schema
 
 
 def referenced_part(reference: str, document: Mapping[str, Any]) -> Any:

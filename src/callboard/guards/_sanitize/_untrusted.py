@@ -90,9 +90,11 @@ class Cleaning:
             if not self._is_new({"tool_call_id": getattr(value, "tool_call_id", None), "id": value.id}):
                 return value
             return value.model_copy(update={"content": self._content(value.content)})
-        if _is_message(value) and self._is_new(value):
-            return {**value, "content": self._content(value["content"])}
-        return value
+        if not isinstance(value, dict) or "content" not in value or not self._is_new(value):
+            return value
+        # The forms of a message that LangChain accepts.
+        names = [name for key in ("role", "type") if isinstance(name := value.get(key), str)]
+        return {**value, "content": self._content(value["content"])} if _ROLES.intersection(names) else value
 
     def _is_new(self, message: dict[str, Any]) -> bool:
         """Return whether a message was made by this call, and not repeated from the message history."""
@@ -149,15 +151,6 @@ class Cleaning:
         if clean != text:
             self.changes.add("invisible")
         return clean
-
-
-def _is_message(value: Any) -> bool:
-    """Return whether a mapping is a message in a form that LangChain accepts."""
-    return (
-        isinstance(value, dict)
-        and "content" in value
-        and any(isinstance(kind := value.get(key), str) and kind in _ROLES for key in ("role", "type"))
-    )
 
 
 def _block_without_markers(block: Any) -> Any:
