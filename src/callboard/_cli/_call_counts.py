@@ -11,8 +11,6 @@ from functools import cached_property
 from math import ceil
 from typing import get_args
 
-from langchain_core.messages import ToolMessage
-
 from callboard import ActorEvent, AskEvent, CallEvent
 from callboard._cli._grid import Arguments, argument_texts
 from callboard._cli._groups import note_in_short
@@ -275,6 +273,8 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         row.durations.append(event.time - call.began)
         row.waited += event.queue_wait
         self._ends.append(event.time)
+        from langchain_core.messages import ToolMessage  # not above: recordings are shown without LangChain
+
         # A call of an unknown tool has an error message as result, and no error.
         refused = isinstance(event.result, ToolMessage) and event.result.status == "error"
         self._count(call, "error" if event.error is None and refused else outcome_of(event.error), event)

@@ -3,21 +3,26 @@
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from callboard._cli._command_options import RunOptions
 from callboard._cli._shown_text import CommandError
 from callboard.exceptions import StorageError
 from callboard.questions import printable
-from callboard.telemetry import RecordingWriter
-from callboard.threads import Threads, masked
+
+if TYPE_CHECKING:
+    from callboard.threads import Threads
 
 # Databases.
 
 
 @contextmanager
-def open_database(database: str, *, must_exist: bool) -> Generator[Threads]:
+def open_database(database: str, *, must_exist: bool) -> Generator["Threads"]:
     """Open the database at a path or URL for the `with` block; storage errors in the block become `CommandError`."""
+    # Imported here, because commands that read recordings need no LangGraph.
+    from callboard.threads import Threads, masked
+
     try:
         try:
             opened = Threads(database if "://" in database else f"sqlite:///{database}")
@@ -112,6 +117,8 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
 @contextmanager
 def record_calls(*paths: Path | None, capture: bool = False) -> Generator[None]:
     """Record the calls in the `with` block, and append the recording to each file in `paths` (`None` is skipped)."""
+    from callboard.telemetry import RecordingWriter
+
     with ExitStack() as stack:
         for path in filter(None, paths):
             try:

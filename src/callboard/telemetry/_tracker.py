@@ -3,14 +3,11 @@
 Spans, metrics, logs, recordings and the live view all build on this tracker, so they agree about every call.
 """
 
+import sys
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Generic, Literal, Protocol, TypeVar
-
-from langchain_core.messages import ToolMessage
-from langgraph.errors import GraphBubbleUp, ParentCommand
-from langgraph.types import Command
 
 from callboard._calls._observers import Observers, observe_in_context
 from callboard._records._events import CallEvent, CallPhase, RunEvent
@@ -245,10 +242,13 @@ def outcome_of(error: BaseException | None) -> Outcome:
     Args:
         error: error that ended it; `None` if there was none.
     """
-    if error is None or isinstance(error, ParentCommand):  # a Command for the parent graph is a result
+    if error is None:
         return "ok"
-    if isinstance(error, GraphBubbleUp):
-        return "interrupted"
+    # Not imported: it takes a second, recordings are read without it, and who raised such an error has imported it.
+    langgraph = sys.modules.get("langgraph.errors")
+    if langgraph is not None and isinstance(error, langgraph.GraphBubbleUp):
+        # A Command for the parent graph is a result.
+        return "ok" if isinstance(error, langgraph.ParentCommand) else "interrupted"
     if isinstance(error, CallTimeoutError):
         return "timeout"
     if isinstance(error, (DeadlineExceededError, RunDeadlineExceededError)):
@@ -306,6 +306,9 @@ def failure_of(event: CallEvent) -> str | None:
 
 
 def _is_error_message(result: object, call_id: str | None) -> bool:
+    from langchain_core.messages import ToolMessage
+    from langgraph.types import Command
+
     if isinstance(result, list):
         return any(_is_error_message(output, call_id) for output in result)
     if isinstance(result, Command):
