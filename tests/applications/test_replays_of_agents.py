@@ -43,23 +43,21 @@ def coding_agent(folder: Path) -> Agent:
 
 # The applications run with all their parts.
 
-BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
-
-@BACKENDS
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_research_on_two_sites_with_notes_runs(tmp_path: Path, backend: str) -> None:
     """Two sites on loopback, and an MCP server in its own process."""
     example("research_agent").story(tmp_path, backend)
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 def test_questions_to_a_database_are_answered(tmp_path: Path, backend: str) -> None:
     """SQLite, and Python in a confined process."""
     example("data_agent").story(tmp_path, backend)
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", [pytest.param("asyncio", marks=pytest.mark.exhaustive), "trio"])
 def test_a_project_is_repaired(tmp_path: Path, backend: str) -> None:
     """Commands in confined processes, and approvals."""
     example("coding_agent").story(tmp_path, backend)
