@@ -10,8 +10,8 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import CallPolicy, Limit, ToolNode
-from callboard.conversations import _journal, _lease
-from callboard.conversations._journal import SavedThread
+from callboard.conversations import _lease, _saved_thread
+from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import CHANNEL
 from callboard.exceptions import StorageError, ThreadBusyError
@@ -212,7 +212,7 @@ async def test_a_holder_that_was_replaced_begins_no_call(
     """
     began: list[str] = []
     saver = StandsStill(clocks)
-    monkeypatch.setattr(_journal, "LEASE", 0.03)  # the time between renewals
+    monkeypatch.setattr(_saved_thread, "LEASE", 0.03)  # the time between renewals
 
     def charge() -> str:
         """Charge."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callboard._calls._call import Attempt
-from callboard.conversations._journal import SavedThread
+from callboard.conversations._saved_thread import SavedThread
 from callboard.testing import backend_names
 from callboard_actors._server.fleet._lease import Lease
 from callboard_actors.process._crew import Crew

@@ -31,7 +31,7 @@ from callboard.agent._runner import Request, Runner, open_thread, saver_for
 from callboard.agent._stream import INTERRUPT, MODES, Keys, as_v1, as_v2, chunks_of
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import close
-from callboard.conversations._journal import Durability, SavedThread
+from callboard.conversations._saved_thread import Durability, SavedThread
 from callboard.conversations._snapshots import history_of, snapshot_of, update
 from callboard.tools._node import ManyInputs, ToolNode
 

@@ -28,7 +28,7 @@ from callboard.conversations._flow import (
     check_sends,
     split_targets,
 )
-from callboard.conversations._journal import SavedThread
+from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._snapshots import snapshot_of, writes_of_finished_tasks
 from callboard.conversations._thread import Thread
 from callboard.tools._errors import is_control_flow

@@ -31,8 +31,8 @@ from callboard.agent._stream import Chunk, Keys, Outbox, Reader, RunStream, hand
 from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
 from callboard.conversations._flow import END, TOOLS, Target, admit_targets, check_sends, split_targets
-from callboard.conversations._journal import Durability, SavedThread
 from callboard.conversations._langgraph_threads import open_calls
+from callboard.conversations._saved_thread import Durability, SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import writes_of_finished_tasks
 from callboard.conversations._storage import Source

@@ -21,8 +21,8 @@ from callboard._langgraph._serializers import StrictSerializer
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import LazySaver, masked, saver_of
 from callboard.conversations._flow import AgentState, ReactFlow, drawing
-from callboard.conversations._journal import SavedThread
 from callboard.conversations._langgraph_threads import open_calls
+from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import history_of, snapshot_of
 from callboard.conversations._storage import Amended, Entry, base_of, entries_of
