@@ -10,7 +10,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import CallPolicy, Limit, ToolNode
-from callboard.conversations import _lease, _saved_thread
+from callboard.conversations import _journal, _lease
 from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import CHANNEL
@@ -212,7 +212,7 @@ async def test_a_holder_that_was_replaced_begins_no_call(
     """
     began: list[str] = []
     saver = StandsStill(clocks)
-    monkeypatch.setattr(_saved_thread, "LEASE", 0.03)  # the time between renewals
+    monkeypatch.setattr(_journal, "LEASE", 0.03)  # the time between renewals
 
     def charge() -> str:
         """Charge."""
@@ -313,7 +313,7 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(
     found: list[Any] = []
 
     async def stands_still_before(self: SavedThread) -> None:
-        await self._flush(wait=True)
+        await self._journal.flush(wait=True)
         _hold(saver, time.time() + HOUR)
         clocks.append((100.0 + 2 * HOUR, 5_000.0 + 2 * HOUR))
         found.extend(saver.list(AT))

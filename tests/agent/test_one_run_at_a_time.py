@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterruptError
 from langgraph.types import Command
 
-from callboard.conversations import _lease, _saved_thread
+from callboard.conversations import _journal, _lease
 from callboard.conversations._storage import CHANNEL, FIRST_ID, Held, Left, entries_of
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
 from callboard.testing import Recorder, calls
@@ -310,7 +310,7 @@ async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
     """A lease of a few seconds."""
     lease = 0.06
-    for module in (_lease, _saved_thread):
+    for module in (_lease, _journal):
         monkeypatch.setattr(module, "LEASE", lease)
     return lease
 
