@@ -7,7 +7,7 @@ conversation.
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, ValuesView
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -25,7 +25,6 @@ from callboard._loops._current import current_loop
 from callboard._records._policies import (
     CallContext,
     CallPolicy,
-    Engine,
     KeyFunction,
     ToolActor,
     has_members_of,
@@ -33,10 +32,9 @@ from callboard._records._policies import (
     policy_at,
 )
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
-from callboard.actors._actor_set import ActorSession, ActorSet
+from callboard.actors._actor_set import ActorSet
 from callboard.actors._cell import Cell, target_of
 from callboard.actors._child import ChildSpec, check_alone, check_grace, spec_of
-from callboard.actors._keyed import KeyedActors
 from callboard.actors._snapshots import InThread
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
 from callboard.tools._errors import REPEATS, OutcomeUnknown, is_control_flow, is_lost, runs_again
@@ -101,7 +99,10 @@ class HandlerCall:
                     last_death = death
                     continue
                 if supervised is not None and attempt is not None and supervised.policy.on_unknown == "ask":
-                    raise self._question(supervised) from death
+                    question_args = {
+                        name: value for name, value in supervised.call["args"].items() if name in self._model_arguments
+                    }
+                    raise OutcomeUnknown(self._name, question_args, f"{self._cell.name} died") from death
                 raise add_facts(death) from death.__cause__
             except PoisonousCallError as refusal:
                 if not runs:
@@ -115,11 +116,6 @@ class HandlerCall:
             finally:
                 if turn is not None:
                     turn.end()
-
-    def _question(self, supervised: SupervisedCall[Any]) -> OutcomeUnknown:
-        """Return the interrupt that asks a person what to do with a call whose actor died."""
-        args = {name: value for name, value in supervised.call["args"].items() if name in self._model_arguments}
-        return OutcomeUnknown(self._name, args, f"{self._cell.name} died")
 
 
 def by_reference(plan: Plan) -> Plan:
@@ -182,20 +178,18 @@ def unpack_toolkits(tools: Iterable[Any]) -> list[Any]:
     """Return the tools given to a node, with each toolkit replaced by its tools."""
     unpacked_tools: list[Any] = []
     for item in tools:
-        if item.__class__ not in _PLAIN and not isinstance(item, BaseTool) and has_members_of(Toolkit, item):
-            unpacked_tools += _tools_of(item)
-        else:
+        if item.__class__ in _PLAIN or isinstance(item, BaseTool) or not has_members_of(Toolkit, item):
             unpacked_tools.append(item)
+            continue
+        toolkit_tools: object = item.get_tools()
+        if not isinstance(toolkit_tools, (Sequence, ValuesView)) or isinstance(toolkit_tools, str):
+            if inspect.iscoroutine(toolkit_tools):
+                toolkit_tools.close()
+            raise TypeError(
+                f"get_tools() of a toolkit returns a list of tools; that of {item!r} returned {toolkit_tools!r}"
+            )
+        unpacked_tools += toolkit_tools
     return unpacked_tools
-
-
-def _tools_of(toolkit: Toolkit) -> Iterable[BaseTool]:
-    tools: object = toolkit.get_tools()
-    if isinstance(tools, (Sequence, ValuesView)) and not isinstance(tools, str):
-        return tools
-    if inspect.iscoroutine(tools):
-        tools.close()
-    raise TypeError(f"get_tools() of a toolkit returns a list of tools; that of {toolkit!r} returned {tools!r}")
 
 
 # Notices about lost state
@@ -283,10 +277,21 @@ def with_handlers(tools: Iterable[Any], owner: str) -> tuple[list[Any], ActorSet
     numbers = iter(range(len(specs)))
     handler_tools: list[Any] = []
     for item in items:
-        if isinstance(item, (Actor, ChildSpec)):
-            handler_tools += _tools(actors, next(numbers))
-        else:
+        if not isinstance(item, (Actor, ChildSpec)):
             handler_tools.append(item)
+            continue
+        number, lost = next(numbers), LostState()
+        spec = specs[number]
+        handlers = [
+            handler
+            for handler in spec.kind._handlers.values()
+            if handler.group != CONTROL and not handler.name.startswith("_")
+        ]
+        if not handlers:
+            raise ValueError(
+                f"the actor {spec.name} has no handler that could be a tool; mark its methods with @handler"
+            )
+        handler_tools += [_tool(actors, number, handler, lost) for handler in handlers]
     return handler_tools, actors
 
 
@@ -295,16 +300,6 @@ def check_graces(actors: ActorSet, graces: Mapping[str, float | None]) -> None:
     for spec in actors.specs:
         tools = [f"{spec.prefix}{handler.name}" for handler in spec.kind._handlers.values()]
         check_grace(spec, {name: graces[name] for name in tools if name in graces})
-
-
-def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
-    """Return a tool for each handler of one actor, except control handlers and private handlers."""
-    spec = actors.specs[number]
-    handlers = [item for item in spec.kind._handlers.values() if item.group != CONTROL and item.name[0] != "_"]
-    if not handlers:
-        raise ValueError(f"the actor {spec.name} has no handler that could be a tool; mark its methods with @handler")
-    lost = LostState()
-    return [_tool(actors, number, handler, lost) for handler in handlers]
 
 
 def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> BaseTool:
@@ -321,7 +316,16 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
         # The model reads the text; the artifact is for the program.
         return (str(result), getattr(result, "artifact", None)) if has_artifact else result
 
-    parameters = [_annotate(parameter, hints, handler) for parameter in signature.parameters.values()]
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind in _TAKES_MANY:
+            raise TypeError(f"the handler {handler.title} takes {parameter}; as a tool it takes arguments by name only")
+        if parameter.name not in hints:
+            raise TypeError(
+                f"the handler {handler.title} does not say of which type {parameter.name!r} is; a model has to be "
+                f"told: {parameter.name}: str"
+            )
+        parameters.append(parameter.replace(annotation=hints[parameter.name]))
     if ask.takes_runtime:
         parameters.append(inspect.Parameter(_RUNTIME, inspect.Parameter.KEYWORD_ONLY, annotation=ToolRuntime))
         hints[_RUNTIME] = ToolRuntime
@@ -348,17 +352,6 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
     return tool
 
 
-def _annotate(parameter: inspect.Parameter, hints: Mapping[str, Any], handler: Handler) -> inspect.Parameter:
-    if parameter.kind in _TAKES_MANY:
-        raise TypeError(f"the handler {handler.title} takes {parameter}; as a tool it takes arguments by name only")
-    if parameter.name not in hints:
-        raise TypeError(
-            f"the handler {handler.title} does not say of which type {parameter.name!r} is; a model has to be told: "
-            f"{parameter.name}: str"
-        )
-    return parameter.replace(annotation=hints[parameter.name])
-
-
 _RUNTIME = "callboard_runtime"
 """Name of the injected parameter with the runtime, from which the function that selects the actor gets its context.
 An injected parameter is not in the schema for the model."""
@@ -379,40 +372,44 @@ class _Ask:
         self.written: frozenset[str] = frozenset()
         """Names of the arguments that the model writes."""
 
-    def __call__(self, kwargs: dict[str, Any]) -> Awaitable[Any]:
+    async def __call__(self, kwargs: dict[str, Any]) -> Any:
+        """Ask the actor to run the handler, and return the handler's result, with a notice if a state was lost."""
         session = self._actors.session()
-        if session is None:
-            return self._ask_in_new_session(kwargs)
-        supervised = current_call()
+        if session is None:  # the tool was called outside of a running node
+            async with self._actors.open_for_block():
+                return await self(kwargs)
+        supervised, config = current_call(), var_child_runnable_config.get() or {}
         runtime = kwargs.pop(_RUNTIME) if self.takes_runtime else None
         keyed_actors = session.keyed_actors[self._number]
         key = None if self._spec.key is None else self._key(self._spec.key, supervised, kwargs, runtime)
         if self._spec.is_in_journal:
-            key = self._in_thread(key)
+            try:
+                key = InThread.of(self._actors.journal(), key)
+            except ValueError as error:
+                error.add_note(f"Raised for child({self._spec.name}, snapshots='journal') and the key {key!r}.")
+                raise
+        cell = keyed_actors.cell(key)
         engine = self._spec.runs_in
         if engine is not None:
-            kwargs = self._portable(kwargs)
-        ask = partial(self._ask_cell, keyed_actors.cell(key), _conversation(keyed_actors), supervised, kwargs)
-        if engine is None or keyed_actors.loop is not current_loop():
-            return ask()
-        # A session holds engines for one event loop. In another loop, the session of the actors holds the engine.
-        return self._ask_on_engine(session, engine, ask)
-
-    def _portable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call without LangGraph's entries in a config, which only this process can use."""
-        config = portable(kwargs.get(self._config or "") or var_child_runnable_config.get() or {})
-        plain = {name: sendable(value, config) for name, value in kwargs.items()}
-        return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
-
-    async def _ask_on_engine(self, session: ActorSession, engine: Engine, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Start the actor's engine, unless it runs already; ask the actor, and return the handler's result."""
-        await session.hold(engine, self.name)
-        return await ask()
-
-    async def _ask_in_new_session(self, kwargs: dict[str, Any]) -> Any:
-        """Ask the actor in a new actor session, because the tool was called outside of a running node."""
-        async with self._actors.open_for_block():
-            return await self(kwargs)
+            # Without LangGraph's entries in a config, which only this process can use.
+            config_for_engine = portable(kwargs.get(self._config or "") or config)
+            kwargs = {name: sendable(value, config_for_engine) for name, value in kwargs.items()}
+            if self._config is not None and self._config in kwargs:
+                kwargs[self._config] = config_for_engine
+            # A session holds engines for one event loop. In another loop, the session of the actors holds the engine.
+            if keyed_actors.loop is current_loop():
+                await session.hold(engine, self.name)
+        thread_id = config.get("configurable", {}).get("thread_id")
+        conversation = keyed_actors.number if thread_id is None else str(thread_id)
+        ask = HandlerCall(cell, self._handler, self.name, self.written)
+        result = await ask((), kwargs, supervised, lambda death: self._with_loss(death, conversation, cell))
+        notice = self._lost.of(conversation, cell)
+        if not notice or (noticed_result := with_notice(result, notice)) is None:
+            return result  # the notice does not fit into this result; the next result gets it
+        self._lost.record_state(conversation, cell)
+        if supervised is not None:
+            supervised.do_not_cache = True  # the notice is for this conversation: a cache must not store it
+        return noticed_result
 
     def _key(
         self,
@@ -425,34 +422,14 @@ class _Ask:
         # actor.
         args = {name: value for name, value in kwargs.items() if name in self.written}
         call = {"name": self.name, "args": args, "id": None if supervised is None else supervised.id}
+        context = (
+            CallContext if runtime is None else partial(call_context, runtime.config, runtime.state, runtime.context)
+        )
         try:
-            return key.of(call, lambda: _context_of(runtime))
+            return key.of(call, context)
         except Exception as error:
             error.add_note(f"Raised by child({self._spec.name}, key=...) for a call of {self.name!r}.")
             raise
-
-    def _in_thread(self, key: Hashable) -> InThread:
-        try:
-            return InThread.of(self._actors.journal(), key)
-        except ValueError as error:
-            error.add_note(f"Raised for child({self._spec.name}, snapshots='journal') and the key {key!r}.")
-            raise
-
-    async def _ask_cell(
-        self, cell: Cell, conversation: Hashable, supervised: SupervisedCall[Any] | None, kwargs: dict[str, Any]
-    ) -> Any:
-        ask = HandlerCall(cell, self._handler, self.name, self.written)
-        result = await ask((), kwargs, supervised, lambda died: self._with_loss(died, conversation, cell))
-        return self._with_notice(result, conversation, cell)
-
-    def _with_notice(self, result: Any, conversation: Hashable, cell: Cell) -> Any:
-        notice = self._lost.of(conversation, cell)
-        if not notice or (noticed_result := with_notice(result, notice)) is None:
-            return result  # the notice does not fit into this result; the next result gets it
-        self._lost.record_state(conversation, cell)
-        if (supervised := current_call()) is not None:
-            supervised.do_not_cache = True  # the notice is for this conversation: a cache must not store it
-        return noticed_result
 
     def _with_loss(self, death: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:
         saved = " since it was saved last" if keeps_snapshots(cell.kind) else ""
@@ -460,15 +437,3 @@ class _Ask:
         self._lost.record_notice(conversation, cell)
         loss = f"What {cell.name} held{saved} is lost."
         return ActorDiedError(death.tool, death.call_id, death.reason, loss=loss)
-
-
-def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:
-    assert runtime is not None
-    return call_context(runtime.config, runtime.state, runtime.context)
-
-
-def _conversation(keyed_actors: KeyedActors) -> Hashable:
-    """Return the id of the conversation: the run's thread id, or the actor session's number if there is no thread."""
-    config = var_child_runnable_config.get() or {}
-    thread = config.get("configurable", {}).get("thread_id")
-    return keyed_actors.number if thread is None else str(thread)

@@ -166,7 +166,11 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
             parts: list[Any] = [*(container.values() if isinstance(container, dict) else container)]
             if isinstance(container, dict):
                 parts += [key for key in [*container] if isinstance(key, str)]
-            characters += _weigh(parts, next_level)
+            for value in parts:
+                if isinstance(value, str):
+                    characters += len(value)
+                elif isinstance(value, (dict, list, tuple, set, frozenset)):
+                    next_level.append(cast("object", value))
         if characters > MAX_CHARACTERS:
             return f"the arguments have more than {MAX_CHARACTERS} characters. Call the tool again with less text."
         level = next_level
@@ -204,17 +208,6 @@ def _keys_and_values(value: object) -> Iterator[object]:
         elif id(value) not in containers:
             containers.add(id(value))  # a list may contain itself
             values += (*value, *value.values()) if isinstance(value, dict) else cast("Collection[Any]", value)
-
-
-def _weigh(parts: Sequence[Any], containers: list[Any]) -> int:
-    """Return the total length of the texts in `parts`, and append the containers in `parts` to `below`."""
-    characters = 0
-    for value in parts:
-        if isinstance(value, str):
-            characters += len(value)
-        elif isinstance(value, (dict, list, tuple, set, frozenset)):
-            containers.append(cast("object", value))
-    return characters
 
 
 def _without_content(call: ToolCall) -> ToolCall:

@@ -140,7 +140,8 @@ def keys_of(calls: Sequence[ToolCall]) -> list[str]:
     if len({*ids}) == len(ids):
         return keys
     repeated = {call_id for call_id, count in Counter(ids).items() if count > 1}
-    for call_id in sorted(map(_shorten, repeated)):
+    texts = [call_id or "" for call_id in repeated]
+    for call_id in sorted(repr(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...") for text in texts):
         warnings.warn(
             f"several calls of one batch have the id {call_id}; each runs and gets its own message, in order",
             DuplicateCallIdWarning,
@@ -187,8 +188,3 @@ def _escape(character: str) -> str:
 def _digest(text: str) -> str:
     """Return a hash in place of a key that is too long. It begins with `%-`, unlike every escaped key."""
     return f"%-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
-
-
-def _shorten(call_id: str | None) -> str:
-    text = call_id or ""
-    return repr(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")

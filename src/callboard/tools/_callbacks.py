@@ -114,23 +114,13 @@ async def tell(
         if handler.run_inline:
             await _tell_one(handler, context, event, args, kwargs)
     threaded = [handler for handler in wanting if not handler.run_inline]
-    if len(threaded) == 1 or is_sync_entry():
+    if len(threaded) <= 1 or is_sync_entry():
         for handler in threaded:
             await _tell_one(handler, context, event, args, kwargs)
-    elif threaded:
-        await _tell_together(threaded, context, event, args, kwargs)
-
-
-async def _tell_together(
-    handlers: Sequence[BaseCallbackHandler],
-    context: HandlerContext,
-    event: str,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-) -> None:
+        return
     errors: list[Exception] = []
 
-    async def tell_it(handler: BaseCallbackHandler) -> None:
+    async def tell_beside(handler: BaseCallbackHandler) -> None:
         try:
             await _tell_one(handler, context, event, args, kwargs)
         except Exception as exc:
@@ -138,8 +128,8 @@ async def _tell_together(
 
     # Errors are collected, not raised in the tasks: one failing handler must not cancel the others.
     async with anyio.create_task_group() as group:
-        for handler in handlers:
-            group.start_soon(tell_it, handler)
+        for handler in threaded:
+            group.start_soon(tell_beside, handler)
     if errors:
         raise errors[0]
 
@@ -197,7 +187,9 @@ def may_be_traced(config: RunnableConfig) -> bool:
 
 def is_traced() -> bool:
     """Return whether LangChain may trace a run although neither its config nor its tool asks for a trace."""
-    if get_debug() or _is_instrumented():
+    # An instrumentation, such as Sentry's, may at any time replace what LangChain makes managers with.
+    present_method = vars(AsyncCallbackManager).get("configure")
+    if langchain_manager._configure is not _configure or present_method is not _configure_method or get_debug():
         return True
     get_context, is_enabled, tracer, hooks = _sources()
     context = get_context()
@@ -216,13 +208,6 @@ def _sources() -> tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]],
     from langsmith.utils import tracing_is_enabled
 
     return get_tracing_context, tracing_is_enabled, tracing_v2_callback_var, _configure_hooks
-
-
-def _is_instrumented() -> bool:
-    """Return whether an instrumentation, such as Sentry's, has replaced what LangChain makes managers with."""
-    # It may do so at any time, to add its handler.
-    present_method = vars(AsyncCallbackManager).get("configure")
-    return langchain_manager._configure is not _configure or present_method is not _configure_method
 
 
 class LazyManager:

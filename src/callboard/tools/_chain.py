@@ -37,21 +37,17 @@ def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
     if not isinstance(middleware, (list, tuple)) and (
         isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable)
     ):
-        raise TypeError(f"{option} takes a list of middleware, got {middleware!r}{_list_hint(middleware)}")
+        hint = ""
+        if middleware is None:
+            hint = "; leave it out for none"
+        elif callable(middleware) or _method(middleware, "awrap_tool_call") is not None:
+            hint = f"; write [{middleware_name(middleware)}{'' if inspect.isroutine(middleware) else '(...)'}]"
+        raise TypeError(f"{option} takes a list of middleware, got {middleware!r}{hint}")
     items = tuple(middleware)
     for item in items:
         if inspect.isclass(item):
             raise TypeError(f"{option} takes instances, and {item.__name__} is a class; write {item.__name__}(...)")
     return items
-
-
-def _list_hint(middleware: object) -> str:
-    """Return a hint for the end of an error text: how to correct a value that is not a list. Empty if no hint fits."""
-    if middleware is None:
-        return "; leave it out for none"
-    if not callable(middleware) and _method(middleware, "awrap_tool_call") is None:
-        return ""
-    return f"; write [{middleware_name(middleware)}{'' if inspect.isroutine(middleware) else '(...)'}]"
 
 
 def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Wrapper | None:
@@ -92,29 +88,28 @@ def as_middleware(middleware: object) -> Wrapper:
     if halves is not None:
         return halves
     if isinstance(middleware, Middleware):
-        return _default_wrapper(middleware)
+        name, hint = type(middleware).__name__, misspelt_in(type(middleware), _WRAPPERS)
+        if not (middleware.tools or any(hook(middleware, hook_name) for hook_name in HOOKS)):
+            hint = misspelt_in(type(middleware), (*dir(Middleware), *_WRAPPERS))
+            remedy = hint or "; override awrap_tool_call, for example"
+            raise TypeError(f"The middleware {name} overrides no method of Middleware{remedy}")
+        if hint:
+            raise TypeError(f"The middleware {name} has no wrapper of calls{hint}")
+        return middleware.awrap_tool_call
     if not inspect.isclass(middleware) and callable(middleware):
-        _check_takes_two(middleware)
-        return (
-            cast("Wrapper", middleware)
-            if is_async(middleware)
-            else SyncMiddleware(cast("Callable[..., Any]", middleware))
-        )
+        try:
+            inspect.signature(middleware).bind(None, None)
+        except TypeError as error:
+            raise TypeError(
+                f"A middleware is a function (request, call_next), and {middleware_name(middleware)} is not: {error}"
+            ) from None
+        except ValueError:  # a builtin without a signature
+            pass
+        return cast("Wrapper", middleware) if is_async(middleware) else SyncMiddleware(middleware)
     raise TypeError(
         "A middleware is a function (request, call_next), sync or async, or an object with awrap_tool_call or "
         f"wrap_tool_call; got {middleware!r}{misspelt_in(type(middleware), _WRAPPERS)}"
     )
-
-
-def _default_wrapper(middleware: Middleware) -> Wrapper:
-    """Return the default `awrap_tool_call` of a middleware that wraps no calls; it only calls `call_next`."""
-    if not (middleware.tools or any(hook(middleware, name) for name in HOOKS)):
-        hint = misspelt_in(type(middleware), (*dir(Middleware), *_WRAPPERS))
-        remedy = hint or "; override awrap_tool_call, for example"
-        raise TypeError(f"The middleware {type(middleware).__name__} overrides no method of Middleware{remedy}")
-    if hint := misspelt_in(type(middleware), _WRAPPERS):
-        raise TypeError(f"The middleware {type(middleware).__name__} has no wrapper of calls{hint}")
-    return middleware.awrap_tool_call
 
 
 def _join_halves(wrap: Callable[..., Any] | None, awrap: Wrapper | None) -> Wrapper | None:
@@ -123,17 +118,6 @@ def _join_halves(wrap: Callable[..., Any] | None, awrap: Wrapper | None) -> Wrap
     if wrap is None or is_missing(wrap):
         return awrap
     return TwoHalves(SyncMiddleware(wrap), awrap)
-
-
-def _check_takes_two(fn: Callable[..., Any]) -> None:
-    try:
-        inspect.signature(fn).bind(None, None)
-    except ValueError:  # a builtin without a signature
-        return
-    except TypeError as error:
-        raise TypeError(
-            f"A middleware is a function (request, call_next), and {middleware_name(fn)} is not: {error}"
-        ) from None
 
 
 def _method(middleware: object, name: str) -> Callable[..., Any] | None:
@@ -190,16 +174,15 @@ def _count_answers(item: Item, call_id: str | None) -> float:
     """Return the number of messages in an output that answer a call; `nan` if it is unknown or not to be checked."""
     if isinstance(item, Command) and (item.graph is not None or not isinstance(item.update, (dict, list))):
         return math.nan  # it leaves for another graph, or its update has an unknown form
-    entries = list(entries_in(item))
-    if any(isinstance(entry, RemoveMessage) and entry.id == REMOVE_ALL_MESSAGES for entry in entries):
-        return math.nan
-    return sum(_is_answer(entry, call_id) for entry in entries)
-
-
-def _is_answer(entry: object, call_id: str | None) -> bool:
-    if isinstance(entry, dict):  # LangChain also accepts messages as dicts
-        return cast("dict[str, object]", entry).get("tool_call_id") == call_id
-    return isinstance(entry, ToolMessage) and entry.tool_call_id == call_id
+    answers = 0
+    for entry in entries_in(item):
+        if isinstance(entry, RemoveMessage) and entry.id == REMOVE_ALL_MESSAGES:
+            return math.nan
+        if isinstance(entry, dict):  # LangChain also accepts messages as dicts
+            answers += cast("dict[str, object]", entry).get("tool_call_id") == call_id
+        elif isinstance(entry, ToolMessage):
+            answers += entry.tool_call_id == call_id
+    return answers
 
 
 class Chain:
@@ -220,7 +203,14 @@ class Chain:
         """Return a message after all `aerror_message` methods changed it; `on_failure` makes messages of errors."""
         for name, rework in self._reworks:
             try:
-                message = _message_of(name, await rework(message, request), request.tool_call["id"])
+                new_message: object = await rework(message, request)
+                call_id = request.tool_call["id"]
+                if not isinstance(new_message, ToolMessage) or new_message.tool_call_id != call_id:
+                    raise TypeError(
+                        f"aerror_message of the middleware {name} returned {new_message!r} for call {call_id!r}; it "
+                        "has to return the ToolMessage that it was given, or another one for the same call"
+                    )
+                message = new_message
             except Exception as error:
                 if is_control_flow(error):
                     raise
@@ -271,12 +261,3 @@ class Chain:
             if is_control_flow(error):
                 signals.append(error)
             raise
-
-
-def _message_of(name: str, message: object, call_id: str | None) -> ToolMessage:
-    if not isinstance(message, ToolMessage) or message.tool_call_id != call_id:
-        raise TypeError(
-            f"aerror_message of the middleware {name} returned {message!r} for call {call_id!r}; it has to return the "
-            "ToolMessage that it was given, or another one for the same call"
-        )
-    return message

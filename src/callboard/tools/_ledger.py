@@ -168,11 +168,19 @@ class Ledger:
             self.may_be_replayed = not self._is_node
             self.is_kept = task.durable
             stored = self._find_in_slot(task.scratchpad.resume)
-            self._answers_without_id = self._find_answers_without_id(task) if stored is None else []
+            # LangGraph's own `ToolNode` leaves answers without a call id in the task: they are clear for a single call.
+            if stored is None and self._is_node and len(self._keys) == 1:
+                self._answers_without_id = [*task.scratchpad.resume]
+                if (answer := task.take_plain_answer()) is not None:
+                    self._answers_without_id.append(answer)
         if stored or records:
             self._load(stored, records or {})
-        if task is not None:
-            self._answers = self._answers_of_graph(task)
+        if task is not None and task.resume_map is not None:
+            self._answers = task.resume_map
+        elif task is not None:
+            pending = self.pending
+            if len(pending) == 1 and (answer := task.take_plain_answer()) is not None:
+                self._answers = {pending[0].id: answer}
         elif answers is not None:
             self._answers = answers_by_id(answers, self.pending)
         self._call_conf = with_answers(self._conf, self._answers) if self._answers else self._conf
@@ -180,7 +188,12 @@ class Ledger:
     def _load(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
         """Load the records that earlier runs have made: from a stored ledger, or else from the caller's `records`."""
         if stored:
-            self._check(stored)
+            # Only the keys identify the calls: with the ledger of another input, its results would count as theirs.
+            if stored.get("format") != FORMAT or stored.get("keys") != self._keys:
+                raise ValueError(
+                    f"The ledger is of the calls {stored.get('keys')!r}, and not of {self._keys!r}: "
+                    "hand it in with the input that it came from"
+                )
             records = {key: CallRecord.decode(record) for key, record in stored["calls"].items()}
         for key, record in records.items():
             self._set_record(key, record)
@@ -192,14 +205,6 @@ class Ledger:
     def record_of(self, key: str) -> CallRecord:
         """Return the stored record of a call; an empty record if nothing is stored about the call."""
         return self.records.get(key, EMPTY_RECORD)
-
-    def _check(self, stored: Mapping[str, Any]) -> None:
-        # Only the keys identify the calls: with the ledger of another input, its results would count as theirs.
-        if stored.get("format") != FORMAT or stored.get("keys") != self._keys:
-            raise ValueError(
-                f"The ledger is of the calls {stored.get('keys')!r}, and not of {self._keys!r}: "
-                "hand it in with the input that it came from"
-            )
 
     def _find_in_slot(self, resume: Sequence[Any]) -> Mapping[str, Any] | None:
         assert self._task is not None
@@ -222,23 +227,6 @@ class Ledger:
         slot.attempt = self._task.attempt
         self._task.scratchpad.resume[position : position + 1] = [slot]
         self._position, self._is_in_slot, self.may_be_replayed = position, True, True
-
-    def _find_answers_without_id(self, task: GraphTask) -> list[Any]:
-        """Return the answers that LangGraph's own `ToolNode` has left in the graph's task; they have no call id."""
-        # Without a call id, the answers are clear only if the batch has a single call.
-        if not self._is_node or len(self._keys) != 1:
-            return []
-        answers = list(task.scratchpad.resume)
-        plain = task.take_plain_answer()
-        return answers if plain is None else [*answers, plain]
-
-    def _answers_of_graph(self, task: GraphTask) -> Answers:
-        if task.resume_map is not None:
-            return task.resume_map
-        pending = self.pending
-        if len(pending) == 1 and (answer := task.take_plain_answer()) is not None:
-            return {pending[0].id: answer}
-        return {}
 
     @property
     def in_graph(self) -> bool:
@@ -267,9 +255,12 @@ class Ledger:
         if (record := self.records.get(key)) is None:
             scratchpad = CallScratchpad(self, key, namespace, self._answers_without_id or None)
         else:
-            answers, digests = self._answers_for(record), self._digests_for(record)
-            is_answered = record.own and record.pending[0].id in self._answers
-            question = record.pending[0].value if is_answered else None
+            answers, question = [*record.answers], None
+            if record.own and record.pending[0].id in self._answers:
+                # Recorded only after `interrupt()` has accepted it.
+                answers.append(self._answers[record.pending[0].id])
+                question = record.pending[0].value
+            digests = self._digests_for(record)
             scratchpad = CallScratchpad(self, key, namespace, answers, digests=digests, question=question)
             if record.tasks:
                 self.task_results[key] = dict(record.tasks)
@@ -291,14 +282,6 @@ class Ledger:
         if self._namespaces is not None:
             return self._namespaces[key]
         return self._prefix + (key if self._are_plain and not self._number else segment_of(key, self._number))
-
-    def _answers_for(self, record: CallRecord) -> list[Any]:
-        """Return the answers to a call's questions: the recorded ones, and the answer that came with this run."""
-        answers = list(record.answers)
-        if record.own and record.pending[0].id in self._answers:
-            # Recorded only after `interrupt()` has accepted it.
-            answers.append(self._answers[record.pending[0].id])
-        return answers
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
         """Return, for each answer to a call, the digest of its question, or `None` if the question has none."""
@@ -386,20 +369,16 @@ class Ledger:
             # There is no await between the test and both resets, so no request is lost.
             while self._has_unsaved:
                 self._has_unsaved = False
-                await task.save(self._resume_values_with_results())
+                resume = list(task.scratchpad.resume)
+                # A copy: other calls change `_stored` while this write is serialized.
+                dump = {**self.dump(), "calls": dict(self._stored)}
+                if self._is_in_slot:
+                    resume[self._position] = dump
+                else:
+                    resume.append(dump)
+                await task.save(resume)
         finally:
             self._is_saving = False
-
-    def _resume_values_with_results(self) -> list[Any]:
-        assert self._task is not None
-        resume = list(self._task.scratchpad.resume)
-        # A copy: other calls change `_stored` while this write is serialized.
-        dump = {**self.dump(), "calls": dict(self._stored)}
-        if self._is_in_slot:
-            resume[self._position] = dump
-        else:
-            resume.append(dump)
-        return resume
 
 
 class CallsInterrupted(GraphInterrupt):

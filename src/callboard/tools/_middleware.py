@@ -281,7 +281,13 @@ themselves."""
 
 def warn_of_wrong_order(middleware: Sequence[object]) -> None:
     """Warn once for each pair of middleware whose order is wrong by the rules of one of the two."""
-    ordered = [(middleware_name(item), order) for item in middleware if (order := _order_of(item)) is not None]
+    ordered: list[tuple[str, Order]] = []
+    for item in middleware:
+        class_names = (cls.__name__ for cls in type(item).__mro__)
+        orders_of_langchain = (_ORDER_OF_LANGCHAIN[name] for name in class_names if name in _ORDER_OF_LANGCHAIN)
+        order = getattr(item, "order", None) or next(orders_of_langchain, None)
+        if isinstance(order, Order):
+            ordered.append((middleware_name(item), order))
     for position, (outer, order) in enumerate(ordered):
         for inner, inner_order in ordered[position + 1 :]:
             if reason := order.not_around.get(inner_order.kind) or inner_order.not_inside.get(order.kind):
@@ -293,14 +299,6 @@ def warn_of_wrong_order(middleware: Sequence[object]) -> None:
                         f"Put {inner} before {outer} in middleware=[...]."
                     )
                 warnings.warn(sentence, MiddlewareOrderWarning, stacklevel=user_stacklevel())
-
-
-def _order_of(middleware: object) -> Order | None:
-    names = (cls.__name__ for cls in type(middleware).__mro__)
-    order = getattr(middleware, "order", None) or next(
-        (_ORDER_OF_LANGCHAIN[name] for name in names if name in _ORDER_OF_LANGCHAIN), None
-    )
-    return order if isinstance(order, Order) else None
 
 
 def middleware_name(middleware: object) -> str:

@@ -139,7 +139,19 @@ def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
     for item in middleware:
         if langchain_base(type(item)) is None:
             continue
-        if hooks := _find_ignored_hooks(item):
+        idle_hooks: set[str] = set()
+        if _is_human_in_the_loop(item):
+            idle_hooks = {"after_model"}  # it asks for all calls of a reply at once, which only an agent does
+        elif _redacts_results(item):
+            idle_hooks = {"before_model"}
+            if not getattr(item, "apply_to_output", False):
+                idle_hooks.add("after_model")
+        hooks = [
+            name
+            for name in _HOOKS
+            if name not in idle_hooks and (_overridden_method(item, name) or _overridden_method(item, f"a{name}"))
+        ]
+        if hooks:
             _warn(
                 f"{type(item).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
                 "calls; the other hooks are run by callboard.create_agent"
@@ -150,19 +162,6 @@ def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
 
 def _warn(text: str) -> None:
     warnings.warn(text, IgnoredHooksWarning, stacklevel=user_stacklevel())
-
-
-def _find_ignored_hooks(middleware: Any) -> list[str]:
-    idle: set[str] = set()
-    if _is_human_in_the_loop(middleware):
-        idle = {"after_model"}  # it asks for all calls of a reply at once, which only an agent does
-    elif _redacts_results(middleware):
-        idle = {"before_model"} if getattr(middleware, "apply_to_output", False) else {"before_model", "after_model"}
-    return [
-        hook
-        for hook in _HOOKS
-        if hook not in idle and (_overridden_method(middleware, hook) or _overridden_method(middleware, f"a{hook}"))
-    ]
 
 
 def _overridden_method(middleware: Any, name: str) -> Callable[..., Any] | None:

@@ -355,29 +355,19 @@ class ToolNode(ManyInputs, Openable):
 
     async def _run_batch(self, entry: Entry) -> Any:
         """Run a batch of the calls in the input of an entry, and return the combined output."""
-        batch = await self._prepare_batch(entry.input, entry.config, **entry.options)
-        return await batch.run()
-
-    async def _prepare_batch(
-        self,
-        input: Any,
-        config: RunnableConfig | None,
-        ledger: Mapping[str, Any] | None = None,
-        resume: object = None,
-        runtime: Runtime[Any] | None = None,
-    ) -> ToolBatch:
-        parse = partial(parse_input, input, self._setup.messages_key)
-        has_many_calls = count_calls(input, self._setup.messages_key) > MANY_CALLS
+        messages_key, options = self._setup.messages_key, entry.options
+        parse = partial(parse_input, entry.input, messages_key)
+        has_many_calls = count_calls(entry.input, messages_key) > MANY_CALLS
         request = await run_in_worker(parse) if has_many_calls else parse()
-        config = ensure_config(config)
-        if runtime is not None:
-            config = with_runtime(config, runtime)
+        config = ensure_config(entry.config)
+        if "runtime" in options:
+            config = with_runtime(config, options["runtime"])
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
-        make_ledger = partial(Ledger, caller_ledger=ledger, answers=resume)
+        make_ledger = partial(Ledger, caller_ledger=options.get("ledger"), answers=options.get("resume"))
         batch = ToolBatch(self._setup, request, config, make_ledger)
         await batch.prepare()
-        return batch
+        return await batch.run()
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
         """Return a copy of a tool call with the injected state and store in its arguments.

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from callboard._calls._call import SupervisedCall, current_call, own_attempt
+from callboard._calls._call import current_call, own_attempt
 from callboard._calls._call_context import BodyRaisedError
 from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._records._policies import Body, Engine, actor_behind
@@ -57,7 +57,18 @@ class EngineBody:
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         attempt, session = own_attempt(self._plan.tool.name), self._actors.session()
-        body = self._body(args, kwargs, current_call())
+        supervised, config = current_call(), portable(var_child_runnable_config.get() or {})
+        if self._plan.config_param is not None:
+            kwargs[self._plan.config_param] = config
+        body = Body(
+            fn=await_with_config if self._plan.kind == "async" else run_with_config,
+            args=(self._plan.fn, config, *args),
+            kwargs={name: sendable(value, config) for name, value in kwargs.items()},
+            title=self._plan.tool.name,
+            call_id=None if supervised is None else supervised.id,
+            grace=None if supervised is None else worker_grace(supervised.time_limits.grace),
+            subject=self._plan.fn,
+        )
         # The attempt's timeout stops while the body waits for a worker, and starts again at `turn.begin`.
         turn = None if attempt is None else attempt.suspend_timeouts()
         try:
@@ -69,21 +80,6 @@ class EngineBody:
         finally:
             if turn is not None:
                 turn.end()
-
-    def _body(self, args: tuple[Any, ...], kwargs: dict[str, Any], supervised: SupervisedCall[Any] | None) -> Body:
-        config = portable(var_child_runnable_config.get() or {})
-        if self._plan.config_param is not None:
-            kwargs[self._plan.config_param] = config
-        sendable_kwargs = {name: sendable(value, config) for name, value in kwargs.items()}
-        return Body(
-            fn=await_with_config if self._plan.kind == "async" else run_with_config,
-            args=(self._plan.fn, config, *args),
-            kwargs=sendable_kwargs,
-            title=self._plan.tool.name,
-            call_id=None if supervised is None else supervised.id,
-            grace=None if supervised is None else worker_grace(supervised.time_limits.grace),
-            subject=self._plan.fn,
-        )
 
 
 class _LocalOnly:

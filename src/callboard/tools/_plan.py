@@ -183,7 +183,13 @@ def model_args(call: ToolCall, injected: InjectedArgs) -> dict[str, Any]:
 
 def _state_values(tool: str, injected: InjectedArgs, state: Any, messages_key: str) -> dict[str, Any]:
     if isinstance(state, list):
-        state = _state_from_messages(tool, injected, state, messages_key)
+        fields = list(injected.state.values())
+        if fields[0] is not None and fields != [messages_key]:
+            sentence = f"Invalid input to ToolNode. Tool {tool} requires graph state dict as input."
+            if any(fields):
+                sentence += f" State should contain fields {', '.join(field for field in fields if field)}."
+            raise ValueError(sentence)
+        state = {messages_key: state}
     values: dict[str, Any] = {}
     for name, field in injected.state.items():
         if not field:
@@ -200,16 +206,6 @@ def _state_values(tool: str, injected: InjectedArgs, state: Any, messages_key: s
             )
             raise error
     return values
-
-
-def _state_from_messages(tool: str, injected: InjectedArgs, messages: list[Any], messages_key: str) -> dict[str, Any]:
-    fields = list(injected.state.values())
-    if fields[0] is None or fields == [messages_key]:
-        return {messages_key: messages}
-    sentence = f"Invalid input to ToolNode. Tool {tool} requires graph state dict as input."
-    if any(fields):
-        sentence += f" State should contain fields {', '.join(field for field in fields if field)}."
-    raise ValueError(sentence)
 
 
 # Plans
@@ -273,14 +269,18 @@ class Plan:
 
 def plan_for(tool: BaseTool) -> Plan:
     """Return the plan of a tool (data for running the tool), read from the tool's class and signatures."""
-    plan = _plan(tool, injected_args(tool), "async")
-    if plan.kind == "sync" or not _has_sync_variant(tool):
+    plan, cls = _plan(tool, injected_args(tool), "async"), type(tool)
+    has_own_method = any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke"))
+    has_function = getattr(tool, "func", None) is not None if cls._run in _CALLS_FUNC else not is_missing(cls._run)
+    if plan.kind == "sync" or not (has_own_method or has_function):
         return plan
     return replace(plan, sync_variant=_plan(tool, plan.injected, "sync"))
 
 
 def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
-    if _has_own_run_methods(type(tool)):
+    cls = type(tool)
+    ainvoke = getattr(cls, "ainvoke", None)  # mocks in place of tools usually override these methods
+    if ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _RUN_METHODS):
         kind_and_fn: tuple[Kind, Callable[..., Any]] = (
             ("foreign sync", tool.invoke) if door == "sync" else ("foreign", tool.ainvoke)
         )
@@ -303,12 +303,6 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
     )
 
 
-def _has_own_run_methods(cls: type) -> bool:
-    """Return whether a tool class overrides the methods by which LangChain runs a tool; mocks usually do."""
-    ainvoke = getattr(cls, "ainvoke", None)
-    return ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _RUN_METHODS)
-
-
 def _body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
     arun = type(tool)._arun
     if arun in _CALLS_COROUTINE:
@@ -320,14 +314,6 @@ def _body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
 def _sync_body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
     func = getattr(tool, "func", None)
     return "sync", func if type(tool)._run in _CALLS_FUNC and func is not None else tool._run
-
-
-def _has_sync_variant(tool: BaseTool) -> bool:
-    """Return whether a tool can run synchronously, and not only as a coroutine."""
-    cls = type(tool)
-    if any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke")):
-        return True
-    return not is_missing(cls._run) if cls._run not in _CALLS_FUNC else getattr(tool, "func", None) is not None
 
 
 def _outside_of_schema(tool: BaseTool, injected: InjectedArgs) -> frozenset[str]:

@@ -116,26 +116,21 @@ def open_calls_and_reply(
     request: NodeRequest, state: Any, messages_key: str, *, is_counted: bool
 ) -> tuple[Sequence[ToolCall], Sequence[ToolCall]]:
     """Return the requested calls that have no answer yet, and all calls of the model's reply that contains them."""
-    calls, reply = request.calls, request.reply
-    if request.kind == "tool_calls":
-        if request.state is None:
-            calls = each_without_answer(calls, messages_in(state, messages_key))
-        # Only a limit on the calls of a reply needs the reply, which must be looked up in the state.
-        if is_counted:
-            reply = _whole_reply(calls, state, messages_key)
-    return calls, reply
-
-
-def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
-    """If `calls` is a single call from a model's reply, return all calls of this reply; otherwise return `calls`."""
+    if request.kind != "tool_calls":
+        return request.calls, request.reply
+    calls, messages = request.calls, messages_in(state, messages_key)
+    if request.state is None:
+        calls = each_without_answer(calls, messages)
+    # Only a limit on the calls of a reply needs the reply, which must be looked up in the state.
+    if not is_counted:
+        return calls, request.reply
     # LangGraph's `Send` delivers one call of a reply to the node.
-    messages = messages_in(state, messages_key)
     if len(calls) != 1 or (index := reply_index_of(calls[0], messages)) is None:
-        return calls
+        return calls, calls
     reply = list(messages[index].tool_calls)
     # The same object as in `calls`: `admission` finds surplus calls by identity.
     reply[[id_of(call) for call in reply].index(id_of(calls[0]))] = calls[0]
-    return reply
+    return calls, reply
 
 
 _IDS = (NoneType, int, float, UUID)
@@ -303,7 +298,9 @@ class ResultRules(NamedTuple):
             raise TypeError(
                 f"Tool {call['name']} returned a list with invalid element types: expected all Command or ToolMessage"
             )
-        answers = sum(self._count_answers(item, call) for item in response)
+        answers = 0
+        for item in response:
+            answers += len(answers_to(call, [item] if isinstance(item, ToolMessage) else self._messages_of(item)))
         if answers != 1:
             raise ValueError(
                 f"Tool {call['name']} returned a list with {answers} messages bound to tool_call_id "
@@ -313,11 +310,6 @@ class ResultRules(NamedTuple):
             self._check_command(item, call, needs_message=False) if isinstance(item, Command) else _plain_content(item)
             for item in response
         ]
-
-    def _count_answers(self, item: Item, call: ToolCall) -> int:
-        if isinstance(item, ToolMessage):
-            return len(answers_to(call, [item]))
-        return len(answers_to(call, self._messages_of(item)))
 
     def _messages_of(self, command: Command[Any]) -> list[BaseMessage]:
         update: Any = command.update
@@ -342,24 +334,21 @@ class ResultRules(NamedTuple):
             message.name = call["name"]
         # A command for another graph leaves this graph, so its history need not contain the answer.
         if needs_message and command.graph is None and not answers:
-            raise ValueError(self._missing_message_text(messages, call))
+            example = (
+                '`Command(update={"messages": [ToolMessage("Success", tool_call_id=tool_call_id), ...]}, ...)`'
+                if self.kind == "dict"
+                else '`Command(update=[ToolMessage("Success", tool_call_id=tool_call_id), ...], ...)`'
+            )
+            raise ValueError(
+                f"Expected to have a matching ToolMessage in Command.update for tool '{call['name']}', got: "
+                f"{messages}. Every tool call (LLM requesting to call a tool) in the message history MUST have a "
+                f"corresponding ToolMessage. You can fix it by modifying the tool to return {example}."
+            )
         return command
 
     def _refuse_if(self, wrong: bool, command: Command[Any], call: ToolCall, rule: str) -> None:
         if wrong:
             raise ValueError(f"{rule.format(key=self.messages_key)}, got: {command.update} for tool '{call['name']}'")
-
-    def _missing_message_text(self, messages: Sequence[Any], call: ToolCall) -> str:
-        example = (
-            '`Command(update={"messages": [ToolMessage("Success", tool_call_id=tool_call_id), ...]}, ...)`'
-            if self.kind == "dict"
-            else '`Command(update=[ToolMessage("Success", tool_call_id=tool_call_id), ...], ...)`'
-        )
-        return (
-            f"Expected to have a matching ToolMessage in Command.update for tool '{call['name']}', got: {messages}. "
-            "Every tool call (LLM requesting to call a tool) in the message history MUST have a corresponding "
-            f"ToolMessage. You can fix it by modifying the tool to return {example}."
-        )
 
     def combine(self, outputs: Sequence[Output]) -> Any:
         """Return the outputs of all calls of a batch, in call order, in the form that fits the node's input."""
@@ -374,16 +363,17 @@ class ResultRules(NamedTuple):
         results: list[Any] = []
         sends: list[Send] = []
         for item in flat:
-            if isinstance(item, Command) and _sends_to_parent(item):
-                sends.extend(cast("list[Send]", item.goto))
+            if not isinstance(item, Command):
+                results.append([item] if self.kind == "list" else {self.messages_key: [item]})
+                continue
+            goto = item.goto
+            if item.graph is Command.PARENT and isinstance(goto, list) and all(isinstance(s, Send) for s in goto):
+                sends.extend(cast("list[Send]", goto))
             else:
-                results.append(item if isinstance(item, Command) else self._messages([item]))
+                results.append(item)
         if sends:
             results.append(Command(graph=Command.PARENT, goto=sends))
         return results
-
-    def _messages(self, messages: list[Any]) -> Any:
-        return messages if self.kind == "list" else {self.messages_key: messages}
 
 
 _DICT_UPDATE = "Tools can provide a dict in Command.update only when using dict with '{key}' key as ToolNode input"
@@ -396,14 +386,6 @@ def _plain_content(message: ToolMessage) -> ToolMessage:
     # Providers refuse an empty list.
     message.content = cast("Any", msg_content_output(message.content) or "[]")
     return message
-
-
-def _sends_to_parent(command: Command[Any]) -> bool:
-    return (
-        command.graph is Command.PARENT
-        and isinstance(command.goto, list)
-        and all(isinstance(send, Send) for send in command.goto)
-    )
 
 
 def with_facts(message: ToolMessage, **facts: object) -> dict[str, Any]:

@@ -124,7 +124,13 @@ def setup_of(options: Options) -> Setup:
     tools_by_name = _collect_tools(tools, tools_of(middleware))
     supervision.adopt(tools_by_name.values())
     actors.is_needed = actors.is_needed or bool(supervision.engines)
-    _check_supervised(tools_by_name, supervision)
+    supervision.check_tools(tools_by_name)
+    for tool in tools_by_name.values():
+        injected_args(tool)  # raises for wrong markers now; the rest of a plan is made at the first call
+        if is_idempotent(tool):
+            supervision.note_idempotent(tool.name)
+    for tool_name, engine in supervision.engines.items():
+        check_on_engine(plan_for(tools_by_name[tool_name]), engine)
     policies = supervision.policies_of(tools_by_name)
     if actors.specs:
         check_graces(actors, {name: policy.grace for name, policy in policies.items()})
@@ -165,19 +171,14 @@ def _check_options(options: Options) -> None:
         raise ValueError(f"{options.owner}(on_error=...) is 'cancel' or 'finish', got {options.on_error!r}")
     if options.max_calls is not None:
         check_count(f"{options.owner}(max_calls=...)", options.max_calls, least=1)
-    if not isinstance(options.tools, (list, tuple)):
-        _check_tools_iterable(options.tools)
-
-
-def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -> None:
-    """Raise an error for a policy of an unknown tool, or of a tool that cannot follow it; record idempotent tools."""
-    supervision.check_tools(tools)
-    for tool in tools.values():
-        injected_args(tool)  # raises for wrong markers now; the rest of a plan is made at the first call
-        if is_idempotent(tool):
-            supervision.note_idempotent(tool.name)
-    for name, engine in supervision.engines.items():
-        check_on_engine(plan_for(tools[name]), engine)
+    tools: object = options.tools
+    if isinstance(tools, (Actor, ChildSpec)):
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{tools!r}])")
+    if isinstance(tools, BaseTool) or inspect.isroutine(tools):
+        name = tools.name if isinstance(tools, BaseTool) else tools.__name__
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{name}]), not ToolNode({name})")
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
+        raise TypeError(f"ToolNode takes a list of tools, such as ToolNode([search]); got {tools!r}")
 
 
 def _collect_tools(
@@ -185,8 +186,6 @@ def _collect_tools(
 ) -> dict[str, BaseTool]:
     by_name: dict[str, BaseTool] = {}
     for item in (*tools, *middleware_tools):
-        if not isinstance(item, BaseTool):
-            _check_function(item)
         tool = item if isinstance(item, BaseTool) else _tool_of(item)
         if tool.name in by_name and by_name[tool.name] is not tool:
             raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
@@ -203,6 +202,7 @@ def _collect_tools(
 
 def _tool_of(function: Callable[..., Any]) -> BaseTool:
     """Return a LangChain tool made of a function; if the function has no docstring, the error names the function."""
+    _check_function(function)
     try:
         return create_tool(function)
     except ValueError as error:
@@ -212,17 +212,6 @@ def _tool_of(function: Callable[..., Any]) -> BaseTool:
                 f"below `def {function.__name__}(...)`, or use @tool(description=...)."
             )
         raise
-
-
-def _check_tools_iterable(tools: object) -> None:
-    """Raise TypeError for a value of the argument `tools` that is no list of tools."""
-    if isinstance(tools, (Actor, ChildSpec)):
-        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{tools!r}])")
-    if isinstance(tools, BaseTool) or inspect.isroutine(tools):
-        name = tools.name if isinstance(tools, BaseTool) else tools.__name__
-        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{name}]), not ToolNode({name})")
-    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
-        raise TypeError(f"ToolNode takes a list of tools, such as ToolNode([search]); got {tools!r}")
 
 
 def _check_function(item: object) -> None:

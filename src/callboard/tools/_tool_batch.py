@@ -436,7 +436,10 @@ class _BatchCall(SupervisedCall[Output]):
         """Run the call under `config`, by default the batch's config; return its output or an error message."""
         batch, setup = self.batch, self.batch.setup
         if batch.refusals and self.index in batch.refusals:
-            return await self._refuse()
+            refusal, self.handled_error = batch.refusals[self.index]
+            if batch.stores_outputs:
+                await batch.store_output(self.key, refusal)
+            return refusal
         config = self._config = batch.ledger.config_of_call(self.key, config or batch.config)
         if self.index and "run_id" in config:  # an id names one run: only the first call's run has it
             del config["run_id"]
@@ -461,13 +464,6 @@ class _BatchCall(SupervisedCall[Output]):
         if batch.stores_outputs:
             await batch.store_output(self.key, output)
         return output
-
-    async def _refuse(self) -> Output:
-        """Return and store the error message of a refused call; nothing runs."""
-        message, self.handled_error = self.batch.refusals[self.index]
-        if self.batch.stores_outputs:
-            await self.batch.store_output(self.key, message)
-        return message
 
     async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         """Return an error message after the middleware has changed it."""

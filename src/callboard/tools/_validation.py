@@ -78,15 +78,11 @@ class ValidationNode(Runnable[Any, Any]):
         schema = self.schemas_by_name[call["name"]]
         answer = partial(ToolMessage, name=call["name"], tool_call_id=call["id"])
         try:
-            return answer(content=_as_json(schema, call["args"]))
+            if issubclass(schema, BaseModel):
+                return answer(content=schema.model_validate(call["args"]).model_dump_json())
+            return answer(content=str(schema.validate(call["args"]).json()))
         except (ValidationError, ValidationErrorV1) as error:
             return answer(content=self._format_error(error, call, schema), additional_kwargs={"is_error": True})
-
-
-def _as_json(schema: type[Any], args: dict[str, Any]) -> str:
-    if issubclass(schema, BaseModel):
-        return schema.model_validate(args).model_dump_json()
-    return str(schema.validate(args).json())
 
 
 def _default_format(error: BaseException, call: ToolCall, schema: type[BaseModel]) -> str:  # noqa: ARG001 (FormatError)
@@ -95,21 +91,17 @@ def _default_format(error: BaseException, call: ToolCall, schema: type[BaseModel
 
 def _schema_by_name(schema: Any) -> tuple[str, type[Any]]:
     if isinstance(schema, BaseTool):
-        return schema.name, _tool_schema(schema)
+        args_schema = schema.args_schema
+        if args_schema is None:
+            raise ValueError(f"Tool {schema.name} does not have an args_schema defined.")
+        if not isinstance(args_schema, type) or not is_basemodel_subclass(args_schema):
+            raise ValueError(
+                "Validation node only works with tools that have a pydantic BaseModel args_schema. "
+                f"Got {schema.name} with args_schema: {args_schema}."
+            )
+        return schema.name, args_schema
     if isinstance(schema, type) and issubclass(schema, (BaseModel, BaseModelV1)):
         return schema.__name__, schema
     if callable(schema):
         return schema.__name__, create_schema_from_function("Validation", schema)
     raise ValueError(f"Unsupported input to ValidationNode. Expected BaseModel, tool or function. Got: {type(schema)}.")
-
-
-def _tool_schema(tool: BaseTool) -> type[Any]:
-    schema = tool.args_schema
-    if schema is None:
-        raise ValueError(f"Tool {tool.name} does not have an args_schema defined.")
-    if not isinstance(schema, type) or not is_basemodel_subclass(schema):
-        raise ValueError(
-            "Validation node only works with tools that have a pydantic BaseModel args_schema. "
-            f"Got {tool.name} with args_schema: {schema}."
-        )
-    return schema
