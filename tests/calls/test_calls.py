@@ -13,8 +13,7 @@ import pytest
 
 from callboard import CallEvent, CallPolicy, Limit, observe
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import BatchContext, create_batch_context
-from callboard._calls._call import Attempt, SupervisedCall
+from callboard._calls._call import Attempt, BatchContext, SupervisedCall, create_batch_context
 from callboard._calls._limits import Limiter
 from callboard._records._policies import ToolCallLike
 from callboard.exceptions import (

@@ -14,7 +14,6 @@ from functools import partial
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
-from callboard._calls._batch_context import BatchContext
 from callboard._calls._call_keys import KeyScope, key_of
 from callboard._calls._limits import (
     AnyGate,
@@ -26,9 +25,10 @@ from callboard._calls._limits import (
     count_start,
 )
 from callboard._calls._nested_permits import waiting as waiting_for_permit
-from callboard._calls._observers import note_of_run, numbers
-from callboard._calls._progress import Host, Progress, Reporter, Throttle, reporter
+from callboard._calls._observers import Observers, current_observers, current_run, note_of_run, numbers
+from callboard._calls._progress import Host, OnProgress, Progress, Reporter, Throttle, reporter
 from callboard._calls._thread_pool import ThreadPermits
+from callboard._loops._current import current_loop
 from callboard._loops._deadline import (
     DEFAULT_GRACE,
     INSTANT,
@@ -39,17 +39,57 @@ from callboard._loops._deadline import (
     active_time_limits,
     cleaning_up,
 )
-from callboard._loops._idle import idle_scope, report_activity
+from callboard._loops._idle import idle_scope, is_postponed_by_activity, report_activity
 from callboard._loops._protocol import EventLoop, Scope
 from callboard._loops._threads import run_in_thread
 from callboard._loops._watchdog import LoopHolder, mark
-from callboard._records._events import ActorObserver, CallEvent, CallPhase
+from callboard._records._events import ActorObserver, CallEvent, CallPhase, RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
 
 T = TypeVar("T")
 R = TypeVar("R")
 Args = TypeVarTuple("Args")
+
+
+# Data of a batch
+
+
+class BatchContext(NamedTuple):
+    """Event loop, deadline, agent run and observers of a batch of tool calls; shared by all calls of the batch.
+
+    A named tuple, because one is made for each batch, and a frozen dataclass takes four times as long to create.
+    """
+
+    loop: EventLoop
+    now: float
+    until: float
+    """Deadline of the code that runs the batch, in loop time. That code cancels the calls; the batch does not."""
+    observers: Observers
+    run: RunInfo | None
+    batch: int
+    describe: Callable[[str], str | None] = lambda _: None
+    """Function that takes the name of a tool and returns the tool's description for observers."""
+    redact_call: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
+    """Function that takes a call and returns the version of the call that observers may see."""
+    on_progress: OnProgress | None = None
+    """Callback for the progress reports of the calls, run in the event loop's thread; `None` without one."""
+
+
+def create_batch_context(on_progress: OnProgress | None = None) -> BatchContext:
+    """Return the event loop, deadline, agent run and observers of a batch that the calling task starts."""
+    loop = current_loop()
+    now = loop.now()
+    outer = active_time_limits.get()
+    until = loop.deadline()
+    # An idle deadline is no deadline for the calls: each report of activity moves it.
+    if until != math.inf and is_postponed_by_activity(until, loop):
+        until = math.inf
+    # The enclosing call may run in another loop with another clock: only the remaining seconds can be compared.
+    if outer is not None:
+        until = min(until, now + outer.until - outer.loop.now())
+    observers = current_observers()
+    return BatchContext(loop, now, until, observers, current_run.get(), next(numbers), on_progress=on_progress)
 
 
 # Attempts
@@ -72,7 +112,6 @@ class Attempt:
         "number",
         "owner",
         "permits",
-        "scope",
         "stalled",
         "waits_for",
     )
@@ -83,8 +122,6 @@ class Attempt:
         """Number of the attempt within its call while the body runs; 0 before and after."""
         self.clock: AttemptClock | None = None
         """Clock of the body's timeouts while the body runs; `None` for a body without timeouts."""
-        self.scope: KeyScope | None = None
-        """Source of the unique name from which the call's idempotency key is made; `None` until the source is known."""
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
@@ -257,8 +294,9 @@ class Attempt:
 
     @property
     def idempotency_key(self) -> str | None:
-        """Idempotency key of the call; `None` until the unique name of the call is known."""
-        return None if self.scope is None else key_of(self._call, self.scope)
+        """Idempotency key of the call; `None` for a call without a unique name."""
+        scope = self.owner.key_scope
+        return None if scope is None else key_of(self._call, scope)
 
     @property
     def fencing_token(self) -> int | None:
@@ -390,6 +428,11 @@ class SupervisedCall(Generic[T]):
     @property
     def id(self) -> str | None:
         return self.call.get("id")
+
+    @property
+    def key_scope(self) -> KeyScope | None:
+        """Source of the unique name from which the call's idempotency key is made."""
+        return None
 
     @property
     def loop_holder(self) -> LoopHolder:

@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -35,6 +35,11 @@ _LONGEST_NAME = 200
 _PLAIN = (str, int, float, bool)
 
 
+_probe = logging.getLogger("callboard.levels")
+_known_levels: dict[str, int] = {}
+"""Log levels that were set explicitly, by name of the logger; the root logger has an empty name."""
+
+
 def inject_context() -> Carried:
     """Return the context of the running call, such as its deadline, as data to send to a worker.
 
@@ -42,8 +47,17 @@ def inject_context() -> Carried:
     levels of loggers. It also has the strings, numbers and booleans that are bound with `structlog.contextvars`.
     Call this in the task that waits for the worker.
     """
+    global _known_levels
+    # `Logger.setLevel` clears the caches of all loggers. So a mark in the cache of a private logger tells whether any
+    # level has changed since the last call; reading all loggers for each call would take too long.
+    marks: dict[int, bool] = _probe.__dict__.get("_cache", {})
+    if -1 not in marks:
+        loggers = list(logging.root.manager.loggerDict.items())
+        levels = {name: log.level for name, log in loggers if isinstance(log, logging.Logger) and log.level}
+        _known_levels = {**levels, "": logging.root.level}
+        marks[-1] = True
     seconds_left, limits = remaining(), active_time_limits.get()
-    context: Carried = {"levels": _levels()}
+    context: Carried = {"levels": _known_levels}
     if seconds_left < math.inf:
         context["left"] = seconds_left
     with suppress(ValueError):  # JSON cannot express the arguments: the body has no key, and may not need one
@@ -67,24 +81,6 @@ def inject_context() -> Carried:
     return context
 
 
-_probe = logging.getLogger("callboard.levels")
-_known_levels: dict[str, int] = {}
-
-
-def _levels() -> dict[str, int]:
-    """Return the log levels that were set explicitly, by name of the logger; the root logger has an empty name."""
-    global _known_levels
-    # `Logger.setLevel` clears the caches of all loggers. So a mark in the cache of a private logger tells whether any
-    # level has changed since the last call; reading all loggers for each call would take too long.
-    worked_out: dict[int, bool] = _probe.__dict__.get("_cache", {})
-    if -1 not in worked_out:
-        loggers = list(logging.root.manager.loggerDict.items())
-        levels = {name: log.level for name, log in loggers if isinstance(log, logging.Logger) and log.level}
-        _known_levels = {**levels, "": logging.root.level}
-        worked_out[-1] = True
-    return _known_levels
-
-
 @contextmanager
 def attach_context(context: Carried, tell: Tell, *, logs: bool = True) -> Generator[None]:
     """Set the context of a call, such as its deadline, during a `with` block in the worker that runs the call.
@@ -95,6 +91,7 @@ def attach_context(context: Carried, tell: Tell, *, logs: bool = True) -> Genera
         logs: forward log records of this process, and set the levels of its loggers; `False` if the process has a log
             of its own.
     """
+    global _applied_levels
     # Seconds are carried, not a time: the clocks of two processes or machines cannot be compared.
     until = time.monotonic() + context.get("left", math.inf)
     with ExitStack() as stack:
@@ -112,7 +109,15 @@ def attach_context(context: Carried, tell: Tell, *, logs: bool = True) -> Genera
         stack.callback(reporter.reset, reporter.set(_Reports(tell, context.get("key"))))
         stack.callback(_tell.reset, _tell.set(tell if logs else None))
         if logs:
-            _forward_logs(context["levels"])
+            root, levels = logging.getLogger(), context["levels"]
+            if _forwarding not in root.handlers:
+                root.addHandler(_forwarding)
+            if levels != _applied_levels:
+                for name in _applied_levels.keys() - levels.keys():
+                    logging.getLogger(name).setLevel(logging.NOTSET)
+                for name, level in levels.items():
+                    logging.getLogger(name).setLevel(level)
+                _applied_levels = dict(levels)
             _newest.append(tell)
             stack.callback(_newest.remove, tell)
         yield
@@ -149,10 +154,24 @@ def _parse_event(event: BodyEvent) -> Callable[[], None]:
         message, done, total = content
         check_progress(message, done, total)
         return partial(progress, message[:_LONGEST_TEXT], done=done, total=total)
-    if kind == "log":
-        logger, record = _record(content)
-        return partial(logger.handle, record) if logger.isEnabledFor(record.levelno) else lambda: None
-    raise ValueError(kind)
+    if kind != "log":
+        raise ValueError(kind)
+    name, level, message, created, process, origin = content
+    if not isinstance(name, str) or not isinstance(message, str):
+        raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
+    name = name[:_LONGEST_NAME]  # before the lookup: a hostile name with 60,000 dots has as many parent loggers
+    # The existing logger with this name, or its nearest existing parent: a worker must not make new loggers here.
+    existing = name
+    while existing and not isinstance(logging.Logger.manager.loggerDict.get(existing), logging.Logger):
+        existing = existing.rpartition(".")[0]
+    logger = logging.getLogger(existing)
+    pathname, lineno, function = origin
+    record = logger.makeRecord(
+        name, int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
+    )
+    record.created, record.process = float(created), int(process)
+    record.processName = "worker"
+    return partial(logger.handle, record) if logger.isEnabledFor(record.levelno) else lambda: None
 
 
 class _Monotonic:
@@ -207,42 +226,8 @@ class _Forwarding(logging.Handler):
 _forwarding = _Forwarding()
 
 
-_applied: dict[str, int] = {}
+_applied_levels: dict[str, int] = {}
 """Log levels that this worker has copied from the calling process, by name of the logger."""
-
-
-def _forward_logs(levels: Mapping[str, int]) -> None:
-    global _applied
-    root = logging.getLogger()
-    if _forwarding not in root.handlers:
-        root.addHandler(_forwarding)
-    if levels == _applied:
-        return
-    for name in _applied.keys() - levels.keys():
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-    _applied = dict(levels)
-
-
-def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
-    """Return the logger for a log record that a worker has sent, and the record, rebuilt in this process."""
-    name, level, message, created, process, origin = content
-    if not isinstance(name, str) or not isinstance(message, str):
-        raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
-    name = name[:_LONGEST_NAME]  # before the lookup: a hostile name with 60,000 dots has as many parent loggers
-    # The existing logger with this name, or its nearest existing parent: a worker must not make new loggers here.
-    existing = name
-    while existing and not isinstance(logging.Logger.manager.loggerDict.get(existing), logging.Logger):
-        existing = existing.rpartition(".")[0]
-    logger = logging.getLogger(existing)
-    pathname, lineno, function = origin
-    record = logger.makeRecord(
-        name, int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
-    )
-    record.created, record.process = float(created), int(process)
-    record.processName = "worker"
-    return logger, record
 
 
 class BodyRaisedError(Exception):

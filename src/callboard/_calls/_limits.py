@@ -24,7 +24,6 @@ from anyio import sleep_until
 from callboard._loops._protocol import EventLoop, Wakeup
 from callboard._records._policies import (
     CallContext,
-    KeyFunction,
     Limit,
     Permit,
     PermitRequest,
@@ -240,7 +239,10 @@ class Gate:
                         waiter.is_awake, waiter.wakeup = False, loop.wakeup()
         except BaseException:
             # Cancelled or rejected. If this was the head and a permit is free, the next waiter must be woken.
-            self._leave_queue(waiter)
+            with self._lock:
+                if waiter in self._queue:
+                    del self._queue[waiter]
+                    self._wake_head()
             raise
 
     async def pass_through(self, loop: EventLoop) -> None:
@@ -269,12 +271,6 @@ class Gate:
             self._queue[waiter] = None
             self._wake_head()
             return waiter
-
-    def _leave_queue(self, waiter: _Waiter) -> None:
-        with self._lock:
-            if waiter in self._queue:
-                del self._queue[waiter]
-                self._wake_head()
 
     def refuse_waiting(self, reason: str) -> None:
         """Reject every queued call; may be called from any thread."""
@@ -401,20 +397,16 @@ class SharedLimiter:
     ) -> "SharedPermit":
         """Return a new `SharedPermit` for one attempt; `context` creates the context of the key functions."""
         # A new object for each attempt: it holds the attempt's own request at the store.
-        key, tenant = (_text_of(function, call, context, self._title) for function in (self._key, self._tenant))
+        texts: list[str] = []
+        for option, function in (("key", self._key), ("tenant", self._tenant)):
+            try:
+                texts.append("" if function is None else digest(function.of(call, context))[:32])
+            except Exception as error:
+                raise without_key(error, self._title, call, option) from error
+        key, tenant = texts
         title = f"{self._title} for calls like this one" if key else self._title
         request = PermitRequest(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
         return SharedPermit(self._shared, request)
-
-
-def _text_of(function: KeyFunction | None, call: ToolCallLike, context: Callable[[], CallContext], title: str) -> str:
-    if function is None:
-        return ""
-    try:
-        return digest(function.of(call, context))[:32]
-    except Exception as error:
-        option = "tenant" if "tenant" in function.name else "key"
-        raise without_key(error, title, call, option) from error
 
 
 _holders: dict[Hashable, set[Holder]] = {}

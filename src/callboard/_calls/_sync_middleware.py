@@ -187,24 +187,25 @@ class AsyncioMiddleware(Generic[Q, A]):
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
         if current_loop().name == "asyncio":
             return await self._fn(request, call_next)
-        return await _answer_while(partial(self._across, request), call_next)
 
-    async def _across(self, request: Q, inbox: _Inbox[Q, A]) -> A:
-        async def call(inner: Q) -> A:
-            question = inbox.ask(inner)
-            answer = asyncio.wrap_future(question.answer)
-            try:
-                # `wait` does not cancel the answer if this task is cancelled. Neither does `shield`, but from Python
-                # 3.14 on it then logs the answer's error.
-                await asyncio.wait([answer])
-            except asyncio.CancelledError:
-                # As on asyncio itself: code that cancels a call waits for its end, clean-up included.
-                inbox.withdraw(question)
-                with CancelScope(shield=True):
+        async def run(inbox: _Inbox[Q, A]) -> A:
+            async def call(inner: Q) -> A:
+                question = inbox.ask(inner)
+                answer = asyncio.wrap_future(question.answer)
+                try:
+                    # `wait` does not cancel the answer if this task is cancelled. Neither does `shield`, but from
+                    # Python 3.14 on it then logs the answer's error.
                     await asyncio.wait([answer])
-                if not answer.cancelled():
-                    answer.exception()  # or asyncio logs that the exception was never retrieved
-                raise
-            return answer.result()
+                except asyncio.CancelledError:
+                    # As on asyncio itself: code that cancels a call waits for its end, clean-up included.
+                    inbox.withdraw(question)
+                    with CancelScope(shield=True):
+                        await asyncio.wait([answer])
+                    if not answer.cancelled():
+                        answer.exception()  # or asyncio logs that the exception was never retrieved
+                    raise
+                return answer.result()
 
-        return await run_on_asyncio(partial(self._fn, request, call))
+            return await run_on_asyncio(partial(self._fn, request, call))
+
+        return await _answer_while(run, call_next)

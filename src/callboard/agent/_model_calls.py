@@ -16,8 +16,7 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import create_batch_context
-from callboard._calls._call import Attempt, SupervisedCall
+from callboard._calls._call import Attempt, SupervisedCall, create_batch_context
 from callboard._calls._observers import Observers
 from callboard._langgraph._vocabulary import call_context
 from callboard._loops._bridge import run_from_sync

@@ -15,7 +15,7 @@ from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from callboard._calls._batch_context import create_batch_context
+from callboard._calls._call import create_batch_context
 from callboard._calls._draining import InFlight, Operation
 from callboard._calls._observers import current_observers
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run

@@ -11,8 +11,8 @@ from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import BatchContext, create_batch_context
-from callboard._calls._call import Attempt, CallOptions, SupervisedCall, note
+from callboard._calls._call import Attempt, BatchContext, CallOptions, SupervisedCall, create_batch_context, note
+from callboard._calls._call_keys import KeyScope
 from callboard._calls._limits import NoKeyError
 from callboard._langgraph._call_scope import scope_in_task
 from callboard._langgraph._outer_task import runtime_of
@@ -120,7 +120,6 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         """Supervise a tool call of an agent that runs in an event loop."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
-            attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
             tool = self._sync_tool(request)
             return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
 
@@ -133,7 +132,6 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         """Supervise a tool call of an agent in sync code; the tool and the inner middleware run in a worker thread."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
-            attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
             return await attempt.run_in_thread(partial(handler, request))
 
         with entered_from("sync"):
@@ -150,19 +148,16 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
     async def _supervise(self, request: ToolCallRequest, execution: "_Execution") -> Item:
         self._check_names(request)
-        call = _AgentCall(self, request, execution, self._batch_context_of(request))
+        batch_context = create_batch_context(progress_writer(runtime_of(request.runtime.config)))
+        if batch_context.observers.calls:
+            run, redact_call = batch_context.run, redaction_of(self._middleware)
+            description = None if request.tool is None else request.tool.description
+            batch_context = batch_context._replace(
+                describe=lambda _: description, redact_call=lambda call: redact_call(call, run)
+            )
+        call = _AgentCall(self, request, execution, batch_context)
         await Batch([call], on_error="cancel", live=self._supervision.batches).run()
         return cast("Item", call.result)
-
-    def _batch_context_of(self, request: ToolCallRequest) -> BatchContext:
-        """Return the `BatchContext` of a call: its deadline, its observers, and the data that observers may see."""
-        # The tool's description is added only if an observer is active.
-        context, tool = create_batch_context(progress_writer(runtime_of(request.runtime.config))), request.tool
-        if not context.observers.calls:
-            return context
-        redact_call = redaction_of(self._middleware)
-        description = None if tool is None else tool.description
-        return context._replace(describe=lambda _: description, redact_call=lambda call: redact_call(call, context.run))
 
     def _check_names(self, request: ToolCallRequest) -> None:
         """Raise `ValueError` if options name tools that the agent lacks. The agent's tools are known only in a run."""
@@ -237,6 +232,10 @@ class _AgentCall(SupervisedCall[Item]):
         self._supervise = supervise
         self._request = request
         self._execution = execution
+
+    @property
+    def key_scope(self) -> KeyScope | None:
+        return scope_in_task(self._request.runtime.config, self.id)
 
     async def run(self) -> Item:
         return await run_judged(self, self._answer, self._supervise._errors.after_middleware, self._rework)

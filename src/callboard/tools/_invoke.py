@@ -27,7 +27,6 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._calls._call import Attempt, current_call, note
 from callboard._calls._limits import NoKeyError
-from callboard._langgraph._call_scope import scope_of
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard.exceptions import CallError
@@ -63,7 +62,7 @@ async def invoke(
     remaining_reruns: int = 2,
 ) -> object:
     """Run a tool; return the same result as `tool.ainvoke`, but with large message contents converted to text."""
-    tool, attempt.scope = plan.tool, scope_of(config)
+    tool = plan.tool
     if plan.kind == "foreign":
         return await _contents_to_text(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
     if plan.kind == "foreign sync":

@@ -22,14 +22,14 @@ from pydantic import ValidationError
 
 from callboard._calls._batch import PORTION as STARTED_TOGETHER
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import BatchContext, create_batch_context
-from callboard._calls._call import Attempt, CallOptions, SupervisedCall
+from callboard._calls._call import Attempt, BatchContext, CallOptions, SupervisedCall, create_batch_context
+from callboard._calls._call_keys import KeyScope
 from callboard._calls._draining import Operation
 from callboard._calls._limits import Limiter, NoKeyError
 from callboard._calls._observers import current_mark, log_failure
 from callboard._calls._progress import OnProgress, Progress
 from callboard._calls._thread_pool import ThreadPermits
-from callboard._langgraph._call_scope import config_for_calls
+from callboard._langgraph._call_scope import config_for_calls, scope_of
 from callboard._langgraph._outer_task import NO_RUNTIME, read_state, runtime_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 from callboard._records._events import RunInfo
@@ -431,6 +431,10 @@ class _BatchCall(SupervisedCall[Output]):
         self.index = index
         self.resumes = resumed_mark
         self._config = batch.config
+
+    @property
+    def key_scope(self) -> KeyScope | None:
+        return scope_of(self._config)
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
         """Run the call under `config`, by default the batch's config; return its output or an error message."""
