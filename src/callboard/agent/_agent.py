@@ -25,11 +25,9 @@ from callboard._records._policies import check_seconds
 from callboard._records._reports import Drained
 from callboard._util._suggestions import no_such
 from callboard.agent._as_graph import GraphLike
-from callboard.agent._run import Run
 from callboard.agent._run_context import Breakpoints
 from callboard.agent._runner import Request, Runner, open_thread, saver_for
 from callboard.agent._stream import INTERRUPT, MODES, Keys, as_v1, as_v2, chunks_of
-from callboard.conversations._channels import Schema
 from callboard.conversations._database import close
 from callboard.conversations._saved_thread import Durability, SavedThread
 from callboard.conversations._snapshots import history_of, snapshot_of, update
@@ -224,7 +222,18 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
                 return [chunk async for chunk in stream]
         request = self._request(input, config, (), output_keys, **options)
         run = await self._runner.run(self.checkpointer, request, None)
-        return _result(run, output_keys, version, self._runner.plan.schema)
+        # A copy of its own: observers and callback handlers were given the values of the run.
+        values: Any = {**run.result}
+        if isinstance(output_keys, str):
+            values = values.get(output_keys)
+        elif output_keys is not None:
+            values = {key: values[key] for key in output_keys if key in values}
+        if version == "v2":
+            values = self._runner.plan.schema.to_instance(values) if output_keys is None else values
+            return GraphOutput(value=values, interrupts=tuple(run.interrupts))
+        if run.interrupts:
+            return {**(values if isinstance(values, dict) else {}), INTERRUPT: run.interrupts}
+        return values
 
     @overload  # type: ignore[override]
     def astream(
@@ -357,7 +366,13 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         **unknown_options: object,
     ) -> Request:
         if unknown_options:
-            raise TypeError(f"a run of an agent: {_unknown_option(min(unknown_options))}")
+            name = min(unknown_options)
+            hint = no_such("option", name, StreamOptions.__annotations__)
+            if name in RunnableConfig.__annotations__:
+                hint = f"{name!r} is a key of the config: config={{{name!r}: ...}}"
+            elif name in _CONFIGURABLE:
+                hint = f"{name!r} is a key of the config: config={{'configurable': {{{name!r}: ...}}}}"
+            raise TypeError(f"a run of an agent: {hint}")
         if budget is not None:
             check_seconds("budget", budget, zero=False)
         if output_keys is not None:
@@ -589,30 +604,6 @@ def _check_asyncio(method: str) -> None:
             f"{method} is LangChain's and needs asyncio; on trio, read "
             'agent.astream(stream_mode=["updates", "messages", "custom"]) or observe()'
         )
-
-
-def _result(run: Run, output_keys: Keys | None, version: str, schema: Schema) -> Any:
-    # A copy of its own: observers and callback handlers were given the values of the run.
-    values: Any = {**run.result}
-    if isinstance(output_keys, str):
-        values = values.get(output_keys)
-    elif output_keys is not None:
-        values = {key: values[key] for key in output_keys if key in values}
-    if version == "v2":
-        values = schema.to_instance(values) if output_keys is None else values
-        return GraphOutput(value=values, interrupts=tuple(run.interrupts))
-    if run.interrupts:
-        return {**(values if isinstance(values, dict) else {}), INTERRUPT: run.interrupts}
-    return values
-
-
-def _unknown_option(name: str) -> str:
-    """Return an error's clause about an unknown option of a run, which may be a key of the config."""
-    if name in RunnableConfig.__annotations__:
-        return f"{name!r} is a key of the config: config={{{name!r}: ...}}"
-    if name in _CONFIGURABLE:
-        return f"{name!r} is a key of the config: config={{'configurable': {{{name!r}: ...}}}}"
-    return no_such("option", name, StreamOptions.__annotations__)
 
 
 _CONFIGURABLE = ("thread_id", "checkpoint_id", "checkpoint_ns")

@@ -7,7 +7,7 @@ edges. A run executes these nodes on callboard's loop, and the calls in a superv
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -37,7 +37,7 @@ from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, Run
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of
 from callboard.conversations._flow import END, MODEL, TOOLS
-from callboard.conversations._history import complete_calls, repair, storable_messages
+from callboard.conversations._history import complete_calls, storable_messages
 from callboard.conversations._stored_types import parse_stored_types
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpack_toolkits
@@ -128,6 +128,8 @@ class BuiltFlow:
 class BuiltBodies(NodeBodies):
     """Functions that run the nodes of LangChain's agent, except the tools node, in one run of the agent."""
 
+    model_node = MODEL
+
     def __init__(
         self,
         model: BaseChatModel,
@@ -139,20 +141,6 @@ class BuiltBodies(NodeBodies):
         self._approvals = approvals
         self._model = model
         self._response_format = response_format
-        self._repaired_messages: list[BaseMessage] = []
-        """Conversation after its last repair, or after the last check that found nothing to repair."""
-
-    async def prepare(self, node: str) -> None:
-        """Repair the calls and answers of the conversation before the model reads it."""
-        # Hooks before the model see the call as it is: they may send it to the tools.
-        if node != MODEL:
-            return
-        thread = self.context.thread
-        messages = thread.state.get(MESSAGES) or []
-        repaired = repair(messages, self._repaired_messages, self.context.text_about)
-        self._repaired_messages = repaired.request
-        if repaired.conversation != messages:
-            await thread.amend([thread.state.replacing(MESSAGES, repaired.conversation)], None, "repair")
 
     def output(self, node: str, node_input: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; if the node is the model, report its request and reply to observers."""
@@ -168,7 +156,7 @@ class BuiltBodies(NodeBodies):
     async def _ask(self, node_input: Any, config: RunnableConfig, is_sent: bool) -> Any:
         """Run LangChain's model node and return its output, changed to a form that can be stored."""
         if not is_sent:
-            node_input = {**node_input, MESSAGES: self._repaired_messages}
+            node_input = {**node_input, MESSAGES: self.repaired_messages}
         output = await super().output(MODEL, node_input, config, is_sent=is_sent)
         for messages in self._messages_in(output):
             for message in messages:
@@ -317,8 +305,18 @@ def create_agent(
     check_seconds("create_agent(budget=...)", budget, zero=False)
     warn_about_milliseconds("create_agent(budget=...)", budget)
     extra_types = parse_stored_types(stored_types, checkpointer)
-    factory = _langchains_factory()
-    chat_model = _chat_model_of(model)
+    try:
+        from langchain.agents import create_agent as langchains_create_agent
+    except ImportError as error:
+        raise ImportError(
+            f"create_agent runs LangChain's agent: {install_command('callboard', 'langchain')}"
+        ) from error
+    chat_model: object = init_chat_model(model) if isinstance(model, str) else model
+    if not isinstance(chat_model, BaseChatModel):
+        raise TypeError(
+            f"create_agent takes a chat model or 'provider:name', got {model!r}; to choose a model for each request, "
+            "use LangChain's wrap_model_call, or give a function to create_react_agent"
+        )
     if isinstance(tools, ToolNode | LangGraphToolNode):
         raise TypeError(  # as LangChain's text begins
             "'ToolNode' object is not iterable: create_agent makes the node itself; give it the tools, and the options "
@@ -336,7 +334,7 @@ def create_agent(
     # A middleware may take another model for each request.
     if offered_tools and not middlewares and type(chat_model).bind_tools is BaseChatModel.bind_tools:
         raise no_bind_tools(chat_model, offered_tools)
-    langchain_graph: Graph = factory(
+    langchain_graph: Graph = cast("Callable[..., Graph]", langchains_create_agent)(
         chat_model,
         offered_tools,
         system_prompt=system_prompt,
@@ -385,28 +383,6 @@ def create_agent(
     )
     agent.config, agent.stream_transformers = langchain_graph.config, langchain_graph.stream_transformers
     return agent
-
-
-@cache
-def _langchains_factory() -> Callable[..., Graph]:
-    try:
-        from langchain.agents import create_agent as factory
-    except ImportError as error:
-        raise ImportError(
-            f"create_agent runs LangChain's agent: {install_command('callboard', 'langchain')}"
-        ) from error
-    return factory
-
-
-def _chat_model_of(model: object) -> BaseChatModel:
-    if isinstance(model, str):
-        return init_chat_model(model)
-    if isinstance(model, BaseChatModel):
-        return model
-    raise TypeError(
-        f"create_agent takes a chat model or 'provider:name', got {model!r}; to choose a model for each request, use "
-        "LangChain's wrap_model_call, or give a function to create_react_agent"
-    )
 
 
 class _AgentNode(ToolNode):

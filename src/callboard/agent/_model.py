@@ -61,7 +61,19 @@ def model_with_tools(
     if not isinstance(model, Runnable):
         raise TypeError(f"A model is a chat model or 'provider:name', got {model!r}")
     all_tools = [*tools, *provider_tools]
-    if _has_tools(model, tools, len(provider_tools)) or not all_tools:
+    model_step = _step_with_tools(model)
+    if isinstance(model_step, RunnableBinding) and "tools" in model_step.kwargs:  # the user has bound them
+        bound = model_step.kwargs["tools"]
+        if len(bound) != len(all_tools):
+            expected = len(bound) - len(provider_tools)
+            raise ValueError(
+                "Number of tools in the model.bind_tools() and tools passed to create_react_agent must match"
+                f" Got {len(tools)} tools, expected {expected}"
+            )
+        if missing := {tool.name for tool in tools} - {_tool_name(tool) for tool in bound}:
+            raise ValueError(f"Missing tools '{missing}' in the model.bind_tools()")
+        return model
+    if not all_tools:
         return model
     bind = getattr(model, "bind_tools", None)
     if bind is None:
@@ -92,21 +104,6 @@ def init_chat_model(name: str) -> BaseChatModel:
             "`model` parameter."
         ) from None
     return from_name(name)
-
-
-def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], provider_tools: int) -> bool:
-    model = _step_with_tools(model)
-    if not isinstance(model, RunnableBinding) or "tools" not in model.kwargs:
-        return False
-    bound = model.kwargs["tools"]
-    if len(tools) != len(bound) - provider_tools:
-        raise ValueError(
-            "Number of tools in the model.bind_tools() and tools passed to create_react_agent must match"
-            f" Got {len(tools)} tools, expected {len(bound) - provider_tools}"
-        )
-    if missing := {tool.name for tool in tools} - {_tool_name(tool) for tool in bound}:
-        raise ValueError(f"Missing tools '{missing}' in the model.bind_tools()")
-    return True
 
 
 def _tool_name(tool: Any) -> str | None:
@@ -173,21 +170,17 @@ class ChosenModel:
 
     async def _choose_model(self, state: Any, config: RunnableConfig) -> Model:
         choose = self._choose
-        ask = partial(choose, state, runtime_of(config))
-        is_async = inspect.iscoroutinefunction(choose)
-        chosen: object = await _run_in_own_task(ask if is_async else partial(_choose_in_thread, ask), _CHOICE)
+        ask, name = partial(choose, state, runtime_of(config)), "the function that chooses a model"
+
+        async def choose_model() -> Any:
+            # In a thread, because a slow sync function must not block the event loop.
+            model = ask() if inspect.iscoroutinefunction(choose) else await run_function(ask, name)
+            return await model if inspect.isawaitable(model) else model
+
+        chosen: object = await _run_in_own_task(choose_model, name)
         if not isinstance(chosen, Runnable):
             raise TypeError(f"model={choose!r} has to return a chat model for the state, got {chosen!r}")
         return cast("Model", chosen)
-
-
-_CHOICE = "the function that chooses a model"
-
-
-async def _choose_in_thread(choose: Callable[[], Any]) -> Any:
-    # In a thread, because a slow sync function must not block the event loop.
-    model = await run_function(choose, _CHOICE)
-    return await model if inspect.isawaitable(model) else model
 
 
 class _Prompt:
@@ -250,7 +243,8 @@ def run_user_code(runnable: Runnable[Any, T], input: Any, config: RunnableConfig
     """Run a model, hook or prompt that the user gave as a LangChain Runnable, and return its result."""
     # In a sync run in a worker thread, which warnings call `name`; in an async run on asyncio, or in a worker thread if
     # LangGraph would run the sync function on the event loop.
-    if (is_sync_entry() and has_sync_variant(runnable)) or _is_sync_only(runnable):
+    is_sync_only = getattr(runnable, "func", None) is not None and getattr(runnable, "afunc", MISSING) is None
+    if is_sync_only or (is_sync_entry() and has_sync_variant(runnable)):
         return run_function(partial(runnable.invoke, input, config), name)
     return _run_in_own_task(partial(runnable.ainvoke, input, config), name)
 
@@ -262,14 +256,11 @@ def run_model(model: Runnable[Any, T], input: Any, config: RunnableConfig) -> Aw
     return _run_in_own_task(partial(model.ainvoke, input, config), "the request to the model")
 
 
-def _run_in_own_task(fn: Callable[[], Awaitable[T]], name: str) -> Awaitable[T]:
-    """Run an async function of the user on asyncio, in a task with a copy of the run's context variables."""
+async def _run_in_own_task(fn: Callable[[], Awaitable[T]], name: str) -> T:
+    """Run an async function of the user in an asyncio task, which has time for clean-up if the run is cancelled."""
     # In the task of the run, a context variable that the function sets would reach later tools and the caller.
-    return _run_in_child(fn, name) if is_on_asyncio() else run_on_asyncio(fn)
-
-
-async def _run_in_child(fn: Callable[[], Awaitable[T]], name: str) -> T:
-    """Run an async function in an asyncio task that has time for clean-up if the run is cancelled."""
+    if not is_on_asyncio():
+        return await run_on_asyncio(fn)
     # An anyio scope cancels the task of the run at every turn of the event loop. LangChain would pass on each of these
     # cancellations to the model's client, and no shield would hold in which the client closes its connection.
     results: list[T] = []
@@ -298,7 +289,16 @@ async def run_function(fn: Callable[[], T], name: str) -> T:
 
 def has_sync_variant(runnable: Runnable[Any, Any]) -> bool:
     """Return whether a Runnable and its parts can run as sync code; a part with only a coroutine function cannot."""
-    if parts := _parts(runnable):
+    parts: Sequence[Runnable[Any, Any]] = []
+    if isinstance(runnable, RunnableBindingBase):
+        parts = [runnable.bound]
+    elif isinstance(runnable, RunnableSequence):
+        parts = runnable.steps
+    elif isinstance(runnable, RunnableParallel):
+        parts = list(runnable.steps__.values())
+    elif isinstance(runnable, RunnableWithFallbacks):
+        parts = list(runnable.runnables)
+    if parts:
         return all(has_sync_variant(part) for part in parts)
     cls, attributes = type(runnable), getattr(runnable, "__dict__", {})
     for sync, awaited in _SYNC_AND_ASYNC_METHODS:
@@ -307,23 +307,8 @@ def has_sync_variant(runnable: Runnable[Any, Any]) -> bool:
     return not any(is_missing(getattr(cls, name, None)) for name in ("invoke", "_generate"))
 
 
-def _is_sync_only(runnable: Any) -> bool:
-    """Return whether a Runnable of LangGraph has only a sync function, so that its `ainvoke` blocks the event loop."""
-    return getattr(runnable, "func", None) is not None and getattr(runnable, "afunc", MISSING) is None
-
-
 _SYNC_AND_ASYNC_METHODS = (("func", "afunc"), ("_transform", "_atransform"))
 """Pairs of attribute names under which Runnables store their sync function and their async function."""
-
-
-def _parts(runnable: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
-    if isinstance(runnable, RunnableBindingBase):
-        return [runnable.bound]
-    if isinstance(runnable, RunnableSequence):
-        return runnable.steps
-    if isinstance(runnable, RunnableParallel):
-        return list(runnable.steps__.values())
-    return list(runnable.runnables) if isinstance(runnable, RunnableWithFallbacks) else []
 
 
 class _NoObserver:

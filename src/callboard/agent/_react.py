@@ -120,8 +120,15 @@ def create_react_agent(
     extra_types = parse_stored_types(stored_types, checkpointer)
     schema = _choose_state_schema(state_schema, with_response=response_format is not None)
     node, provider_tools = _tool_node(tools, middleware, max_calls, on_unknown)
-    hooks = _parse_hooks(pre_model_hook, post_model_hook)
-    breakpoints = _parse_breakpoints(interrupt_before, interrupt_after)
+    for option, hook in (("pre_model_hook", pre_model_hook), ("post_model_hook", post_model_hook)):
+        if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
+            raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")
+    hooks: dict[str, Any] = {BEFORE: pre_model_hook, AFTER: post_model_hook}
+    breakpoint_options: dict[str, object] = {"interrupt_before": interrupt_before, "interrupt_after": interrupt_after}
+    for option, nodes in breakpoint_options.items():
+        if isinstance(nodes, str) and nodes != "*":
+            raise TypeError(f"{option} is a list of nodes, such as [{nodes!r}], or '*'; got {nodes!r}")
+    breakpoints = Breakpoints(before=interrupt_before or (), after=interrupt_after or ())
     flow = ReactFlow(
         tools=bool(node.tools_by_name),
         before=hooks[BEFORE] is not None,
@@ -186,7 +193,18 @@ def _choose_context_schema(context_schema: type[Any] | None, deprecated: dict[st
             stacklevel=3,
         )
     if deprecated:
-        raise TypeError(_describe_unexpected_options(deprecated))
+        message = f"create_react_agent() got unexpected keyword arguments: {deprecated}"
+        option_names = list(inspect.signature(create_react_agent).parameters)[:-1]
+        for name in deprecated:
+            if name in _EQUIVALENTS:
+                message += f"; instead of {name} use {_EQUIVALENTS[name]}"
+            elif name in _NODE_OPTIONS:
+                message += (
+                    f"; {name} is for the node of the tools: create_react_agent(model, ToolNode([...], {name}=...))"
+                )
+            else:
+                message += did_you_mean(name, option_names)
+        raise TypeError(message)
     return context_schema or older
 
 
@@ -211,34 +229,6 @@ _EQUIVALENTS = {
 """Names of options in other libraries, with the equivalent in callboard; used in error messages."""
 
 _NODE_OPTIONS = ("limit", "policies", "on_error", "grace", "handle_tool_errors", "wrap_tool_call", "awrap_tool_call")
-
-
-def _describe_unexpected_options(options: Mapping[str, object]) -> str:
-    message = f"create_react_agent() got unexpected keyword arguments: {dict(options)}"
-    option_names = list(inspect.signature(create_react_agent).parameters)[:-1]
-    for name in options:
-        if name in _EQUIVALENTS:
-            message += f"; instead of {name} use {_EQUIVALENTS[name]}"
-        elif name in _NODE_OPTIONS:
-            message += f"; {name} is for the node of the tools: create_react_agent(model, ToolNode([...], {name}=...))"
-        else:
-            message += did_you_mean(name, option_names)
-    return message
-
-
-def _parse_hooks(before: object, after: object) -> dict[str, Any]:
-    for option, hook in (("pre_model_hook", before), ("post_model_hook", after)):
-        if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
-            raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")
-    return {BEFORE: before, AFTER: after}
-
-
-def _parse_breakpoints(before: list[str] | None, after: list[str] | None) -> Breakpoints:
-    for option, nodes in (("interrupt_before", before), ("interrupt_after", after)):
-        value: object = nodes
-        if isinstance(value, str) and value != "*":
-            raise TypeError(f"{option} is a list of nodes, such as [{value!r}], or '*'; got {value!r}")
-    return Breakpoints(before=before or (), after=after or ())
 
 
 def _choose_state_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:

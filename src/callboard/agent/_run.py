@@ -115,11 +115,7 @@ class Run:
             if thread.is_kept:
                 await thread.prepare()
             try:
-                is_alone = len(thread.next) == 1 and not thread.sends
-                tasks: list[str | NumberedSend] = [*thread.sends, *thread.next]
-                await self._end_step(
-                    await (self._run_task(tasks[0], ends_step=True) if is_alone else self._run_tasks(tasks))
-                )
+                await self._end_step(await self._run_tasks([*thread.sends, *thread.next]))
             except CallsInterrupted as interruption:
                 self._has_stopped = True
                 self.interrupts.extend(interruption.interrupts)
@@ -135,20 +131,18 @@ class Run:
             self._check_step_limit()
         if has_readers:
             await cancel_shielded_checkpoint()  # the reader gets the last chunk before the end of the run is reported
-        return self._finish()
-
-    def _finish(self) -> dict[str, Any]:
-        if self.context.reporter is not None:
-            self.context.reporter.question_ids = tuple(question.id for question in self.interrupts)
+        reporter = self.context.reporter
+        if reporter is not None:
+            reporter.question_ids = tuple(question.id for question in self.interrupts)
         if self.context.outer is not None and self._has_stopped:
             raise GraphInterrupt(tuple(self.interrupts))
-        state = self.thread.state
-        if self.thread.records and self.context.by_call:
+        state = thread.state
+        if thread.records and self.context.by_call:
             # The results of an unfinished step's tasks, too.
-            state = state.with_writes(writes_of_finished_tasks(self.thread))
+            state = state.with_writes(writes_of_finished_tasks(thread))
         self.result = state.read(self._plan.schema.output)
-        if self.context.reporter is not None:
-            self.context.reporter.result = self.result
+        if reporter is not None:
+            reporter.result = self.result
         return self.result
 
     def _can_begin_step(self, nodes: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from langchain_core.messages import ToolCall
+from langchain_core.messages import BaseMessage, ToolCall
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
@@ -14,9 +14,9 @@ from callboard._loops._current import current_loop
 from callboard.agent._model import run_user_code
 from callboard.agent._run_events import Body, RunReporter, trace_node
 from callboard.agent._stream import RunStream
-from callboard.conversations._channels import Clock, Flow, Schema
+from callboard.conversations._channels import MESSAGES, Clock, Flow, Schema
 from callboard.conversations._flow import TOOLS
-from callboard.conversations._history import NOT_BEGUN, UNANSWERED
+from callboard.conversations._history import NOT_BEGUN, UNANSWERED, repair
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
 from callboard.tools._unanswered import id_of
@@ -189,11 +189,28 @@ class RunContext:
 class NodeBodies:
     """Object that runs an agent's nodes in one run, except the tools node; this class runs the Runnables in `hooks`."""
 
+    model_node: str
+    """Name of the node that asks the model."""
+
     def __init__(self, context: RunContext) -> None:
         self.context = context
+        self.repaired_messages: list[BaseMessage] = []
+        """Conversation as it was after its last repair, or after the last check that found nothing to repair."""
+        self.is_conversation_in_order = False
+        """`True` if the conversation of the thread itself is in an order that providers accept."""
 
     async def prepare(self, node: str) -> None:
-        """Change the agent's state before the node reads it; this base method does nothing, subclasses override it."""
+        """Repair the calls and answers of the conversation before the model reads it."""
+        # Hooks before the model see the calls as they are: they may send one to the tools.
+        if node != self.model_node:
+            return
+        thread = self.context.thread
+        messages = thread.state.get(MESSAGES) or []
+        repaired = repair(messages, self.repaired_messages, self.context.text_about)
+        self.repaired_messages = repaired.request
+        self.is_conversation_in_order = repaired.request == messages
+        if repaired.conversation != messages:
+            await thread.amend([thread.state.replacing(MESSAGES, repaired.conversation)], None, "repair")
 
     def output(self, node: str, node_input: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; `is_sent` is `True` if its input comes from a LangGraph `Send`."""

@@ -50,8 +50,15 @@ async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     if START in thread.next and (input is None or isinstance(input, Command)):
         # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
         await thread.amend(thread.writes_of_tasks([START]), lambda: [flow.entry], "loop")
-    elif input is None or isinstance(input, Command):
-        await _ask_again_in_fork(thread, flow)
+    elif (input is None or isinstance(input, Command)) and isinstance(thread, SavedThread):
+        await thread.prepare()
+        next_targets: list[Target] = [*thread.next, *(send.send for send in thread.sends)]
+        # An approval is valid only in the branch that asked: a person is asked again about the calls of a new branch.
+        if (
+            thread.source == "fork"
+            and (admitted_targets := admit_targets(flow, None, next_targets, thread.state)) != next_targets
+        ):
+            await thread.amend([], lambda: admitted_targets, "command")
     if isinstance(input, Command):
         return await _take_command(input, thread, flow)
     if input is None:
@@ -83,19 +90,6 @@ def _find_calls_not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
         # The question of an approval has a digest. A call with an earlier answer may have begun.
         if record.own and not record.answers and approval_digest_in(record.pending[0].value) is not None
     )
-
-
-async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
-    """Ask a person again about the calls of a new branch: an approval is valid only in the branch that asked."""
-    if not isinstance(thread, SavedThread):
-        return
-    await thread.prepare()
-    next_targets: list[Target] = [*thread.next, *(send.send for send in thread.sends)]
-    if (
-        thread.source == "fork"
-        and (admitted_targets := admit_targets(flow, None, next_targets, thread.state)) != next_targets
-    ):
-        await thread.amend([], lambda: admitted_targets, "command")
 
 
 async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> tuple[Answers, bool]:
@@ -245,7 +239,10 @@ class Runner:
         path = () if outer is None else outer.path
         thread = await open_thread(self.plan, saver, config, outer, durability)
         # A resumed outer graph passes its input again. Before the thread is held, which is a change of it.
-        continues_input = outer is not None and outer.is_resuming and _has_taken_input(thread)
+        continues_input = outer is not None and outer.is_resuming and thread.has_begun
+        # Unless the process died before it was applied: then the thread has only the input of an earlier call.
+        if isinstance(thread, SavedThread) and thread.parents and thread.parents != thread.saver.parents:
+            continues_input = False
         observers = current_observers().runs
         report_context = report_run(observers, self.name, config, thread, request.input) if observers else nullcontext()
         with report_context as reporter:
@@ -324,34 +321,13 @@ class Runner:
         readers = [] if put is None else [Reader(request.modes, path, put)]
         if outer is not None and outer.stream is not None:
             readers.append(Reader(outer.stream.modes, path, outer.stream))
-        context = RunContext(
-            self.plan,
-            thread,
-            request.config,
-            self._runtime(request, put, outer),
-            RunStream(
-                readers,
-                self.plan.schema,
-                request.output_keys,
-                request.config,
-                lambda: thread.step + 1,
-            ),
-            answers=answers,
-            breakpoints=request.breakpoints,
-            is_resumed=is_resumed,
-            outer=outer,
-            checkpointer=saver,
-        )
-        return Run(context)
-
-    def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
-        """Return LangGraph's `Runtime` for the run; values that the run lacks come from the outer graph."""
+        # Values that the run lacks come from the outer graph.
         outer_runtime = runtime_of(request.config)
-        context, schema = request.context, self.context_schema
-        if isinstance(context, dict) and schema is not None and not issubclass(schema, dict):
-            context = schema(**context)
+        context_value, schema = request.context, self.context_schema
+        if isinstance(context_value, dict) and schema is not None and not issubclass(schema, dict):
+            context_value = schema(**context_value)
         own_values: dict[str, Any] = {
-            "context": context,
+            "context": context_value,
             "store": self.store,
             "control": request.control or outer_runtime.control or RunControl(),
         }
@@ -359,15 +335,19 @@ class Runner:
             own_values["stream_writer"] = writer_of_run(put)
         elif outer is not None and outer.stream is None:
             own_values["stream_writer"] = write_nothing  # the outer stream was opened without nested graphs
-        return outer_runtime.merge(Runtime(**own_values))
-
-
-def _has_taken_input(thread: Thread) -> bool:
-    """Return whether a nested thread has taken the input of its call, and not only that of an earlier call."""
-    # It has, unless the process died before.
-    return thread.has_begun and not (
-        isinstance(thread, SavedThread) and thread.parents and thread.parents != thread.saver.parents
-    )
+        run_context = RunContext(
+            self.plan,
+            thread,
+            request.config,
+            outer_runtime.merge(Runtime(**own_values)),
+            RunStream(readers, self.plan.schema, request.output_keys, request.config, lambda: thread.step + 1),
+            answers=answers,
+            breakpoints=request.breakpoints,
+            is_resumed=is_resumed,
+            outer=outer,
+            checkpointer=saver,
+        )
+        return Run(run_context)
 
 
 async def _run_within_budget(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:

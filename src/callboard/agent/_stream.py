@@ -256,7 +256,7 @@ class RunStream:
             return
         writes = self._writes(outputs)
         self._emit("updates", lambda: {node_place.node: _update_payload(writes, self._keys)})
-        self._emit("tasks", lambda: _task_payload(node_place, result=_result_payload(writes)))
+        self._emit("tasks", lambda: _task_payload(node_place, writes=writes))
 
     def send_cached(self, node_place: NodePlace, outputs: Sequence[object]) -> None:
         """Send an `updates` chunk, marked as cached, for a task that an earlier run of this step has finished."""
@@ -305,26 +305,23 @@ def _update_payload(writes: Sequence[Write], keys: Keys) -> Any:
     return None if not payloads else payloads[0] if len(payloads) == 1 else payloads
 
 
-def _result_payload(writes: Sequence[Write]) -> dict[str, Any]:
-    """Return the writes of a task by key, in the form in which a `tasks` chunk shows the result of the task."""
-    values_by_key: dict[str, list[Any]] = {}
-    for name, value in writes:
-        values_by_key.setdefault(name, []).append(value)
-    return {name: values[0] if len(values) == 1 else {"$writes": values} for name, values in values_by_key.items()}
-
-
 def _task_payload(
     node_place: NodePlace,
     *,
     error: BaseException | None = None,
-    result: Mapping[str, Any] | None = None,
+    writes: Sequence[Write] = (),
     interrupts: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
+    values_by_key: dict[str, list[Any]] = {}
+    for name, value in writes:
+        values_by_key.setdefault(name, []).append(value)
     return {
         "id": node_place.task_id,
         "name": node_place.node,
         "error": error,
-        "result": dict(result or {}),
+        "result": {
+            name: values[0] if len(values) == 1 else {"$writes": values} for name, values in values_by_key.items()
+        },
         "interrupts": list(interrupts),
     }
 

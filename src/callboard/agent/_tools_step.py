@@ -237,7 +237,26 @@ class CallStep:
 
     async def run(self, config: RunnableConfig) -> Any:
         """Run the batch and return its results in the form of a node's output: messages, commands, or a dict."""
-        thread, batch = self._run.thread, await self._batch(config)
+        run, thread, records = self._run, self._run.thread, self._run.thread.records
+        entries = run.tools.entries if self._by_call else None
+        # A stored thread needs LangGraph's namespaces for its calls, because LangGraph may resume it.
+        is_named = thread.is_kept or run.is_watched
+        batch = await run.tools.batch(
+            self._request,
+            config,
+            records={key: records[task] for key, task in self.tasks.items() if task in records} if records else {},
+            answers=self._answers,
+            keys=self._keys,
+            namespaces={key: self._node_places[key].namespace for key in self.tasks} if is_named else None,
+            reports=Reports(
+                on_finish=self._record_finish if self._records_each_result else None,
+                on_claim=self._record_claim if thread.is_kept else None,
+                claims_only_explicit=thread.is_kept and not thread.claims_ahead,
+                on_ask=self._record_questions,
+                wrap_call=self._run_call_task if self._streams_each_call else None,
+                entries=None if entries is None else around_call(entries, run.tools.messages_key),
+            ),
+        )
         self._writes = batch.ledger.writes
         if thread.is_kept:
             # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
@@ -245,7 +264,7 @@ class CallStep:
             await thread.claim([self.tasks[key] for key in claims])
         for key in self.tasks if self._streams_each_call else ():
             if batch.ledger.is_waiting(key):  # an unanswered question of an earlier run
-                self._run.stream.send_questions(self._node_places[key], batch.ledger.records[key].pending, thread.state)
+                run.stream.send_questions(self._node_places[key], batch.ledger.records[key].pending, thread.state)
         try:
             output = await batch.run()
             if not self._records_each_result:
@@ -271,28 +290,6 @@ class CallStep:
                 await self._record_questions(key, batch_record if batch_record.pending else record.with_answers_only())
         for key, error in batch.failures.items():
             await thread.record_error(self.tasks[key], error)
-
-    async def _batch(self, config: RunnableConfig) -> ToolBatch:
-        run, thread, records = self._run, self._run.thread, self._run.thread.records
-        entries = run.tools.entries if self._by_call else None
-        # A stored thread needs LangGraph's namespaces for its calls, because LangGraph may resume it.
-        is_named = thread.is_kept or run.is_watched
-        return await run.tools.batch(
-            self._request,
-            config,
-            records={key: records[task] for key, task in self.tasks.items() if task in records} if records else {},
-            answers=self._answers,
-            keys=self._keys,
-            namespaces={key: self._node_places[key].namespace for key in self.tasks} if is_named else None,
-            reports=Reports(
-                on_finish=self._record_finish if self._records_each_result else None,
-                on_claim=self._record_claim if thread.is_kept else None,
-                claims_only_explicit=thread.is_kept and not thread.claims_ahead,
-                on_ask=self._record_questions,
-                wrap_call=self._run_call_task if self._streams_each_call else None,
-                entries=None if entries is None else around_call(entries, run.tools.messages_key),
-            ),
-        )
 
     async def _run_in_override(self, entries: Entries, node_input: Any, config: RunnableConfig) -> Any:
         """Run the batch inside the user's override of a `ToolNode` method; return the combined output."""
