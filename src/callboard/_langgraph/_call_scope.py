@@ -380,28 +380,17 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
     conf = config.get(CONF, {})
     if CONFIG_KEY_CHECKPOINT_NS not in conf and CONFIG_KEY_SCRATCHPAD not in conf:
         return config, None  # outside of a graph
-    # A node of callboard's agent has a namespace, but no scratchpad around its calls.
-    graphs, is_ours = _graphs_of(config) if CONFIG_KEY_SCRATCHPAD in conf else (None, False)
-    if graphs is not None and is_ours:
-        config = _with_stream(_with_handlers(config, graphs), graphs)
-    return _with_writer(config, graphs if is_ours else None), graphs
-
-
-def _graphs_of(config: RunnableConfig) -> tuple[GraphNames | None, bool]:
-    """Return the `GraphNames` of the outer task (`None` without a task), and whether this function has created them."""
-    conf = config.get(CONF, {})
-    outer_scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
+    outer_scratchpad, namespace = conf.get(CONFIG_KEY_SCRATCHPAD), conf.get(CONFIG_KEY_CHECKPOINT_NS)
     if isinstance(outer_scratchpad, CallScratchpad) and outer_scratchpad.graphs is not None:
-        return outer_scratchpad.graphs, False
-    namespace = conf.get(CONFIG_KEY_CHECKPOINT_NS)
-    return (GraphNames(namespace), True) if namespace and graph_task(config) is not None else (None, False)
-
-
-def _with_stream(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig:
-    stream = config[CONF].get(CONFIG_KEY_STREAM)
-    if stream is None:
-        return config
-    return with_key(config, CONFIG_KEY_STREAM, StreamProtocol(_rename_chunks(stream, graphs), stream.modes))
+        return _with_writer(config, None), outer_scratchpad.graphs
+    # A node of callboard's agent has a namespace, but no scratchpad around its calls.
+    if not namespace or graph_task(config) is None:
+        return _with_writer(config, None), None
+    graphs = GraphNames(namespace)
+    config = _with_handlers(config, graphs)
+    if (stream := conf.get(CONFIG_KEY_STREAM)) is not None:
+        config = with_key(config, CONFIG_KEY_STREAM, StreamProtocol(_rename_chunks(stream, graphs), stream.modes))
+    return _with_writer(config, graphs), graphs
 
 
 def _with_handlers(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig:
@@ -445,16 +434,13 @@ def _rename_chunks(put: Put, graphs: GraphNames) -> Put:
         name = graphs.of(namespace := NS_SEP.join(path))
         if name != namespace:
             path = tuple(name.split(NS_SEP))
-            payload = _rename_message(payload, graphs) if mode == "messages" else payload
+            if mode == "messages":
+                message, metadata = payload
+                names = {key: graphs.of(metadata[key]) for key in _NAMESPACES if isinstance(metadata.get(key), str)}
+                payload = message, {**metadata, **names}
         put((path, mode, payload))
 
     return put_renamed
-
-
-def _rename_message(payload: tuple[Any, dict[str, Any]], graphs: GraphNames) -> tuple[Any, dict[str, Any]]:
-    message, metadata = payload
-    names = {key: graphs.of(metadata[key]) for key in _NAMESPACES if isinstance(metadata.get(key), str)}
-    return message, {**metadata, **names}
 
 
 _NAMESPACES = ("langgraph_checkpoint_ns", CONFIG_KEY_CHECKPOINT_NS)

@@ -239,18 +239,14 @@ _KEYS_OF_OUTER_TASK = (
 def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -> Any:
     """Return the value of one channel, or a dict for several; `fresh` includes the running task's own writes."""
     config = var_child_runnable_config.get() if fresh else None
-    if config is not None and (writes := _writes_to(channels, config)):
-        channels = {name: _update(channel, name, writes) for name, channel in channels.items()}
+    if config is not None:
+        scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
+        # The running task may be a call of another agent, around the one whose channels are read.
+        if scope is not None and read is not None and read.args[1] is channels and (writes := scope.writes):
+            channels = {name: _update(channel, name, writes) for name, channel in channels.items()}
     if isinstance(select, str):
         return channels[select].get() if channels[select].is_available() else None
     return {name: channels[name].get() for name in select if name in channels and channels[name].is_available()}
-
-
-def _writes_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
-    """Return the state changes that the running task has sent, if `channels` belong to its agent; else none."""
-    scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
-    # The running task may be a call of another agent, around the one whose channels are read.
-    return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()
 
 
 def _update(channel: Any, name: str, writes: Sequence[Write]) -> Any:

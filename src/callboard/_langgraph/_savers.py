@@ -114,16 +114,11 @@ async def _await_on_home_loop(saver: Any, async_call: Callable[[Any], Awaitable[
             "meanwhile. Await the agent's async method instead, such as `await agent.ainvoke(...)` or "
             "`await agent.aget_state(...)`"
         )
-    return await to_thread.run_sync(_run_on_home_loop, home_loop, async_call, saver)
-
-
-def _run_on_home_loop(home_loop: asyncio.AbstractEventLoop, async_call: Callable[[Any], Awaitable[T]], saver: Any) -> T:
-    """Await a method of a saver on the event loop to which the saver belongs; called in a worker thread."""
 
     async def coroutine() -> T:
         return await async_call(saver)
 
-    return asyncio.run_coroutine_threadsafe(coroutine(), home_loop).result()
+    return await to_thread.run_sync(lambda: asyncio.run_coroutine_threadsafe(coroutine(), home_loop).result())
 
 
 # SQLite savers

@@ -225,12 +225,8 @@ def _types_by_name(types: Iterable[type]) -> dict[Name, type]:
         name: type_
         for name, namesakes in types_by_name.items()
         for type_ in namesakes
-        if len(namesakes) == 1 or _at(name) is type_
+        if len(namesakes) == 1 or getattr(sys.modules.get(name[0]), name[-1], None) is type_
     }
-
-
-def _at(name: Name) -> Any:
-    return getattr(sys.modules.get(name[0]), name[-1], None)
 
 
 @cache

@@ -175,23 +175,17 @@ class Question:
             forms = " or ".join(_SHAPES[kind][1] for kind in self._allowed)
             raise ValueError(f"Answer with {forms}; got {answer!r}")
         response = check(answer).root
-        return self._step(response["type"], response.get("args"))
-
-    def _step(self, answer: AnswerType, args: Any) -> Step:
-        if answer == "accept":
-            return "approved", self._accept(args)
-        if answer == "edit":
+        kind, args, call = response["type"], response.get("args"), self.request.tool_call
+        if kind == "accept":
+            if args is not None and {**self._action_request, **args} != self._action_request:
+                # An "accept" may repeat the request. A copy that differs is an edit, which must not be ignored.
+                raise ValueError('"accept" runs the call as it was shown; to change it, answer with "edit"')
+            return "approved", self.request
+        if kind == "edit":
             return "edited", self._edit(args)
-        call = self.request.tool_call
-        if answer == "response":
+        if kind == "response":
             return "answered", ToolMessage(content=args, name=call["name"], tool_call_id=call["id"])
         return "declined", error_message(_rejection_text(call, args), call)
-
-    def _accept(self, action: Changed | None) -> ToolCallRequest:
-        if action is not None and {**self._action_request, **action} != self._action_request:
-            # An "accept" may repeat the request. A copy that differs is an edit, which must not be ignored silently.
-            raise ValueError('"accept" runs the call as it was shown; to change it, answer with "edit"')
-        return self.request
 
     def _edit(self, changed: Changed) -> ToolCallRequest:
         name, args = changed.get("action", self.tool.name), changed["args"]
@@ -203,7 +197,12 @@ class Question:
             raise ValueError(
                 f"{tool.name!r} is given {', '.join(injected_names)} by the agent; an edit cannot change that"
             )
-        _check_arguments(tool, args)
+        schema = tool.tool_call_schema
+        if inspect.isclass(schema) and issubclass(schema, BaseModel):  # a JSON schema is not checked here
+            try:
+                schema.model_validate(args)
+            except Exception as error:
+                raise ValueError(f"The arguments do not fit {tool.name!r}: {error}") from error
         call = cast("ToolCall", {**self.request.tool_call, "name": name, "args": args})
         return self.request.override(tool_call=call, tool=tool)
 
@@ -244,17 +243,6 @@ def _rejection_text(call: ToolCall, reason: str | None) -> str:
         f"User rejected the tool call for `{call['name']}` with id {call['id']}. The tool was not executed. "
         "Do not retry this tool call unless the user explicitly requests it."
     )
-
-
-def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if arguments that a person has edited do not fit the tool."""
-    schema = tool.tool_call_schema
-    if not inspect.isclass(schema) or not issubclass(schema, BaseModel):
-        return  # a JSON schema, which is not checked here
-    try:
-        schema.model_validate(args)
-    except Exception as error:
-        raise ValueError(f"The arguments do not fit {tool.name!r}: {error}") from error
 
 
 # Middleware
@@ -337,9 +325,12 @@ class RequireApproval(Middleware):
         # A pending answer that is bound to a digest is always examined, even if `when` now returns false.
         if not (rule.applies_to(request) or is_next_answer_bound_to_call(get_config())):
             return await call_next(request)
-        edit_targets = {
-            other_tool.name: other_tool for other_tool in request.runtime.tools if self._may_become(other_tool)
-        }
+        # An edit may change the call to one of another tool if that tool's own rule allows edits, too.
+        edit_targets: dict[str, BaseTool] = {}
+        for other_tool in request.runtime.tools if self._other_tools else ():
+            other_rule = self._rules.get(other_tool.name, self._rule)
+            if other_rule is None or other_rule.config["allow_edit"]:
+                edit_targets[other_tool.name] = other_tool
 
         def ask() -> Step | ToolMessage:
             # A call with such arguments cannot run, whatever the person answers.
@@ -365,11 +356,6 @@ class RequireApproval(Middleware):
             return await call_next(step)
         finally:
             _approved.reset(token)
-
-    def _may_become(self, tool: BaseTool) -> bool:
-        """Return whether an edit may change a call to one of this tool: its own rule has to allow edits, too."""
-        rule = self._rules.get(tool.name, self._rule)
-        return self._other_tools and (rule is None or rule.config["allow_edit"])
 
     def _describe(self, request: ToolCallRequest, tool: BaseTool) -> str:
         if callable(self._description):
@@ -406,17 +392,17 @@ def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
     if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(tool, str) for tool in tools):
         raise TypeError(f"RequireApproval(tools=...) takes names of tools, such as ['delete']; got {tools!r}")
     values: Mapping[str, Any] = tools if isinstance(tools, Mapping) else dict.fromkeys(tools, True)
-    return {name: _rule_of(name, value, default) for name, value in values.items()}
-
-
-def _rule_of(name: str, value: object, default: _Rule) -> _Rule | None:
-    option = f"RequireApproval(tools={{{name!r}: ...}})"
-    if isinstance(value, bool):
-        return default if value else None
-    if isinstance(value, Mapping):
-        return _Rule(_check_config(option, cast("Mapping[str, object]", value)), default.when)
-    _check_function(option, value)
-    return _Rule(default.config, default.when, cast("Predicate", value))
+    rules: dict[str, _Rule | None] = {}
+    for name, value in values.items():
+        option = f"RequireApproval(tools={{{name!r}: ...}})"
+        if isinstance(value, bool):
+            rules[name] = default if value else None
+        elif isinstance(value, Mapping):
+            rules[name] = _Rule(_check_config(option, value), default.when)
+        else:
+            _check_function(option, value)
+            rules[name] = _Rule(default.config, default.when, value)
+    return rules
 
 
 def _check_function(name: str, value: object) -> None:

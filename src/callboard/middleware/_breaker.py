@@ -305,7 +305,15 @@ class CircuitBreaker(Middleware):
         Raises:
             CircuitOpenError: if the circuit is open, or half-open with all trial calls in use.
         """
-        return await self._count_outcome(request, self._key_of(request), partial(call_next, request))
+        call = request.tool_call
+        key: Hashable = str(call["name"])
+        if self._key is not None:
+            try:
+                key = self._key.of(call, partial(context_of, request))
+            except Exception as error:
+                # Nothing has validated the arguments yet, so the function may fail on them. The tool will report that.
+                note("breaker_no_key", tool=call["name"], error=type(error).__name__)
+        return await self._count_outcome(request, key, partial(call_next, request))
 
     async def awrap_model_call(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
         """Admit a model request of `create_agent` and count its outcome, or refuse it; each model has a circuit.
@@ -358,17 +366,6 @@ class CircuitBreaker(Middleware):
             note("breaker_half_open", tool=tool)
         elif new_state == "closed":
             note("breaker_closed", tool=tool)
-
-    def _key_of(self, request: ToolCallRequest) -> Hashable:
-        call = request.tool_call
-        if self._key is None:
-            return str(call["name"])
-        try:
-            return self._key.of(call, partial(context_of, request))
-        except Exception as error:
-            # Nothing has validated the arguments yet, so the key function may fail on them. The tool will report that.
-            note("breaker_no_key", tool=call["name"], error=type(error).__name__)
-            return str(call["name"])
 
 
 def name_of(model: Any) -> str:

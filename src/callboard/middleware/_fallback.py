@@ -217,7 +217,7 @@ class Fallback(Middleware):
         try:
             return await call_next(request)
         except Exception as error:
-            if not self._is_failure(error):
+            if is_control_flow(error) or isinstance(error, ToolInvocationError) or not self._failures.has(error):
                 raise
             output = await self._run_alternatives(request, call_next, error)
             if output is None:
@@ -251,9 +251,6 @@ class Fallback(Middleware):
         note("fallback_failed", to=name, error=_kind_of(next_failure))
         reason = repr(next_failure) if isinstance(next_failure, Exception) else "it answered with an error message"
         failure.add_note(f"The fallback {name!r} failed too: {reason}")
-
-    def _is_failure(self, error: Exception) -> bool:
-        return not (is_control_flow(error) or isinstance(error, ToolInvocationError)) and self._failures.has(error)
 
 
 def _kind_of(failure: Failure) -> str:

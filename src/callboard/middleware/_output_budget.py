@@ -17,7 +17,7 @@ import sniffio
 from anyio import fail_after
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import StructuredTool, ToolException
 from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
@@ -267,7 +267,23 @@ class OutputBudget(Middleware):
         require("OutputBudget(...)", "cachetools", extra="middleware")
         self._outputs = Outputs(store, memory)
         self._reader = reader
-        self.tools = [_reader_tool(reader, self._read)]
+
+        async def read_output(
+            output_id: Annotated[str, "As in the line that says what was left out."],
+            runtime: ToolRuntime,
+            start: Annotated[int, "The first character to read, from 0."] = 0,
+            length: Annotated[int | None, "How many characters to read."] = None,
+        ) -> str:
+            return await self._read(output_id, start, length, runtime)
+
+        self.tools = [
+            _Reader.from_function(
+                coroutine=read_output,
+                name=reader,
+                description="Read a part of a tool's result that was too long to be shown.",
+                handle_tool_error=True,
+            )
+        ]
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `tools` or `exclude` names."""
@@ -346,20 +362,3 @@ class OutputBudget(Middleware):
 
 class _Reader(StructuredTool):
     """Tool with which a model reads stored texts. No `OutputBudget` shortens its answers."""
-
-
-def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awaitable[str]]) -> BaseTool:
-    async def read_output(
-        output_id: Annotated[str, "As in the line that says what was left out."],
-        runtime: ToolRuntime,
-        start: Annotated[int, "The first character to read, from 0."] = 0,
-        length: Annotated[int | None, "How many characters to read."] = None,
-    ) -> str:
-        return await read(output_id, start, length, runtime)
-
-    return _Reader.from_function(
-        coroutine=read_output,
-        name=name,
-        description="Read a part of a tool's result that was too long to be shown.",
-        handle_tool_error=True,
-    )

@@ -113,9 +113,13 @@ class Retry(Middleware):
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
         """Warn if `Retry` has no effect, because no tool of a node may be retried."""
-        spared = self._any_tool or self._attempts == 1 or _only_of_calls_that_never_ran(self._failures.on)
+        kinds = self._failures.on if isinstance(self._failures.on, tuple) else (self._failures.on,)
+        # Errors of calls that never ran need no policy. A predicate counts as such, because it may match others.
+        needs_policy = any(isinstance(kind, type) and not issubclass(kind, _NEVER_RAN) for kind in kinds)
         if (
-            not spared
+            needs_policy
+            and not self._any_tool
+            and self._attempts > 1
             and not policies.keys() <= self._told
             and not any(policy.idempotent for policy in policies.values())
         ):
@@ -191,13 +195,6 @@ class Retry(Middleware):
             IdleMiddlewareWarning,
             stacklevel=user_stacklevel(),
         )
-
-
-def _only_of_calls_that_never_ran(on: When) -> bool:
-    """Return whether the option `on` names only errors of calls whose tool never ran."""
-    # A predicate counts as such, because it may match others.
-    kinds = on if isinstance(on, tuple) else (on,)
-    return all(not isinstance(kind, type) or issubclass(kind, _NEVER_RAN) for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)

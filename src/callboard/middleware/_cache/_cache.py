@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
@@ -41,9 +41,6 @@ from callboard.tools._middleware import (
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
 from callboard.tools._plan import ToolFacts
 from callboard.tools._results import CallNext, Output
-
-if TYPE_CHECKING:
-    pass
 
 
 def body_of(tool: BaseTool) -> Hashable:
@@ -361,7 +358,9 @@ class Cache(Middleware):
                 error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
                 raise
         elif self._takes_only_arguments.of(tool):
-            value = await self._canonical(request.tool_call["args"])
+            args = request.tool_call["args"]
+            in_steps = partial(_canonical, args, _in_steps)
+            value = await self._threads.run(in_steps) if is_long(args) else _canonical(args)
         else:
             # Such as injected state: equal arguments do not mean equal results.
             note("cache_skipped", reason="depends on more than its arguments")
@@ -382,11 +381,6 @@ class Cache(Middleware):
         if call is not None and call.only_for_thread:
             self._thread_tools.add(key.tool)
         return self._restrict_to_thread(key, request)
-
-    async def _canonical(self, args: Mapping[str, object]) -> str | None:
-        if is_long(args):
-            return await self._threads.run(partial(_canonical, args, _in_steps))
-        return _canonical(args)
 
     def _warn(self, tool: str, problem: str) -> None:
         if tool not in self._warned_tools:
