@@ -39,7 +39,7 @@ class Scripted(SupervisedCall[object]):
         around: BatchContext,
         script: Callable[[SupervisedCall[object]], Coroutine[Any, Any, object]],
     ) -> None:
-        super().__init__(call, policy, limiters, around)
+        super().__init__(around, call, policy, limiters)
         self._script = script
 
     def run(self) -> Coroutine[Any, Any, object]:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from types import coroutine
 from typing import Any
 
@@ -301,9 +302,9 @@ def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
     store: Any = Store()
     limit = Limit(concurrency=2, shared=store, **options)
     limiter = _limits.limiter_of(limit, "tool:fetch", "the queue")
-    with_context = limiter.with_context(lambda: CallContext(config={"user": "ann"}))
-    assert (limiter.takes_context, with_context is limiter) == (takes_context, not takes_context)
-    result_of(with_context.gate(call_of("a"), loop).enter(loop))
+    assert limiter.takes_context == takes_context
+    context = partial(CallContext, config={"user": "ann"})
+    result_of(limiter.gate(call_of("a"), loop, context).enter(loop))
     key, tenant, title = expected
     assert store.wanted == [PermitRequest(limit=limit, name="tool:fetch", key=key, tenant=tenant, title=title)]
     assert store.log == ["checked 2"]

@@ -6,6 +6,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, NoReturn, TypeVar
 from weakref import ref
 
@@ -27,28 +28,26 @@ PORTION = 32
 """Number of calls that a batch starts before it lets other tasks run, so that it does not block the event loop."""
 
 
+@dataclass(eq=False, repr=False)
 class Batch(Generic[T]):
     """Supervised calls that run together; when `run()` returns, all of them have ended."""
 
-    def __init__(
-        self,
-        calls: Sequence[SupervisedCall[T]],
-        *,
-        on_error: OnError,
-        is_signal: Callable[[BaseException], bool] = lambda _: False,
-        live: "set[Batch[Any]] | None" = None,
-    ) -> None:
-        self.calls: Sequence[SupervisedCall[T]] = calls
-        self._has_ended = False
-        self._nursery: Nursery | None = None
-        self._on_error = on_error
-        self._is_signal = is_signal
-        self._live: set[Batch[Any]] = set() if live is None else live
-        self._failed: list[SupervisedCall[T]] = []
-        self._next = deque(calls)
-        """Calls that have not begun."""
-        self._stopped_with: Callable[[], Exception] | None = None
-        """Function that makes the error of a batch that was stopped; `None` for any other batch."""
+    calls: Sequence[SupervisedCall[T]]
+    _: KW_ONLY
+    on_error: OnError
+    is_signal: Callable[[BaseException], bool] = lambda _: False
+    live: "set[Batch[Any]]" = field(default_factory=set["Batch[Any]"])
+    """Set of the running batches of one object, to which this batch belongs while it runs."""
+    _has_ended: bool = field(default=False, init=False)
+    _nursery: Nursery | None = field(default=None, init=False)
+    _failed: list[SupervisedCall[T]] = field(default_factory=list["SupervisedCall[T]"], init=False)
+    _next: deque[SupervisedCall[T]] = field(init=False)
+    """Calls that have not begun."""
+    _stopped_with: Callable[[], Exception] | None = field(default=None, init=False)
+    """Function that makes the error of a batch that was stopped; `None` for any other batch."""
+
+    def __post_init__(self) -> None:
+        self._next = deque(self.calls)
 
     @property
     def closed(self) -> bool:
@@ -69,7 +68,7 @@ class Batch(Generic[T]):
         self._monitor.begin()
         # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
         enclosing = operations.get()
-        self._live.add(self)
+        self.live.add(self)
         for operation in enclosing:
             operation.batches.add(self)
         try:
@@ -95,7 +94,7 @@ class Batch(Generic[T]):
                 raise  # otherwise the error of the call replaces the cancellation, as in any `finally`
         finally:
             self._has_ended = True
-            self._live.discard(self)
+            self.live.discard(self)
             for operation in enclosing:
                 operation.batches.discard(self)
             self._monitor.end()
@@ -132,14 +131,14 @@ class Batch(Generic[T]):
             except BaseException as error:
                 if not call.end_with(error):
                     raise  # a requested cancellation: `scope`, or the nursery, swallows it
-                if call.error is not None and not self._is_signal(call.error):
+                if call.error is not None and not self.is_signal(call.error):
                     failed = call
             if self._monitor.unreported:
                 self._monitor.warn()
         # After the scope was left: this cancels every child, and a child must not cancel itself while it ends.
         if failed is not None:
             self._failed.append(failed)
-            if self._on_error == "cancel" or not isinstance(failed.error, Exception):
+            if self.on_error == "cancel" or not isinstance(failed.error, Exception):
                 assert self._nursery is not None
                 self._nursery.cancel()
 
@@ -157,7 +156,7 @@ class Batch(Generic[T]):
         for call in failed:
             call.error = None
         try:
-            if notes and self._on_error == "finish":
+            if notes and self.on_error == "finish":
                 raise BaseExceptionGroup(
                     f"{len(errors)} of {count} tool calls failed", [*errors]
                 )  # a group keeps the list

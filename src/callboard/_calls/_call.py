@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
@@ -19,6 +20,7 @@ from callboard._calls._limits import (
     AnyGate,
     AnyLimiter,
     Holder,
+    Limiter,
     Loan,
     NoPlaceError,
     SharedPermit,
@@ -43,8 +45,8 @@ from callboard._loops._idle import idle_scope, is_postponed_by_activity, report_
 from callboard._loops._protocol import EventLoop, Scope
 from callboard._loops._threads import run_in_thread
 from callboard._loops._watchdog import LoopHolder, mark
-from callboard._records._events import ActorObserver, CallEvent, CallPhase, RunInfo
-from callboard._records._policies import CallPolicy, ToolCallLike
+from callboard._records._events import ActorObserver, CallEvent, CallPhase, Observer, RunInfo
+from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
 
 T = TypeVar("T")
@@ -99,50 +101,33 @@ _lending = threading.Lock()
 """Lock for lending and releasing permits; shared by all attempts, because the lock is held very briefly."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Attempt:
     """Single attempt of a call: one execution of the tool, with permits, worker thread and time limits."""
 
-    __slots__ = (
-        "_call",
-        "_handed_over",
-        "_loans",
-        "_thread_limiter",
-        "_threads",
-        "clock",
-        "number",
-        "owner",
-        "permits",
-        "stalled",
-        "waits_for",
-    )
-
-    def __init__(self, owner: "SupervisedCall[Any]", call: ToolCallLike, threads: ThreadPermits | None) -> None:
-        self.owner = owner
-        self.number = 0
-        """Number of the attempt within its call while the body runs; 0 before and after."""
-        self.clock: AttemptClock | None = None
-        """Clock of the body's timeouts while the body runs; `None` for a body without timeouts."""
-        self._call = call
-        self._threads = threads
-        self._thread_limiter = None if threads is None else threads.limiters.here()
-        # Both change only under `_lending` once the body runs: nested calls borrow from other threads and loops.
-        self.permits: tuple[AnyGate | Loan, ...] = ()
-        """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
-        self._loans: dict[Hashable, Loan] | None = None
-        """Loans of the attempt's permits to nested calls, by identity of the permit; `None` before the first loan."""
-        self.waits_for: AnyGate | None = None
-        self.stalled: dict[Holder, None] | None = None
-        self._handed_over = False  # True once an abandoned thread is responsible for releasing the permits
+    owner: "SupervisedCall[Any]"
+    call: ToolCallLike
+    """Tool call as this attempt executes it, without injected arguments."""
+    _threads: ThreadPermits | None
+    number: int = 0
+    """Number of the attempt within its call while the body runs; 0 before and after."""
+    clock: AttemptClock | None = None
+    """Clock of the body's timeouts while the body runs; `None` for a body without timeouts."""
+    # Permits and loans change under `_lending` once the body runs: nested calls borrow from other threads and loops.
+    permits: tuple[AnyGate | Loan, ...] = ()
+    """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
+    _loans: dict[Hashable, Loan] | None = None
+    """Loans of the attempt's permits to nested calls, by identity of the permit; `None` before the first loan."""
+    waits_for: AnyGate | None = None
+    stalled: dict[Holder, None] | None = None
+    _thread_limiter: Limiter | None = None
+    _is_handed_over: bool = False
+    """True once an abandoned thread is responsible for releasing the permits."""
 
     @property
     def tool(self) -> str:
         """Name of the tool that the attempt runs."""
-        return str(self._call["name"])
-
-    @property
-    def call(self) -> ToolCallLike:
-        """Tool call as this attempt executes it, without injected arguments."""
-        return self._call
+        return str(self.call["name"])
 
     @property
     def title(self) -> str:
@@ -183,7 +168,7 @@ class Attempt:
         # Reached only if a timeout ended the block.
         seconds, is_idle, blocking_code = clock.out_of_time()
         raise CallTimeoutError(
-            self._call["name"], owner.id, seconds, blocking_code=blocking_code, idle=is_idle
+            self.call["name"], owner.id, seconds, blocking_code=blocking_code, idle=is_idle
         ) from limit.cause
 
     def suspend_timeouts(self) -> TimeoutSuspension | None:
@@ -192,22 +177,23 @@ class Attempt:
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a tool's sync function in a worker thread; the permits are held until the thread has really ended."""
-        name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
+        name = f"tool {self.call['name']!r} (call {self.call.get('id')!r})"
         if self._threads is None:
             return await run_in_thread(self.owner.loop, fn, name, self)
         # Tools that `fn` runs and waits for use the thread limit one level deeper, or they could wait for `fn`.
         with self._threads.limiters.below():
             return await run_in_thread(self.owner.loop, fn, name, self, order=self._threads.order)
 
-    async def enter(self, limiters: Sequence[AnyLimiter]) -> None:
+    async def enter(self, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]) -> None:
         """Acquire a permit at every limiter, in order; raise `NoPlaceError` if a queue is full."""
         loop = self.owner.loop
-        if self._thread_limiter is not None:
+        if self._threads is not None:
+            self._thread_limiter = self._threads.limiters.here()
             limiters = (*limiters, self._thread_limiter)
         outer: tuple[Attempt, ...] | None = None
         while True:
             for limiter in limiters:
-                gate = limiter.gate(self._call, loop)
+                gate = limiter.gate(self.call, loop, context)
                 # All threads may have been abandoned while this attempt waited.
                 if self._threads is not None and (lost := self._threads.lost) is not None:
                     raise NoPlaceError(lost)
@@ -296,7 +282,7 @@ class Attempt:
     def idempotency_key(self) -> str | None:
         """Idempotency key of the call; `None` for a call without a unique name."""
         scope = self.owner.key_scope
-        return None if scope is None else key_of(self._call, scope)
+        return None if scope is None else key_of(self.call, scope)
 
     @property
     def fencing_token(self) -> int | None:
@@ -306,7 +292,7 @@ class Attempt:
 
     def leave(self) -> None:
         """Release the attempt's permits, unless its abandoned worker thread holds them until the end of the thread."""
-        if not self._handed_over:
+        if not self._is_handed_over:
             self._release_permits()
 
     def _release_permits(self) -> None:
@@ -321,13 +307,13 @@ class Attempt:
 
     def thread_abandoned(self) -> None:
         """Let the abandoned thread hold the permits; reject all queued calls if no worker thread is usable any more."""
-        self._handed_over = True  # before `leave`, which the call reaches right after this
+        self._is_handed_over = True  # before `leave`, which the call reaches right after this
         self.owner.note("abandoned", {})
         threads, limiter = self._threads, self._thread_limiter
         if threads is not None and limiter is not None:
             threads.abandoned.add(self)
             if threads.lost is not None:
-                limiter.gate(self._call, self.owner.loop).refuse_waiting(threads.lost)
+                limiter.gate(self.call, self.owner.loop).refuse_waiting(threads.lost)
 
     def thread_ended(self) -> None:
         """Release the attempt's permits, because its abandoned worker thread has ended."""
@@ -345,81 +331,57 @@ class CallOptions(NamedTuple):
     call: ToolCallLike
     policy: CallPolicy
     limiters: Sequence[AnyLimiter]
+    context: Callable[[], CallContext] = CallContext
+    """Function that makes the context for the key functions of the limiters."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SupervisedCall(Generic[T]):
     """Tool call of a batch, from the queue to its outcome; a subclass implements `run`, which executes the call."""
 
-    __slots__ = (
-        "_away",
-        "_batch",
-        "_batch_context",
-        "_limiters",
-        "_middleware_scope",
-        "_observers",
-        "_queue_wait",
-        "attempts",
-        "call",
-        "do_not_cache",
-        "ended",
-        "error",
-        "handled_error",
-        "loop",
-        "number",
-        "only_for_thread",
-        "outer",
-        "policy",
-        "result",
-        "resumes",
-        "running",
-        "throttle",
-        "time_limits",
-        "waiting",
-    )
+    _batch_context: BatchContext
+    call: ToolCallLike
+    policy: CallPolicy
+    _limiters: Sequence[AnyLimiter]
+    """Narrowest first: a call that waits at a narrow limit must not hold a permit of a wide one."""
+    _context: Callable[[], CallContext] = CallContext
+    loop: EventLoop = field(init=False)
+    time_limits: TimeLimits = field(init=False)
+    """Deadline and grace of the call outside of its attempts."""
+    _observers: tuple[Observer, ...] = field(init=False)
+    number: int = field(default_factory=numbers.__next__)
+    attempts: int = 0
+    """Number of attempts whose bodies have begun."""
+    running: int = 0
+    """Number of attempts whose bodies run."""
+    waiting: int = 0
+    """Number of attempts that wait for a permit."""
+    _middleware_scope: Scope | None = None
+    _open_suspensions: int = 0
+    """Number of open `outside_timeout` blocks: a middleware may run several attempts at once."""
+    result: T | None = None
+    error: BaseException | None = None
+    handled_error: BaseException | None = None
+    """Error that the last attempt, or the end of the call, turned into its message; `None` without one."""
+    ended: bool = False
+    do_not_cache: bool = False
+    """True if no other call may have the result."""
+    only_for_thread: bool = False
+    """True if no call of another thread may have the result."""
+    resumes: str | None = None
+    """Mark (such as a trace id) that an observer left on the call which this call continues; `None` without one."""
+    outer: Reporter | None = None
+    """Enclosing attempt, or enclosing call if its middleware runs this call; set when this call begins."""
+    _batch: Host | None = None
+    _queue_wait: float = 0.0
+    """Seconds, over all attempts."""
+    throttle: "Throttle[_Report] | None" = None
 
-    def __init__(
-        self,
-        call: ToolCallLike,
-        policy: CallPolicy,
-        limiters: Sequence[AnyLimiter],
-        batch_context: BatchContext,
-    ) -> None:
-        self.loop = batch_context.loop
-        until = (
-            batch_context.until
-            if policy.budget is None
-            else min(batch_context.until, batch_context.now + policy.budget)
-        )
-        self.time_limits = TimeLimits(
-            batch_context.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace
-        )
-        """Deadline and grace of the call outside of its attempts."""
-        self.call = call
-        self.policy = policy
-        self.attempts = 0
-        """Number of attempts whose bodies have begun."""
-        self._batch_context = batch_context
-        self._middleware_scope: Scope | None = None
-        self._away = 0  # number of open `outside_timeout` blocks: a middleware may run several attempts at once
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.handled_error: BaseException | None = None
-        """Error that the last attempt, or the end of the call, turned into its message; `None` without one."""
-        self.ended = self.do_not_cache = self.only_for_thread = False
-        """`do_not_cache` (`only_for_thread`): no other call (thread) may have the result."""
-        self.running = self.waiting = 0
-        """`running`: number of attempts whose bodies run. `waiting`: number of attempts that wait for a permit."""
-        self.resumes: str | None = None
-        """Mark (such as a trace id) that an observer left on the call which this call continues; `None` without one."""
-        self.number = next(numbers)
-        self.outer: Reporter | None = None
-        """Enclosing attempt, or enclosing call if its middleware runs this call; set when this call begins."""
-        # Narrowest first: a call that waits at a narrow limit must not hold a permit of a wide one.
-        self._limiters = limiters
-        self._batch: Host | None = None
-        self._observers = batch_context.observers.calls
-        self._queue_wait = 0.0  # seconds, over all attempts
-        self.throttle: Throttle[_Report] | None = None
+    def __post_init__(self) -> None:
+        context, budget, grace = self._batch_context, self.policy.budget, self.policy.grace
+        self.loop, self._observers = context.loop, context.observers.calls
+        until = context.until if budget is None else min(context.until, context.now + budget)
+        self.time_limits = TimeLimits(context.loop, until, DEFAULT_GRACE if grace is None else grace)
 
     @property
     def name(self) -> str:
@@ -489,10 +451,10 @@ class SupervisedCall(Generic[T]):
 
     def _suspend_timeout(self, by: int) -> None:
         """Begin (1) or end (-1) a suspension of the middleware's timeout; it restarts from zero after the last one."""
-        self._away += by
+        self._open_suspensions += by
         scope, timeout = self._middleware_scope, self.policy.timeout
         if scope is not None and timeout is not None:
-            deadline = math.inf if self._away else self.loop.now() + timeout
+            deadline = math.inf if self._open_suspensions else self.loop.now() + timeout
             scope.move(deadline)
             # The call has no budget, whose end it would have to be.
             self.time_limits.until = min(self._batch_context.until, deadline)
@@ -551,14 +513,14 @@ class SupervisedCall(Generic[T]):
         """Make one attempt: wait for the call's permits, and run the tool's function within its timeouts."""
         if self._is_over():
             await self._raise_over()
-        call, policy, limiters = terms or (self.call, self.policy, self._limiters)
+        call, policy, limiters, context = terms or (self.call, self.policy, self._limiters, self._context)
         attempt = Attempt(self, call, threads)
         waited = 0.0
         if is_timed := self._middleware_scope is not None:
             self._suspend_timeout(1)  # the time of an attempt, and of its waits, is not the middleware's own
         try:
             if limiters or threads is not None:
-                waited = await self._enter(attempt, call["name"], limiters)
+                waited = await self._enter(attempt, limiters, context)
                 if self._is_over():  # the batch may have ended during the wait, and a shield may have hidden it
                     await self._raise_over()
             # Counted only now: `DeadlineExceededError.started` tells whether any body has begun, and a drain takes
@@ -605,13 +567,15 @@ class SupervisedCall(Generic[T]):
         if closed or cleaning_up.get():
             raise CallCancelledError(self.name, self.id)  # behind a shield, the loop raises no cancellation
 
-    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[AnyLimiter]) -> float:
+    async def _enter(
+        self, attempt: Attempt, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]
+    ) -> float:
         """Wait for the attempt's permits at all limits; return the duration of the wait in seconds."""
-        since = self.loop.now()
+        since, tool = self.loop.now(), attempt.tool
         self.waiting += 1
         self._tell("queued", tool)
         try:
-            await attempt.enter(limiters)
+            await attempt.enter(limiters, context)
         except BaseException as exc:
             self._tell("gave_up", tool, error=exc, queue_wait=self.loop.now() - since)
             if isinstance(exc, NoPlaceError):

@@ -15,8 +15,8 @@ import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import InitVar, dataclass, field
+from typing import Protocol
 from weakref import ref
 
 from anyio import sleep_until
@@ -152,6 +152,7 @@ class _Waiter:
     refusal: str | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Gate:
     """Permits and queue of one limit, or of one key of a limit.
 
@@ -159,33 +160,28 @@ class Gate:
     empty and a permit is free, the head is awake. Each method that frees a permit or removes a waiter wakes the head.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_free_permits",
-        "_limit",
-        "_lock",
-        "_queue",
-        "_window",
-        "holders",
-        "start_rate_gate",
-        "title",
-    )
+    _limit: Limit
+    title: str
+    is_last: InitVar[bool] = False
+    holders: set[Holder] = field(default_factory=set["Holder"], init=False)
+    """Attempts that hold a permit, for deadlock detection; holders that are not attempts are not listed."""
+    # The next four and the fields of waiters change only under `_lock`: threads and loops share a gate.
+    _free_permits: float = field(default=math.inf, init=False)
+    _queue: OrderedDict[_Waiter, None] = field(default_factory=OrderedDict[_Waiter, None], init=False)
+    """Ordered, with removal of a cancelled waiter in constant time."""
+    _window: Window | None = field(default=None, init=False)
+    start_rate_gate: "Gate | None" = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def __init__(self, limit: Limit, name: str, *, is_last: bool = False) -> None:
-        self._limit = limit
-        self.title = name
-        self.holders: set[Holder] = set()
-        """Attempts that hold a permit, for deadlock detection; holders that are not attempts are not listed."""
-        # The next two, the window and the fields of waiters change only under `_lock`: threads and loops share a gate.
-        self._free_permits = math.inf if limit.concurrency is None else limit.concurrency
-        self._queue: OrderedDict[_Waiter, None] = OrderedDict()  # ordered, with O(1) removal of a cancelled waiter
-        self._lock = threading.Lock()
-        self._window = None if limit.rate is None else Window(limit.rate)
-        # A call that passed this gate may wait at other gates before it starts, but the rate limits starts. So the
-        # rate is applied twice: here, so that calls pass in FIFO order, and at a second gate right before the start.
-        self.start_rate_gate = (
-            None if limit.rate is None or is_last else Gate(Limit(rate=limit.rate), name, is_last=True)
-        )
+    def __post_init__(self, is_last: bool) -> None:
+        if self._limit.concurrency is not None:
+            self._free_permits = self._limit.concurrency
+        if self._limit.rate is not None:
+            self._window = Window(self._limit.rate)
+            # A call that passed this gate may wait at other gates before it starts, but the rate limits starts. So it
+            # is applied twice: here, so that calls pass in FIFO order, and at a second gate right before the start.
+            if not is_last:
+                self.start_rate_gate = Gate(Limit(rate=self._limit.rate), self.title, is_last=True)
 
     @property
     def identity(self) -> Hashable:
@@ -325,10 +321,6 @@ class Limiter:
         """True if the key function takes a `CallContext` in addition to the call."""
         return self._key is not None and self._key.takes_context
 
-    def with_context(self, context: Callable[[], CallContext]) -> "Limiter | LimiterWithContext":
-        """Return a limiter that passes a `CallContext` to the key function; `self` if the function takes no context."""
-        return LimiterWithContext(self, context) if self.takes_context else self
-
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
         """Return the permits and queue (a `Gate`) of the call's key; `context` creates the key function's context."""
         if self._gate is not None:
@@ -387,10 +379,6 @@ class SharedLimiter:
     def takes_context(self) -> bool:
         """True if the key or tenant function takes a `CallContext` in addition to the call."""
         return any(function is not None and function.takes_context for function in (self._key, self._tenant))
-
-    def with_context(self, context: Callable[[], CallContext]) -> "SharedLimiter | LimiterWithContext":
-        """Return a limiter that passes a `CallContext` to its key functions; `self` if no function takes a context."""
-        return LimiterWithContext(self, context) if self.takes_context else self
 
     def gate(
         self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext
@@ -514,17 +502,7 @@ AnyGate = Gate | SharedPermit
 """Gate of a limit of this process, or the permit of one attempt at a shared limit."""
 
 
-class LimiterWithContext(NamedTuple):
-    """Pair of a limiter and a function. The limiter's key functions get the `CallContext` that this function makes."""
-
-    limiter: Limiter | SharedLimiter
-    context: Callable[[], CallContext]
-
-    def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate | SharedPermit:
-        return self.limiter.gate(call, loop, self.context)
-
-
-AnyLimiter = Limiter | SharedLimiter | LimiterWithContext
+AnyLimiter = Limiter | SharedLimiter
 
 
 async def count_start(permits: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:

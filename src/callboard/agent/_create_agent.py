@@ -7,7 +7,7 @@ edges. A run executes these nodes on callboard's loop, and the calls in a superv
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -305,12 +305,7 @@ def create_agent(
     check_seconds("create_agent(budget=...)", budget, zero=False)
     warn_about_milliseconds("create_agent(budget=...)", budget)
     extra_types = parse_stored_types(stored_types, checkpointer)
-    try:
-        from langchain.agents import create_agent as langchains_create_agent
-    except ImportError as error:
-        raise ImportError(
-            f"create_agent runs LangChain's agent: {install_command('callboard', 'langchain')}"
-        ) from error
+    factory = _langchains_factory()
     chat_model: object = init_chat_model(model) if isinstance(model, str) else model
     if not isinstance(chat_model, BaseChatModel):
         raise TypeError(
@@ -334,7 +329,7 @@ def create_agent(
     # A middleware may take another model for each request.
     if offered_tools and not middlewares and type(chat_model).bind_tools is BaseChatModel.bind_tools:
         raise no_bind_tools(chat_model, offered_tools)
-    langchain_graph: Graph = cast("Callable[..., Graph]", langchains_create_agent)(
+    langchain_graph: Graph = factory(
         chat_model,
         offered_tools,
         system_prompt=system_prompt,
@@ -383,6 +378,18 @@ def create_agent(
     )
     agent.config, agent.stream_transformers = langchain_graph.config, langchain_graph.stream_transformers
     return agent
+
+
+# Cached: a program may put callboard's function in the place of LangChain's.
+@cache
+def _langchains_factory() -> Callable[..., Graph]:
+    try:
+        from langchain.agents import create_agent as factory
+    except ImportError as error:
+        raise ImportError(
+            f"create_agent runs LangChain's agent: {install_command('callboard', 'langchain')}"
+        ) from error
+    return factory
 
 
 class _AgentNode(ToolNode):

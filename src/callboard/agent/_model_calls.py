@@ -115,7 +115,7 @@ class _ModelCall(SupervisedCall[Response]):
         call: ToolCallLike = {"name": MODEL, "args": {}, "id": None}
         # Observers hear of requests from the run: for them, a call is a call of a tool.
         batch_context = create_batch_context()._replace(observers=Observers())
-        super().__init__(*supervision.terms(call, context=context), batch_context)
+        super().__init__(batch_context, *supervision.terms(call, context=context))
         self._threads = supervision.threads if takes_thread else None
         self._body = body if self.policy.idle_timeout is None else partial(_reporting_tokens, body)
 

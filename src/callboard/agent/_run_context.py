@@ -1,7 +1,7 @@
 """Parts of an agent that all its runs share (`AgentPlan`), its breakpoints, and values of one run (`RunContext`)."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, ToolCall
@@ -59,6 +59,7 @@ class AgentPlan:
     version: Literal["v1", "v2"]
 
 
+@dataclass(eq=False, repr=False)
 class RunContext:
     """Values that the nodes and tool calls of one agent run use: conversation, config, runtime, answers, breakpoints.
 
@@ -67,44 +68,33 @@ class RunContext:
     runs the agent, or `None`. `checkpointer` is passed to graphs that run within the agent.
     """
 
-    def __init__(
-        self,
-        plan: AgentPlan,
-        thread: Thread,
-        config: RunnableConfig,
-        runtime: Runtime[Any],
-        stream: RunStream,
-        *,
-        answers: Mapping[str, Any],
-        breakpoints: Breakpoints,
-        is_resumed: bool,
-        outer: Outer | None,
-        checkpointer: Any,
-    ) -> None:
-        self.plan = plan
-        self.tools = plan.access
+    plan: AgentPlan
+    thread: Thread
+    config: RunnableConfig
+    runtime: Runtime[Any]
+    stream: RunStream
+    _: KW_ONLY
+    answers: Mapping[str, Any]
+    breakpoints: Breakpoints
+    is_resumed: bool
+    outer: Outer | None
+    checkpointer: Any
+    reporter: RunReporter | None = field(default=None, init=False)
+    """Object that reports the run to observers, set before the run starts; `None` without observers."""
+    is_traced: bool = field(default=True, init=False)
+    """`True` if LangChain callback handlers listen; cached, because the check costs as much as a call."""
+    is_watched: bool = field(default=True, init=False)
+    """`True` if the run must send an event for each task, to callback handlers or to readers of a stream."""
+
+    def __post_init__(self) -> None:
+        self.tools = self.plan.access
         self.loop = current_loop()
-        self.by_call = plan.version == "v2"
+        self.by_call = self.plan.version == "v2"
         """`True` if streams and snapshots show each call as a task of its own (version "v2")."""
-        self.thread = thread
-        self.config = config
-        self.runtime = runtime
-        self.stream = stream
-        self.breakpoints = breakpoints
-        self.is_resumed = is_resumed
-        self.outer = outer
-        self.reporter: RunReporter | None = None
-        """Object that reports the run to observers, set before the run starts; `None` without observers."""
-        self._answers = answers
-        self._checkpointer = checkpointer
-        self.resumes_nested_graphs = is_resumed
+        self.resumes_nested_graphs = self.is_resumed
         """`True` during the first step of a resumed run, in which graphs inside the nodes resume, too."""
         # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
-        self.step_limit = thread.step + config["recursion_limit"] + (2 if is_resumed else 0)
-        self.is_traced = True
-        """`True` if LangChain callback handlers listen; cached, because the check costs as much as a call."""
-        self.is_watched = True
-        """`True` if the run must send an event for each task, to callback handlers or to readers of a stream."""
+        self.step_limit = self.thread.step + self.config["recursion_limit"] + (2 if self.is_resumed else 0)
 
     def begin(self, config: RunnableConfig) -> None:
         """Prepare the configs of the run's nodes from the run's `config`; called once, when the run starts."""
@@ -113,7 +103,7 @@ class RunContext:
         self.is_watched = self.is_traced or self.stream.has_readers
         self.config = config
         self._configs = NodeConfigs(
-            config, runtime=self.runtime, channels=self.thread.state.channels, checkpointer=self._checkpointer
+            config, runtime=self.runtime, channels=self.thread.state.channels, checkpointer=self.checkpointer
         )
 
     @property
@@ -140,7 +130,7 @@ class RunContext:
 
     def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
         """Return the user's answers to the open questions of the given tasks, by interrupt id."""
-        records, answers = self.thread.records, self._answers
+        records, answers = self.thread.records, self.answers
         if not answers:
             return {}
         question_ids = [question.id for task in tasks if task in records for question in records[task].pending]

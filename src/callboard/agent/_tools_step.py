@@ -6,7 +6,7 @@ node run beside the calls of the reply; streams show them as one task.
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import count
 from operator import itemgetter
@@ -126,37 +126,32 @@ async def run_sent_calls(run: RunContext, send: NumberedSend) -> list[str]:
     return [*tasks.values()]
 
 
+@dataclass(eq=False, repr=False)
 class CallStep:
     """Batch of calls in one step; stores each event of a call in the thread when it happens."""
 
-    def __init__(
-        self,
-        run: RunContext,
-        request: NodeRequest,
-        tasks: Mapping[str, str],
-        node_places: Mapping[str, NodePlace],
-        answers: dict[str, Any],
-        *,
-        by_call: bool,
-        ends_step: bool = False,
-    ) -> None:
-        self._run = run
-        self._request = request
-        self.tasks = tasks
-        """Mapping from the key of each call to the name of its task in the thread, in call order.
+    _run: RunContext
+    _request: NodeRequest
+    tasks: Mapping[str, str]
+    """Mapping from the key of each call to the name of its task in the thread, in call order.
 
-        Name and key are equal for the calls of a reply.
-        """
-        self._keys = list(tasks)
-        self._node_places = node_places
-        self._answers = answers
-        self._by_call = by_call
-        self._ends_step = ends_step  # the end of the step follows the last call at once
+    Name and key are equal for the calls of a reply.
+    """
+    _node_places: Mapping[str, NodePlace]
+    _answers: dict[str, Any]
+    _: KW_ONLY
+    by_call: bool
+    ends_step: bool = False
+    """`True` if the end of the step follows the last call at once."""
+
+    def __post_init__(self) -> None:
+        self._keys = list(self.tasks)
         # Streams or handlers see each call as a task of its own.
-        self._streams_each_call = by_call and run.is_watched
+        self._streams_each_call = self.by_call and self._run.is_watched
         # Without such readers, the results are recorded together when the batch has ended. Observers of calls read the
         # ids of results, which they get when they are recorded.
-        self._records_each_result = run.thread.is_kept or self._streams_each_call or bool(current_observers().calls)
+        is_observed = self._streams_each_call or bool(current_observers().calls)
+        self._records_each_result = self._run.thread.is_kept or is_observed
         self._writes: dict[str, list[Write]] = {}
 
     async def send_starts(self) -> None:
@@ -208,7 +203,7 @@ class CallStep:
     async def _record_message(self, key: str, message: ToolMessage) -> None:
         """Store a message as the result of a call whose tool has returned no result."""
         await self._run.thread.record_result(self.tasks[key], message)
-        if self._by_call:
+        if self.by_call:
             self._run.stream.send_end(self._node_places[key], [self._update_of(key)])
 
     def _update_of(self, key: str) -> Any:
@@ -238,7 +233,7 @@ class CallStep:
     async def run(self, config: RunnableConfig) -> Any:
         """Run the batch and return its results in the form of a node's output: messages, commands, or a dict."""
         run, thread, records = self._run, self._run.thread, self._run.thread.records
-        entries = run.tools.entries if self._by_call else None
+        entries = run.tools.entries if self.by_call else None
         # A stored thread needs LangGraph's namespaces for its calls, because LangGraph may resume it.
         is_named = thread.is_kept or run.is_watched
         batch = await run.tools.batch(
@@ -299,7 +294,7 @@ class CallStep:
             name_calls = partial(keys_of, request.calls)
             keys = await run_in_worker(name_calls) if len(request.calls) > MANY_CALLS else name_calls()
             tasks = {key: self.tasks.get(key, key) for key in keys}
-            part = CallStep(run, request, tasks, self._node_places, self._answers, by_call=self._by_call)
+            part = CallStep(run, request, tasks, self._node_places, self._answers, by_call=self.by_call)
             combined = await part.run(config)
             self._writes |= part._writes
             return combined
@@ -352,7 +347,7 @@ class CallStep:
 
     async def _record_finish(self, key: str, output: Any, is_last: bool) -> None:
         output_with_writes = with_writes(output, self._writes[key]) if key in self._writes else output
-        await self._record_result(key, output_with_writes, may_wait=is_last and self._ends_step)
+        await self._record_result(key, output_with_writes, may_wait=is_last and self.ends_step)
 
     async def _record_result(self, key: str, output: Any, *, may_wait: bool = False) -> None:
         """Store the result of a call; an error message takes the place of one that the database cannot store."""

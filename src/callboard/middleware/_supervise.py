@@ -228,7 +228,7 @@ class _AgentCall(SupervisedCall[Item]):
     def __init__(
         self, supervise: Supervise, request: ToolCallRequest, execution: _Execution, batch_context: BatchContext
     ) -> None:
-        super().__init__(*supervise._terms(request), batch_context)
+        super().__init__(batch_context, *supervise._terms(request))
         self._supervise = supervise
         self._request = request
         self._execution = execution

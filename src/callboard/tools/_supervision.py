@@ -134,15 +134,12 @@ class Supervision:
         run_limiters: Sequence[AnyLimiter] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> CallOptions:
-        """Return the policy and the limits of a call; `wider` are more limits, such as one for the whole run."""
+        """Return the policy and the limits of a call; `run_limiters` are further limits, for the whole run."""
         name = call["name"]
-        tool_limiters = self.limiters.get(name, self.shared)
-        limiters: Sequence[AnyLimiter] = (
-            [limiter.with_context(context) for limiter in tool_limiters] if self.takes_context else tool_limiters
-        )
-        return CallOptions(
-            call, self.policies.get(name, self.default), [*limiters, *run_limiters] if run_limiters else limiters
-        )
+        limiters = self.limiters.get(name, self.shared)
+        if run_limiters:
+            limiters = [*limiters, *run_limiters]
+        return CallOptions(call, self.policies.get(name, self.default), limiters, context)
 
     def policy(self, name: str) -> CallPolicy:
         return self.policies.get(name, self.default)

@@ -425,7 +425,7 @@ class _BatchCall(SupervisedCall[Output]):
         batch_context: BatchContext,
         resumed_mark: str | None,
     ) -> None:
-        super().__init__(*terms, batch_context)
+        super().__init__(batch_context, *terms)
         self.batch = batch
         self.key = key
         self.index = index
