@@ -20,7 +20,7 @@ from langgraph.types import Command, interrupt
 
 from callboard import AgentState, CallsInterrupted, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard.tools._subclassing import REFUSED
+from callboard.tools._node import REFUSED
 from tests.helpers import contents
 
 pytestmark = pytest.mark.real_clock

@@ -1,12 +1,13 @@
-"""`create_react_agent`: makes an agent whose model calls tools until it gives an answer."""
+"""`create_react_agent`: makes an agent whose model calls tools until it gives an answer, and runs the agent's nodes."""
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal, cast, get_type_hints
 
-from langchain_core.runnables import Runnable
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
@@ -22,25 +23,84 @@ from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
 from callboard.agent._model import ChosenModel, FixedModel, ModelChoice, Prompt
-from callboard.agent._react_nodes import ReactNodes, ReactParts
-from callboard.agent._run_context import AgentPlan, Breakpoints
+from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
 from callboard.agent._runner import Runner
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import saver_of, store_of
 from callboard.conversations._flow import (
     AFTER,
+    AGENT,
     BEFORE,
+    RESPONSE,
     AgentState,
     AgentStateWithStructuredResponse,
     Builder,
     ReactFlow,
     drawing,
+    for_model,
+    value_in,
 )
+from callboard.conversations._history import complete_calls, repair, storable_messages
 from callboard.conversations._stored_types import collect_types, parse_stored_types
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import NodeAccess, ToolNode
+from callboard.tools._unanswered import all_calls_in
+
+
+class ReactNodes(NodeBodies):
+    """Functions that run the nodes of an agent of `create_react_agent` in one run."""
+
+    model_node = AGENT
+
+    def __init__(
+        self, flow: ReactFlow, model: FixedModel | ChosenModel, response_format: Any, context: RunContext
+    ) -> None:
+        super().__init__(context)
+        self._flow = flow
+        self._model = model
+        self._response_format = response_format
+
+    def output(self, node: str, node_input: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
+        if node == AGENT:
+            return self._reply(node_input, config, is_sent)
+        if node == RESPONSE:
+            return self._response(node_input, config)
+        return super().output(node, node_input, config, is_sent=is_sent)
+
+    async def _reply(self, state: Any, config: RunnableConfig, is_sent: bool) -> dict[str, Any]:
+        """Send the state to the model; return the reply as an update of the state, in a form that can be stored."""
+        model, flow = self._model, self._flow
+        model_input, reporter = state, self.context.reporter
+        # Messages that a hook before the model wrote for the model alone.
+        llm_messages = self.context.thread.state.get("llm_input_messages") if flow.before else None
+        if is_sent:
+            model_input = for_model(state, before=flow.before)
+        elif llm_messages is not None or not self.is_conversation_in_order:
+            ordered_messages = self.repaired_messages if llm_messages is None else repair(llm_messages).request
+            if isinstance(state, dict):
+                model_input = {**state, "messages": ordered_messages}
+            else:
+                state.messages = ordered_messages
+        ask = partial(model.reply, model_input, config, self.context.plan.tools.offered_tools())
+        reply = await (ask() if reporter is None else reporter.ask(model.bound_model, model_input, ask))
+        if reply.name != self.context.plan.name:
+            reply.name = self.context.plan.name
+        complete_calls(reply)
+        remaining = value_in(state, "remaining_steps") if is_sent else self.context.steps_left
+        if remaining is not None and remaining < 2 and isinstance(reply, AIMessage):
+            are_all_direct = all(call["name"] in flow.direct for call in reply.tool_calls)
+            if (remaining < 1 and are_all_direct) or all_calls_in(reply):
+                reply = AIMessage(id=reply.id, content="Sorry, need more steps to process this request.")
+        return {"messages": storable_messages(reply, is_stored=self.context.thread.is_kept)}
+
+    async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
+        model, reporter, form = self._model, self.context.reporter, self._response_format
+        state = for_model(state, before=False)
+        ask = partial(model.respond, state, config, form)
+        response = ask() if reporter is None else reporter.ask(model.bound_model, state, ask, response_format=form)
+        return {"structured_response": await response}
 
 
 def create_react_agent(
@@ -150,7 +210,7 @@ def create_react_agent(
         name=name,
         flow=flow,
         schema=Schema(builder, flow),
-        bodies=partial(ReactNodes, ReactParts(flow=flow, model=agent_model, response_format=response_format)),
+        bodies=partial(ReactNodes, flow, agent_model, response_format),
         tools=node,
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},

@@ -40,9 +40,9 @@ from callboard.tools._errors import (
 )
 from callboard.tools._large_values import MANY_CALLS, run_in_worker
 from callboard.tools._ledger import CallsInterrupted, Ledger
+from callboard.tools._node import Entries, Entry
 from callboard.tools._plan import injected_args, model_args
 from callboard.tools._results import NodeRequest, Output, ResultRules, count_calls, messages_in, parse_input
-from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, Reports, ToolBatch
 from callboard.tools._unanswered import id_of, ids_with_answer
 

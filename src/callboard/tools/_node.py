@@ -3,13 +3,15 @@
 `NodeAccess` is the inside of a node for an agent that runs the node's calls as its own tasks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, get_config_list
@@ -18,12 +20,13 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
 from callboard._calls._draining import PATIENCE
+from callboard._calls._sync_middleware import SyncMiddleware
 from callboard._langgraph._outer_task import langgraph_args_by_tool, with_runtime
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._entry_mode import entered_from
+from callboard._loops._entry_mode import entered_from, is_sync_entry
 from callboard._loops._owner_task import Openable
 from callboard._loops._protocol import Scope
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
@@ -41,19 +44,6 @@ from callboard.tools._ledger import Ledger
 from callboard.tools._plan import inject, injected_args
 from callboard.tools._results import NodeRequest, count_calls, parse_input
 from callboard.tools._setup import Options, Setup, setup_of
-from callboard.tools._subclassing import (
-    Entries,
-    Entry,
-    RunningMethod,
-    Unbuilt,
-    as_running,
-    check_class,
-    continue_run,
-    entries_of,
-    is_overridden,
-    record_originals,
-    running_method,
-)
 from callboard.tools._tool_batch import Reports, ToolBatch
 
 
@@ -107,6 +97,136 @@ class ManyInputs(Runnable[Any, Any]):
         finally:
             errors.clear()  # the error's traceback refers to this frame: break the reference cycle
         return outputs
+
+
+# Refused overrides
+
+
+_CALL = "use middleware=[...], awrap_tool_call= or wrap_tool_call="
+_RUN = "override ainvoke"
+_RUNTIME = "use middleware=[...], and change the request's state or runtime there"
+_FIXED = "give it to the constructor"
+
+REFUSED = {
+    "_func": _RUN,
+    "_afunc": _RUN,
+    "_run_one": _CALL,
+    "_arun_one": _CALL,
+    "_parse_input": "override ainvoke and change the input there; for another key, messages_key=",
+    "_combine_tool_outputs": "override ainvoke and change the result there",
+    "_extract_state": _RUNTIME,
+    "_execute_tool_sync": _CALL,
+    "_execute_tool_async": _CALL,
+    "_validate_tool_call": f"{_CALL}; they see calls of tools that do not exist, too",
+    "_normalize_tool_response": _CALL,
+    "_validate_tool_command": _CALL,
+    "_validate_tool_command_list": _CALL,
+    "_inject_tool_args": _RUNTIME,
+    "_inject_state": _RUNTIME,
+    "_inject_store": _RUNTIME,
+    "tools_by_name": _FIXED,
+    "_tools_by_name": _FIXED,
+    "_injected_args": _FIXED,
+    "_handle_tool_errors": _FIXED,
+    "_messages_key": _FIXED,
+}
+"""Methods and attributes of LangGraph's `ToolNode` that callboard never uses, each with a hint what to use instead."""
+
+
+class Unbuilt:
+    """Descriptor of an attribute that `__init__` sets; reading it earlier raises an error about `super().__init__`."""
+
+    def __get__(self, node: object, owner: type) -> object:
+        if node is None:
+            return self
+        raise AttributeError(f"{owner.__qualname__} is not ready: its __init__ has to call super().__init__(tools)")
+
+
+# Overrides of a run: an override of `ainvoke` or `invoke` is plain Python. Every entry point calls the method of the
+# node, and `super()` runs the calls. An agent runs a node's calls as its own tasks: it calls the override, and the
+# `super()` call continues the agent's run.
+
+
+Method = Literal["invoke", "ainvoke"]
+_METHODS: tuple[Method, Method] = ("ainvoke", "invoke")
+
+
+def is_overridden(node: object, method: Method) -> bool:
+    """Return whether a node's method was overridden by a subclass of `ToolNode`, or replaced by a mock."""
+    return getattr(getattr(node, method), "__func__", None) is not _ORIGINALS[method]
+
+
+class Entry(NamedTuple):
+    """Arguments with which a node's `invoke` or `ainvoke` was called."""
+
+    input: Any
+    config: Any
+    options: Mapping[str, Any]
+
+
+class RunningMethod(NamedTuple):
+    """`invoke` or `ainvoke` of a node that is running, and the function that its `super()` call has to run."""
+
+    node: object
+    method: Method
+    run_calls: Callable[[Entry], Any] | None
+    """Function that runs the calls for whoever called the override, sync or async as the method is; `None` if the
+    method of the base class runs them."""
+
+
+_running: ContextVar[RunningMethod | None] = ContextVar("callboard_running_method", default=None)
+
+
+def running_method(node: object) -> RunningMethod | None:
+    """Return the method of this node whose override, or whose `super()` call, the running code belongs to."""
+    running = _running.get()
+    return running if running is not None and running.node is node else None
+
+
+class as_running:  # noqa: N801 (used as a function, in `with`)
+    """Context manager that sets the running method; `None` for tools, which may start new runs of the same node."""
+
+    __slots__ = ("_method", "_token")
+
+    _token: Token[RunningMethod | None]
+
+    def __init__(self, method: RunningMethod | None) -> None:
+        self._method = method
+
+    def __enter__(self) -> None:
+        self._token = _running.set(self._method)
+
+    def __exit__(self, *exc: object) -> None:
+        _running.reset(self._token)
+
+
+class Entries:
+    """A node's overrides of `ainvoke` and `invoke`, for a run whose calls another object runs, such as an agent."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        overridden = [method for method in _METHODS if is_overridden(node, method)]
+        # A sync run calls `invoke` and an awaited one `ainvoke`. If only one is overridden, both call it: the override
+        # may be what forbids a call.
+        self._method = overridden[-1 if is_sync_entry() else 0]
+        self.name = f"{type(node).__qualname__}.{self._method}"
+
+    async def __call__(self, entry: Entry, run_calls: Callable[[Entry], Awaitable[Any]]) -> Any:
+        """Run the override, and `run_calls` in the place of the base method. A sync override runs in a thread."""
+        if self._method == "invoke":
+            in_thread: SyncMiddleware[Entry, Any] = SyncMiddleware(self._invoke)
+            return await in_thread(entry, partial(_without_method, run_calls))
+        with as_running(RunningMethod(self._node, "ainvoke", partial(_without_method, run_calls))):
+            return await self._node.ainvoke(entry.input, entry.config, **entry.options)
+
+    def _invoke(self, entry: Entry, run_calls: Callable[[Entry], Any]) -> Any:
+        with as_running(RunningMethod(self._node, "invoke", run_calls)):
+            return self._node.invoke(entry.input, entry.config, **entry.options)
+
+
+async def _without_method(run_calls: Callable[[Entry], Awaitable[Any]], entry: Entry) -> Any:
+    with as_running(None):
+        return await run_calls(entry)
 
 
 class ToolNode(ManyInputs, Openable):
@@ -202,7 +322,14 @@ class ToolNode(ManyInputs, Openable):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_class(cls, ToolNode)
+        overridden: dict[str, object] = {}
+        for ancestor in reversed(cls.__mro__[: cls.__mro__.index(ToolNode)]):
+            overridden.update(vars(ancestor))
+        for name, remedy in REFUSED.items():
+            if name in overridden:
+                raise TypeError(f"{cls.__qualname__}.{name} would never be called by callboard's ToolNode: {remedy}")
+        if inspect.iscoroutinefunction(overridden.get("invoke")):
+            raise TypeError(f"{cls.__qualname__}.invoke is async; it has to be a plain function")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_setup", "_owner_task")}
@@ -317,7 +444,10 @@ class ToolNode(ManyInputs, Openable):
         entry = Entry(input, config, _drop_none(ledger=ledger, resume=resume, runtime=runtime))
         running = running_method(self)
         if running is not None and running.run_calls is not None:
-            return await continue_run(running, entry)
+            if running.method == "ainvoke":
+                return await running.run_calls(entry)
+            # An `invoke` override has started an event loop in its thread. The calls belong to the loop of the run.
+            return await to_thread.run_sync(running.run_calls, entry)
         with entered_from("async" if running is None else "sync"), as_running(None):
             if running is None and is_overridden(self, "invoke") and not is_overridden(self, "ainvoke"):
                 # The override may be what forbids a call. LangGraph calls it in sync runs only.
@@ -391,7 +521,8 @@ class ToolNode(ManyInputs, Openable):
         return inject(tool_call, injected_args(tool), runtime, self._messages_key)
 
 
-record_originals(ToolNode)
+_ORIGINALS: Mapping[str, object] = {name: vars(ToolNode)[name] for name in _METHODS}
+"""Methods of `ToolNode` itself: a user's test may replace them by mocks later, which counts as an override."""
 
 # `isinstance(node, langgraph.prebuilt.ToolNode)` must be true: LangGraph's own agent tests it.
 LangGraphToolNode.register(ToolNode)
@@ -419,7 +550,8 @@ class NodeAccess:
     @property
     def entries(self) -> Entries | None:
         """Overrides of `ainvoke` and `invoke`; `None` if nothing is overridden."""
-        return entries_of(self._node)
+        is_plain = not any(is_overridden(self._node, method) for method in _METHODS)
+        return None if is_plain else Entries(self._node)
 
     @property
     def actors(self) -> ActorSet:

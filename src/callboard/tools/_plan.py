@@ -269,10 +269,8 @@ class Plan:
 
 def plan_for(tool: BaseTool) -> Plan:
     """Return the plan of a tool (data for running the tool), read from the tool's class and signatures."""
-    plan, cls = _plan(tool, injected_args(tool), "async"), type(tool)
-    has_own_method = any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke"))
-    has_function = getattr(tool, "func", None) is not None if cls._run in _CALLS_FUNC else not is_missing(cls._run)
-    if plan.kind == "sync" or not (has_own_method or has_function):
+    plan = _plan(tool, injected_args(tool), "async")
+    if plan.kind == "sync" or not _has_sync_variant(tool):
         return plan
     return replace(plan, sync_variant=_plan(tool, plan.injected, "sync"))
 
@@ -314,6 +312,14 @@ def _body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
 def _sync_body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
     func = getattr(tool, "func", None)
     return "sync", func if type(tool)._run in _CALLS_FUNC and func is not None else tool._run
+
+
+def _has_sync_variant(tool: BaseTool) -> bool:
+    """Return whether a tool can run synchronously, and not only as a coroutine."""
+    cls = type(tool)
+    if any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke")):
+        return True
+    return not is_missing(cls._run) if cls._run not in _CALLS_FUNC else getattr(tool, "func", None) is not None
 
 
 def _outside_of_schema(tool: BaseTool, injected: InjectedArgs) -> frozenset[str]:
