@@ -4,7 +4,6 @@ Each engine has its own class of `LoopResources`, of which it creates one object
 """
 
 import copy
-import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -167,13 +166,14 @@ _Worker = TypeVar("_Worker")
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting(Generic[_Worker]):
+class Waiting(Generic[_Worker]):
     """Function call that waits until a worker is idle."""
 
     worker: _Worker | None = None
     answered: anyio.Event = field(default_factory=anyio.Event)
 
-    def tell(self, worker: _Worker | None) -> None:
+    def answer(self, worker: _Worker | None) -> None:
+        """Give the call a worker, or `None` if it gets none."""
         self.worker = worker
         self.answered.set()
 
@@ -182,14 +182,14 @@ class Idle(Generic[_Worker]):
     """FIFO queue that pairs idle workers with waiting calls.
 
     Args:
-        most: number of workers that may be taken at a time; further ones are spare.
+        max_busy: number of workers that may be taken at a time; further ones are spare.
     """
 
-    def __init__(self, max_busy: float = math.inf) -> None:
+    def __init__(self, max_busy: int) -> None:
         self._max_busy = max_busy
         self._busy = set[_Worker]()
         self._workers = deque[_Worker]()
-        self._calls = deque[_Waiting[_Worker]]()
+        self._calls = deque[Waiting[_Worker]]()
 
     def put(self, worker: _Worker) -> None:
         """Assign an idle worker to the call that has waited longest; if no call waits, keep the worker in the queue."""
@@ -202,14 +202,14 @@ class Idle(Generic[_Worker]):
     def _pair(self) -> None:
         while self._calls and self._workers and len(self._busy) < self._max_busy:
             self._busy.add(worker := self._workers.popleft())
-            self._calls.popleft().tell(worker)
+            self._calls.popleft().answer(worker)
 
     async def take(self) -> _Worker | None:
         """Wait for an idle worker and return it; return `None` if `fail_waiting()` is called meanwhile."""
         if self._workers and not self._calls and len(self._busy) < self._max_busy:
             self._busy.add(worker := self._workers.popleft())
             return worker
-        call = _Waiting[_Worker]()
+        call = Waiting[_Worker]()
         self._calls.append(call)
         try:
             await call.answered.wait()
@@ -226,13 +226,6 @@ class Idle(Generic[_Worker]):
         """Remove and return an idle worker if idle and busy workers together exceed `max_busy`; else return `None`."""
         return self._workers.pop() if self._workers and len(self._workers) + len(self._busy) > self._max_busy else None
 
-    def __contains__(self, worker: object) -> bool:
-        return worker in self._workers
-
-    def __len__(self) -> int:
-        """Return the number of idle workers."""
-        return len(self._workers)
-
     def forget(self, worker: _Worker) -> None:
         """Remove a worker that has ended, or is about to end, from this queue."""
         self._busy.discard(worker)
@@ -245,4 +238,4 @@ class Idle(Generic[_Worker]):
         self._workers.clear()
         self._busy.clear()
         while self._calls:
-            self._calls.popleft().tell(None)
+            self._calls.popleft().answer(None)

@@ -88,7 +88,8 @@ def encode_error(
     note = f"In {location} {os.getpid()}:\n{text}"
     try:
         error.add_note(note)
-        body = pickle_error(error) if dumps is None or not _survives_pickle(error) else dumps(error)
+        # Without the parts that cannot be pickled; a note lists these parts.
+        body = _pickle_with(error, {}) if dumps is None or not _survives_pickle(error) else dumps(error)
         copy = pickle.loads(body)  # noqa: S301 - many exceptions can be pickled, but not unpickled
         if not isinstance(copy, Exception):
             raise TypeError(f"it would be read as an object of type {type(copy).__qualname__}")
@@ -112,11 +113,6 @@ def _text_of(error: Exception) -> str:
 _Parts = tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]
 """Parts from which an exception is restored: its class, arguments for `__new__`, and attributes."""
 _Reduced = tuple[Callable[..., BaseException], _Parts]
-
-
-def pickle_error(error: BaseException) -> bytes:
-    """Pickle an exception without the parts that cannot be pickled; a note lists these parts."""
-    return _pickle_with(error, {})
 
 
 def restore_error(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, Any]) -> BaseException:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
+from functools import partial
 from http.client import responses
 from typing import Final, cast
 
@@ -167,17 +168,16 @@ def fetch_tool(
     rules = rules_of("fetch_tool", hosts, private=allow_private, ports=ports)
     tls = httpx2.create_ssl_context() if tls is None else tls
 
-    def open_transport() -> GuardedTransport:
-        return GuardedTransport(
-            hosts=hosts,
-            allow_private=allow_private,
-            ports=ports,
-            max_bytes=max_bytes + 1,
-            timeout=timeout,
-            resolver=resolver,
-            tls=tls,
-        )
-
+    open_transport = partial(
+        GuardedTransport,
+        hosts=hosts,
+        allow_private=allow_private,
+        ports=ports,
+        max_bytes=max_bytes + 1,
+        timeout=timeout,
+        resolver=resolver,
+        tls=tls,
+    )
     open_transport()  # a wrong option is an error now, not in the first call
 
     async def fetch(url: str, start: int = 0) -> str:

@@ -21,6 +21,7 @@ from contextlib import aclosing, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TYPE_CHECKING, Any, cast
 
@@ -450,12 +451,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
         Raises:
             UrlRefusedError: if the URL or the address of its host is not allowed; nothing was sent.
         """
-        if isinstance(request, httpx2.Request):
-            library: Any = httpx2
-        else:
-            import httpx  # installed, because the request is an object of it
-
-            library = httpx
+        # httpx is installed if the request is an object of it.
+        library: Any = httpx2 if isinstance(request, httpx2.Request) else import_module("httpx")
         url = request.url
         # Only the host and the port decide. They are those that are connected to, whatever the rest of the URL is.
         user = f"{url.userinfo.decode('ascii', 'replace')}@" if url.userinfo else ""
@@ -465,7 +462,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
             request.method,
             httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
             headers=[*headers, (b"Accept-Encoding", b"gzip")],
-            content=_Upload(request.stream),
+            content=_Upload(cast("AsyncIterable[bytes]", request.stream)),
             extensions=request.extensions,
         )
         end = anyio.current_time() + self._timeout

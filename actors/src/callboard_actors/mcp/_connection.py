@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import Context, copy_context
@@ -32,7 +33,7 @@ from callboard_actors.mcp._link import ConnectionLostError, Link, is_end, watch_
 from callboard_actors.mcp._questions import OnElicit, Questions
 from callboard_actors.mcp._schemas import OutputSchemas
 from callboard_actors.mcp._stdio import stdio_transport
-from callboard_actors.mcp._tools import EndlessListError, McpToolError, duplicate_names, list_tools
+from callboard_actors.mcp._tools import EndlessListError, McpToolError, list_tools
 
 # Targets.
 
@@ -309,7 +310,8 @@ class Connection(Actor):
             callbacks = self._questions.callbacks
             client = Client(transport, mode=plan.mode, message_handler=self._on_notification, **callbacks)
             self._client = await self.enter(client)
-            self._outputs.judge_for(self._client.session)
+            # Results are judged within a budget; the SDK would validate them in the event loop without any limit.
+            self._client.session.validate_tool_result = self._outputs.judge  # type: ignore[method-assign]
             self._link.unfit.version = self._client.protocol_version
             await self._list()
         except Exception as error:
@@ -423,7 +425,8 @@ class Connection(Actor):
                 _log.warning("the tool %r of the MCP server %r is left out: %s", name, self._plan.name, reason)
         self._left_out = dict(unfit)
         self._outputs.learn(tools)
-        if names := duplicate_names(tools):
+        counts = Counter(tool.name for tool in tools)
+        if names := sorted(name for name, count in counts.items() if count > 1):
             _log.warning("the MCP server %r has several tools of one name: the last of %r", self._plan.name, names)
         if self.key is None:  # a connection with a key may list tools that only its user may see
             self._catalog.tools = {tool.name: tool for tool in tools}

@@ -72,11 +72,6 @@ def question_of(params: types.ElicitRequestParams, server: str, tool: str, conti
     return McpQuestion(type=ASKED_BY_SERVER, server=server, tool=tool, request=request, continuation=continuation)
 
 
-def name_of_call(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a digest of a call's server, tool and arguments, which tells apart the calls within one tool function."""
-    return hashlib.sha256(json.dumps([server, tool, arguments], sort_keys=True, default=repr).encode()).hexdigest()
-
-
 def is_question_of(call: str, value: object) -> bool:
     """Return whether an interrupt's value is a question that a server asked in the call with the digest `call`."""
     if not isinstance(value, dict):
@@ -325,7 +320,11 @@ class Questions:
 
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> types.CallToolResult:
         """Call a tool, answer the requests that the server sends for this call, and return the result."""
-        name = name_of_call(self.server, tool, arguments) if can_ask() else ""
+        name = ""
+        if can_ask():
+            # Tells apart the calls within one tool function.
+            text = json.dumps([self.server, tool, arguments], sort_keys=True, default=repr)
+            name = hashlib.sha256(text.encode()).hexdigest()
         question = cast("McpQuestion | None", earlier_question(partial(is_question_of, name)))
         if modern:
             return await self._in_rounds(tool, name, send, question)

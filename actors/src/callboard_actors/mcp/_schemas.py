@@ -17,7 +17,7 @@ import attrs
 from jsonschema import Draft202012Validator, SchemaError, ValidationError
 from jsonschema.exceptions import best_match
 from jsonschema.validators import extend, validator_for
-from mcp import ClientSession, types
+from mcp import types
 from pydantic import ValidationError as MisfitError
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
@@ -255,11 +255,7 @@ class OutputSchemas:
             name: judge for name, judge in self._judges.items() if self._schemas.get(name) == old_schemas[name]
         }
 
-    def judge_for(self, session: ClientSession) -> None:
-        """Replace a method of an SDK session, so that this object validates the structured results of tools."""
-        session.validate_tool_result = self._judge  # type: ignore[method-assign]
-
-    async def _judge(self, name: str, result: types.CallToolResult) -> None:
+    async def judge(self, name: str, result: types.CallToolResult) -> None:
         """Raise `RuntimeError`, with the SDK's error text, if the structured content of a tool's result is invalid."""
         if (schema := self._schemas.get(name)) is None:
             return

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -136,12 +135,6 @@ class EndlessListError(Exception):
 async def list_tools(client: Any) -> list[types.Tool]:
     """Return all tools of a server, without the SDK's cache; raise `EndlessListError` for a list that is too long."""
     return await list_all("tools", client.list_tools, lambda page: page.tools)
-
-
-def duplicate_names(tools: Iterable[types.Tool]) -> list[str]:
-    """Return the names that several tools of a list share. A lookup by such a name finds the last tool."""
-    counts = Counter(tool.name for tool in tools)
-    return sorted(name for name, count in counts.items() if count > 1)
 
 
 async def list_all(

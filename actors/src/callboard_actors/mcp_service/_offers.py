@@ -309,7 +309,12 @@ class AgentCall:
             async for mode, chunk in chunks:
                 if mode == "values":
                     state = chunk
-                elif (progress := _step_text(chunk) if mode == "updates" else _progress_text(chunk)) is not None:
+                elif mode == "updates":
+                    tell({"type": "progress", "message": _step_text(chunk)})
+                elif isinstance(chunk, dict) and chunk.get("type") == "progress":
+                    # Its numbers are dropped, because they do not count the agent's steps.
+                    message_text = chunk.get("message")
+                    progress = f"{chunk['tool']}: {message_text}" if message_text else str(chunk["tool"])
                     tell({"type": "progress", "message": progress})
         if questions := state.get(_INTERRUPT):
             return NeedsAnswers(form_questions(questions))
@@ -339,11 +344,3 @@ def _step_text(update: Mapping[str, Any]) -> str:
             return f"{node}: calls {', '.join(names)}"
         return "waits for a person" if node == _INTERRUPT else node
     return ""
-
-
-def _progress_text(chunk: object) -> str | None:
-    """Return the text of a tool's progress report in a chunk of the agent's stream; `None` for any other chunk."""
-    # Its numbers are dropped, because they do not count the agent's steps.
-    if not isinstance(chunk, dict) or chunk.get("type") != "progress":
-        return None
-    return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])

@@ -132,7 +132,7 @@ def _read_decision(action: Action, result: types.ElicitResult) -> Answer:
         raise InvalidAnswerError(f"The arguments are no JSON: {error}.") from None
     if not isinstance(edited, dict):
         raise InvalidAnswerError('The arguments are a JSON object, such as {"path": "a.txt"}.')
-    return decision, edited
+    return "edit", edited
 
 
 # Other questions

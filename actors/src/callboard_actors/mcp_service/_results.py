@@ -162,20 +162,17 @@ def result_type(tool: BaseTool) -> ResultType | None:
         is_container = isinstance(kind, type) and issubclass(kind, ToolOutputMixin | BaseMessage)
         if annotation is None or annotation is Any or is_container:
             return None
-        adapter = _adapter(annotation)
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        except PydanticUserError:
+            if not is_typeddict(annotation):
+                raise
+            # pydantic rejects `typing.TypedDict` before Python 3.12: accept any fields.
+            adapter = TypeAdapter(dict[str, Any])
         schema = adapter.json_schema(mode="serialization")
     except (PydanticSchemaGenerationError, PydanticUserError, NameError, TypeError):
         return None  # a type without a schema, such as a Command
     return ResultType(adapter, schema) if schema.get("type") == "object" else None
-
-
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    try:
-        return TypeAdapter(annotation)
-    except PydanticUserError:
-        if not is_typeddict(annotation):
-            raise
-        return TypeAdapter(dict[str, Any])  # pydantic rejects `typing.TypedDict` before Python 3.12: accept any fields
 
 
 def with_json_results(tool: BaseTool) -> BaseTool:

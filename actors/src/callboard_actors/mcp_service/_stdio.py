@@ -60,7 +60,13 @@ class StdioConnection:
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yield the received lines until the client leaves, or until `hang_up()`."""
         splitter = LineSplitter(_MOST_LINE)
-        while chunk := await self._read_chunk():
+        while not self._hung_up:
+            chunk = b""
+            with anyio.CancelScope() as self._waiting:
+                await _until(anyio.wait_readable, self._source)
+                chunk = os.read(self._source, 1 << 16)
+            if not chunk:
+                return
             try:
                 received_lines = splitter.feed(chunk)
             except LineTooLongError:
@@ -68,14 +74,6 @@ class StdioConnection:
                 return
             for data in received_lines:
                 yield data.decode(errors="replace")
-
-    async def _read_chunk(self) -> bytes:
-        if self._hung_up:
-            return b""
-        with anyio.CancelScope() as self._waiting:
-            await _until(anyio.wait_readable, self._source)
-            return os.read(self._source, 1 << 16)
-        return b""
 
     async def write(self, text: str) -> None:
         """Write a text as fast as the client reads it; discard it if the client has left."""

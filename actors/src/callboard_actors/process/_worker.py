@@ -240,7 +240,10 @@ class _Call:
         reply = _CANCELLED
         try:
             if not self._is_to_end:
-                reply = await self._outcome()
+                context, pickled = parts_of(self._call)
+                with attach_context(context, self._send_event):
+                    outcome = run_call(pickled, self._seat.encoder)
+                    reply = await outcome if isinstance(outcome, Coroutine) else outcome
         except SystemExit as end:
             code = _exit_code(end)
             flush()
@@ -258,12 +261,6 @@ class _Call:
                 self._seat.answer(self._number, *reply)
             except BaseException:
                 _exit(1)  # without a reply the caller would wait for ever
-
-    async def _outcome(self) -> Reply:
-        context, pickled = parts_of(self._call)
-        with attach_context(context, self._send_event):
-            reply = run_call(pickled, self._seat.encoder)
-            return await reply if isinstance(reply, Coroutine) else reply
 
 
 # Replies and events.
@@ -295,7 +292,16 @@ class _ReplyWriter:
     def _send_event(self, number: int, event: dict[str, Any]) -> None:
         if os.getpid() != self._pid:
             return
-        data = frame(Kind.EVENT, number, _encode_event(event))
+        body = json.dumps(event).encode()
+        max_length = MAX_EVENT // 4
+        while len(body) > MAX_EVENT:
+            shorter = {
+                kind: [text[:max_length] if isinstance(text, str) else text for text in values]
+                for kind, values in event.items()
+            }
+            body = json.dumps(shorter).encode()
+            max_length //= 2
+        data = frame(Kind.EVENT, number, body)
         with self._lock:
             if number in self._open:
                 self._send(data)
@@ -318,20 +324,6 @@ class _ReplyWriter:
                 self._sock.sendall(self._due.popleft())
         finally:
             self._sending = False
-
-
-def _encode_event(event: dict[str, Any]) -> bytes:
-    """Encode an event as JSON of at most `MAX_EVENT` bytes; shorten its texts if necessary."""
-    data = json.dumps(event).encode()
-    max_length = MAX_EVENT // 4
-    while len(data) > MAX_EVENT:
-        shorter = {
-            kind: [text[:max_length] if isinstance(text, str) else text for text in values]
-            for kind, values in event.items()
-        }
-        data = json.dumps(shorter).encode()
-        max_length //= 2
-    return data
 
 
 # The end of the process.

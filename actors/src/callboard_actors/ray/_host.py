@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from callboard.extend import attach_context
 from callboard_actors._engine._frames import Kind, encode_loss, versions
+from callboard_actors._engine._open_call import MAX_EVENTS
 from callboard_actors._engine._replies import Reply, encode_error, encode_result, limit_reply
 from callboard_actors.ray._transfer import Functions, dumps
 
@@ -62,8 +63,6 @@ class Answer(NamedTuple):
     news: list[News]
 
 
-_MAX_EVENTS = 1_000
-"""Maximum number of events that are kept for one call until they are sent; the oldest are dropped first."""
 _THREADS = 64
 """Number of threads for sync functions; a dedicated Ray actor may run several calls at once."""
 _WAITING_REQUESTS = 2
@@ -150,7 +149,8 @@ class Host:
             size = 0
             while self._with_news and size < LONGEST_BATCH:
                 call = self._with_news.pop(next(iter(self._with_news)))
-                news.append(call.take_news())
+                news.append(News(call.number, list(call.events), call.reply))
+                call.events.clear()
                 if call.reply is not None:
                     size += len(call.reply[1])
                     del self._calls[call.number]
@@ -171,7 +171,8 @@ class _Call:
         self._max_result = max_result
         self._on_news = on_news
         self._loop = asyncio.get_running_loop()
-        self._events = deque[Event](maxlen=_MAX_EVENTS)
+        self.events = deque[Event](maxlen=MAX_EVENTS)
+        """Events that were not sent yet."""
         self._task: asyncio.Task[None] | None = None
         # While true, cancelling the task would abandon the thread, and report an end that has not happened.
         self._is_in_thread = False
@@ -185,7 +186,6 @@ class _Call:
             self._end((Kind.REFUSE, f"{type(error).__name__}: {error}".encode(errors="replace")))
             return
         self._task = self._loop.create_task(self._run(function, args, kwargs))
-        self._task.add_done_callback(self._end_cancelled)
 
     def cancel(self) -> None:
         """Cancel the function, unless it runs in a thread."""
@@ -197,10 +197,6 @@ class _Call:
     def _end(self, reply: Reply) -> None:
         self.reply = limit_reply(*reply, self._max_result)
         self._on_news(self)
-
-    def _end_cancelled(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            self._end((Kind.LOST, b"it was cancelled"))
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
@@ -218,6 +214,7 @@ class _Call:
         except Exception as error:
             reply = encode_error(error, "Ray's worker process", dumps)
         except asyncio.CancelledError:
+            self._loop.call_soon(self._end, (Kind.LOST, b"it was cancelled"))
             raise
         except BaseException as error:  # an exit ends the call, and not the process with the calls of others
             reply = Kind.LOST, encode_loss(f"it raised {type(error).__name__}")
@@ -230,14 +227,8 @@ class _Call:
 
     def _add_event(self, event: Event) -> None:
         if self.reply is None:
-            self._events.append(event)
+            self.events.append(event)
             self._on_news(self)
-
-    def take_news(self) -> News:
-        """Remove the events that were not sent yet, and return them with the reply."""
-        events = list(self._events)
-        self._events.clear()
-        return News(self.number, events, self.reply)
 
 
 def _call_in_thread(fn: Callable[[], Any]) -> Any:

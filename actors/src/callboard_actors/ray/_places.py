@@ -6,10 +6,12 @@ other body, because only the death of the process ends it.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import anyio
+
+from callboard_actors._engine._lifecycle import Waiting
 
 
 class _RayActor(Protocol):
@@ -21,14 +23,8 @@ HostT = TypeVar("HostT", bound=_RayActor)
 
 
 @dataclass(eq=False, slots=True)
-class _WaitingBody(Generic[HostT]):
-    is_sync: bool
-    host: HostT | None = None
-    answered: anyio.Event = field(default_factory=anyio.Event)
-
-    def answer(self, host: HostT | None) -> None:
-        self.host = host
-        self.answered.set()
+class _WaitingBody(Waiting[HostT]):
+    is_sync: bool = False
 
 
 class Places(Generic[HostT]):
@@ -73,7 +69,7 @@ class Places(Generic[HostT]):
         Raises:
             TimeoutError: the wait was hopeless in two checks, one after the other.
         """
-        body = _WaitingBody[HostT](is_sync)
+        body = _WaitingBody[HostT](is_sync=is_sync)
         self._waiting.append(body)
         self._assign()
         was_hopeless = is_hopeless()
@@ -87,13 +83,13 @@ class Places(Generic[HostT]):
                 was_hopeless = is_hopeless()
         except BaseException:
             # After a place was assigned, pass it on, or it would stay taken for ever.
-            if body.host is not None:
-                self.give_back(body.host, is_sync=is_sync)
+            if body.worker is not None:
+                self.give_back(body.worker, is_sync=is_sync)
             elif not body.answered.is_set():
                 self._waiting.remove(body)
                 self._assign()  # the body may have kept a Ray actor free
             raise
-        return body.host
+        return body.worker
 
     def give_back(self, host: HostT, *, is_sync: bool) -> None:
         """Release the place of a body that has ended."""

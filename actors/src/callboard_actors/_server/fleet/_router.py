@@ -350,7 +350,10 @@ class Router:
                     await asyncio.sleep(_PAUSE)
                 # Before any ask is sent to the next owner: asks that did not begin go first, in their original order.
                 elif route.is_suspect:
-                    await self._recall_asks(route)
+                    # Before the awaits: a new suspicion while asks are recalled must not be lost.
+                    route.is_suspect = False
+                    sent_asks = list(route.sent_asks.values())
+                    self._requeue(route, [routed.id for routed in sent_asks if await self._recall(routed)])
                 elif ask is None:
                     pass
                 elif route.ownership is not None and route.ownership.is_current:
@@ -452,14 +455,8 @@ class Router:
     def _suspect(self, route: Route) -> None:
         route.is_suspect, route.owner = True, None
 
-    async def _recall_asks(self, route: Route) -> None:
-        """Recall the sent asks that have not begun, and queue them for the next owner of the key."""
-        # Before the awaits: a new suspicion while asks are recalled must not be lost.
-        route.is_suspect = False
-        recalled_ids = [routed.id for routed in list(route.sent_asks.values()) if await self._recall(routed)]
-        self._requeue(route, recalled_ids)
-
     async def _recall(self, routed: RoutedAsk) -> bool:
+        """Ensure that a sent ask never begins at its owner; return `False` if it may have begun."""
         ask, to = routed.id, routed.sent_to
         assert to is not None
         # If the ask may have begun, the server puts this into the own mail, behind any reply: it becomes "unknown".

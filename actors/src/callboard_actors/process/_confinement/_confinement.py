@@ -33,7 +33,12 @@ class Confinement:
 
     def __init__(self, confine: Confine) -> None:
         self._confine = confine
-        self._machine = _machine()
+        self._machine = os.uname().machine
+        if self._machine not in _seccomp.MACHINES or sys.maxsize < 2**32:
+            machines = " and ".join(_seccomp.MACHINES)
+            raise CannotConfineError(
+                f"confine= is for 64 bit programs on {machines} as yet, and this is {self._machine}"
+            )
         self._landlock = _landlock.version()
         if reason := why_not(confine, self._landlock):
             raise CannotConfineError(reason)
@@ -100,14 +105,6 @@ class Confinement:
             # From this version on, Landlock itself refuses signals to processes outside; the filter need not.
             signals=self._landlock >= _landlock.SIGNALS,
         )
-
-
-def _machine() -> str:
-    machine = os.uname().machine
-    if machine not in _seccomp.MACHINES or sys.maxsize < 2**32:
-        machines = " and ".join(_seccomp.MACHINES)
-        raise CannotConfineError(f"confine= is for 64 bit programs on {machines} as yet, and this is {machine}")
-    return machine
 
 
 def why_not(confine: Confine, version: int) -> str | None:
