@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from callboard import ToolNode
 from callboard.middleware import RequireApproval
-from callboard_actors.mcp_service._dialogue import MOST_COMPLAINTS
 from callboard_actors.mcp_service._questions import form_questions
+from callboard_actors.mcp_service._service import MOST_COMPLAINTS
 
 from ._clients import DECLINED, DISMISSED, Person, client_of, filled, in_both_eras, service_of, text_in
 

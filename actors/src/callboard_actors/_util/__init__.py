@@ -2,7 +2,7 @@
 
 Each file stands alone, and none imports another one; read a file when another package uses it.
 
-- Packages and commands: `_on_demand.py`, `_command_app.py`.
+- Packages: `_on_demand.py`.
 - Checks of options: `_options.py`, `_loopback.py`.
 - Text that a model reads: `_excerpts.py`.
 - Secrets, clocks and tasks: `_secret.py`, `_boot_clock.py`, `_own_task.py`.

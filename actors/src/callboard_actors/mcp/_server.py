@@ -55,24 +55,6 @@ class SeenSessions:
             self._sessions_by_conversation.popitem(last=False)
 
 
-# Checks of options.
-
-
-def check_options(name: object, prefix: object, key: object, bounds: object, of_keys: Mapping[str, object]) -> None:
-    """Raise `TypeError` for `McpServer` options of a wrong type, and `ValueError` for `cap` or `idle` without `key`."""
-    if name is not None and (not isinstance(name, str) or not name):
-        raise TypeError(f"McpServer(name=...) is a text, got {name!r}")
-    if not isinstance(bounds, McpBounds):
-        raise TypeError(f"McpServer(bounds=...) is an McpBounds, such as McpBounds(grace=5.0); got {bounds!r}")
-    if not isinstance(prefix, str):
-        raise TypeError(f"McpServer(prefix=...) is a text, such as 'files_'; got {prefix!r}")
-    if key is not None and not callable(key):
-        raise TypeError(f"McpServer(key=...) is a function of a run's config, got {key!r}")
-    for option, value in of_keys.items():
-        if key is None and value is not None:
-            raise ValueError(f"McpServer({option}={value!r}) is for connections by key; say key=..., or leave it out")
-
-
 # The server.
 
 _log = logging.getLogger("callboard")
@@ -145,7 +127,18 @@ class McpServer(Openable):
         bounds: McpBounds | None = None,
     ) -> None:
         bounds = McpBounds() if bounds is None else bounds
-        check_options(name, prefix, key, bounds, {"cap": cap, "idle": idle})
+        if name is not None and (not isinstance(cast("object", name), str) or not name):
+            raise TypeError(f"McpServer(name=...) is a text, got {name!r}")
+        if not isinstance(cast("object", bounds), McpBounds):
+            raise TypeError(f"McpServer(bounds=...) is an McpBounds, such as McpBounds(grace=5.0); got {bounds!r}")
+        if not isinstance(cast("object", prefix), str):
+            raise TypeError(f"McpServer(prefix=...) is a text, such as 'files_'; got {prefix!r}")
+        if key is not None and not callable(key):
+            raise TypeError(f"McpServer(key=...) is a function of a run's config, got {key!r}")
+        for option, value in {"cap": cap, "idle": idle}.items():
+            if key is None and value is not None:
+                reason = "is for connections by key; say key=..., or leave it out"
+                raise ValueError(f"McpServer({option}={value!r}) {reason}")
         server_target = target_of(target, env=env, cwd=cwd, http={"headers": headers, "auth": auth})
         self.name = name or server_target.name
         plan = Plan(

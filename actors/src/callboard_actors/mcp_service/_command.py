@@ -1,15 +1,29 @@
 """Command line of `callboard mcp`. The implementation is imported only when the command runs."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from callboard_actors._util._command_app import Backend, command_app
 from callboard_actors._util._options import needs
 from callboard_actors.mcp_service._token import TOKEN
 
-app = command_app()
+
+class Backend(StrEnum):
+    """Event loop that a command runs on."""
+
+    asyncio = "asyncio"
+    trio = "trio"
+
+
+# The help option is that of `callboard`.
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def main(args: list[str]) -> None:

@@ -16,7 +16,6 @@ from mcp import types
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from callboard import TOOL_CALL_ERROR_TEMPLATE
 from callboard_actors._util._sendable import as_sendable, reason_unsendable
 from callboard_actors.mcp import McpArtifact
 
@@ -59,11 +58,6 @@ def sendable(result: types.CallToolResult, name: str) -> types.CallToolResult:
 def error_result(text: str) -> types.CallToolResult:
     """Return an MCP error result with a text for the model."""
     return types.CallToolResult(content=[types.TextContent(text=as_sendable(text))], is_error=True)
-
-
-def result_of_error(error: BaseException) -> types.CallToolResult:
-    """Return an MCP error result for an unhandled error, with the text that a `ToolNode` would return."""
-    return error_result(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
 
 
 def _message_in(outcome: object) -> ToolMessage | None:
