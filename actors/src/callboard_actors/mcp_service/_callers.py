@@ -76,23 +76,19 @@ def caller_of(context: Context) -> Caller:
     is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
     # The SDK has refused unknown session ids already. Since 2026-07-28 it ignores the header, so it proves nothing.
     session = None if is_modern else request.headers.get(MCP_SESSION_ID_HEADER)
-    return Caller(principal=_principal_of(request), session=session, key=key)
-
-
-def _principal_of(request: Request) -> str | None:
-    """Return the identity of the authenticated client, as JSON; `None` without one."""
-    # It is set by the SDK's middleware, or by any middleware that sets `scope["user"]`.
+    # The user is set by the SDK's middleware, or by any middleware that sets `scope["user"]`.
     user: object = request.scope.get("user")
+    principal: str | None = None
     if isinstance(user, AuthenticatedUser):
-        token = user.access_token
-        return None if isinstance(token, SharedToken) else json.dumps(principal_components(token))
-    if not getattr(user, "is_authenticated", False):
-        return None
-    try:
-        identity: object = cast("Any", user).identity
-    except (AttributeError, NotImplementedError):  # Starlette's SimpleUser has only a display name
-        identity = getattr(user, "display_name", None)
-    return json.dumps([type(user).__qualname__, str(identity)]) if identity else None
+        if not isinstance(user.access_token, SharedToken):
+            principal = json.dumps(principal_components(user.access_token))
+    elif getattr(user, "is_authenticated", False):
+        try:
+            identity: object = cast("Any", user).identity
+        except (AttributeError, NotImplementedError):  # Starlette's SimpleUser has only a display name
+            identity = getattr(user, "display_name", None)
+        principal = json.dumps([type(user).__qualname__, str(identity)]) if identity else None
+    return Caller(principal=principal, session=session, key=key)
 
 
 def _digest(*parts: str | None) -> str:

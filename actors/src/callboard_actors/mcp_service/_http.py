@@ -67,11 +67,7 @@ class McpApp(Starlette):
         if token is not None:
             endpoint = RequireAuthMiddleware(endpoint, [])
             middleware = [Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(_TokenVerifier(token)))]
-        super().__init__(
-            routes=[Route(path, endpoint=endpoint)],
-            middleware=middleware,
-            lifespan=self.lifespan,
-        )
+        super().__init__(routes=[Route(path, endpoint=endpoint)], middleware=middleware, lifespan=self.lifespan)
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:

@@ -39,14 +39,27 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
     is_error = message.status == "error"
     # The tool belongs to another MCP server: its structured content and `_meta` are passed on.
     if of_server and isinstance(message.artifact, Mapping):
-        artifact = cast("McpArtifact", message.artifact)
-        structured_content, meta = artifact.get("structured_content"), artifact.get("meta")
+        parts = cast("McpArtifact", message.artifact)
         return types.CallToolResult(
-            content=content, structured_content=structured_content, _meta=meta, is_error=is_error
+            content=content,
+            structured_content=parts.get("structured_content"),
+            _meta=parts.get("meta"),
+            is_error=is_error,
         )
     if is_error:
         return types.CallToolResult(content=content, is_error=True)
-    return types.CallToolResult(content=content, structured_content=_structured_content(message, of_text=structured))
+    artifact: object = message.artifact
+    value: object = None
+    if artifact is None:
+        if structured and isinstance(message.content, str):
+            with suppress(ValueError):  # a middleware has shortened the text, or a person has answered
+                value = json.loads(message.content)
+    # Of a content block, a client that prefers structured content would hide the text from its model.
+    elif not isinstance(artifact, dict) or not is_data_content_block(cast("dict[str, Any]", artifact)):
+        with suppress(PydanticSerializationError, ValueError):
+            value = _ANYTHING.dump_python(artifact, mode="json", by_alias=True)
+    structured_content = cast("dict[str, Any]", value) if isinstance(value, dict) else None
+    return types.CallToolResult(content=content, structured_content=structured_content)
 
 
 def sendable(result: types.CallToolResult, name: str) -> types.CallToolResult:
@@ -69,21 +82,6 @@ def _message_in(outcome: object) -> ToolMessage | None:
     if isinstance(update, Sequence) and not isinstance(update, str):
         return next((message for item in update if (message := _message_in(item)) is not None), None)
     return update if isinstance(update, ToolMessage) else None
-
-
-def _structured_content(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None:
-    """Return the structured content of a tool's message, from its artifact or its JSON text; `None` without one."""
-    artifact: object = message.artifact
-    value: object = None
-    if artifact is None:
-        if of_text and isinstance(message.content, str):
-            with suppress(ValueError):  # a middleware has shortened the text, or a person has answered
-                value = json.loads(message.content)
-    # Of a content block, a client that prefers structured content would hide the text from its model.
-    elif not isinstance(artifact, dict) or not is_data_content_block(cast("dict[str, Any]", artifact)):
-        with suppress(PydanticSerializationError, ValueError):
-            value = _ANYTHING.dump_python(artifact, mode="json", by_alias=True)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 def _block(block: Mapping[Any, Any]) -> types.ContentBlock:

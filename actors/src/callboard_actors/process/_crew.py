@@ -64,7 +64,10 @@ class ZygoteProxy:
     async def start(cls, settings: Settings) -> "ZygoteProxy":
         """Start a zygote, wait until it has loaded its modules, and return its proxy."""
         pool_end, zygote_end = socket.socketpair()
-        with _above_standard(zygote_end) as zygote_end:
+        if zygote_end.fileno() <= _STDERR:  # the zygote uses 0, 1 and 2 for stdin, stdout and stderr
+            with zygote_end:
+                zygote_end = socket.socket(fileno=fcntl.fcntl(zygote_end, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1))
+        with zygote_end:
             try:
                 zygote = cls(_start_zygote(zygote_end, settings.terms.confine), pool_end)
             except BaseException:
@@ -75,10 +78,7 @@ class ZygoteProxy:
         # Blocking until here: the zygote reads its settings first, and they may be larger than the socket's buffer.
         pool_end.setblocking(False)
         try:
-            try:
-                await until_loaded(zygote._reader, settings)
-            except ConnectionError:
-                raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr") from None
+            await until_loaded(zygote._reader, settings, "its zygote process")
             zygote._is_ready = True
         except BaseException:
             # Not to leave a process behind; the wait is bounded by `_END_TIMEOUT`.
@@ -214,14 +214,6 @@ def _start_zygote(control: socket.socket, confine: Confine | None) -> "subproces
         start_new_session=True,
         env=None if confine is None else confine.environment_from(os.environ),
     )
-
-
-def _above_standard(end: socket.socket) -> socket.socket:
-    """Return the socket with a descriptor above 2, because the zygote uses 0, 1 and 2 for stdin, stdout and stderr."""
-    if end.fileno() > _STDERR:
-        return end
-    with end:
-        return socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1))
 
 
 # The workers of a pool.

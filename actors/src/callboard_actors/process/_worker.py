@@ -78,10 +78,14 @@ _LONGEST_REASON = 100_000
 """Maximum number of characters in the text of an error that prevents the start of workers."""
 
 
-def reason_of(error: BaseException) -> bytes:
-    """Encode the reason why workers cannot start: the text of a `FatalError`, or the traceback of another error."""
+def fail(sock: socket, error: BaseException) -> NoReturn:
+    """Report why workers cannot start, by the text of a `FatalError` or a traceback, and end this process."""
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
-    return text[-_LONGEST_REASON:].encode(errors="replace")  # the end of a traceback names the error
+    try:
+        # The end of a traceback names the error.
+        sock.sendall(frame(Kind.LOST, 0, text[-_LONGEST_REASON:].encode(errors="replace")))
+    finally:
+        os._exit(1)  # without a traceback: if the program has ended, it would only appear in some user's terminal
 
 
 # Calls.

@@ -58,8 +58,8 @@ class UnloadableError(Exception):
         super().__init__(module)
 
 
-async def until_loaded(reader: FrameReader, settings: Settings) -> None:
-    """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ends earlier."""
+async def until_loaded(reader: FrameReader, settings: Settings, process: str) -> None:
+    """Wait until a zygote or a new interpreter has loaded its modules; `process` names it in errors."""
     loading = None
     try:
         while (message := await reader.next())[0].kind is Kind.EVENT:
@@ -68,7 +68,7 @@ async def until_loaded(reader: FrameReader, settings: Settings) -> None:
         # It ended between this report and the next one, so this module has ended it.
         if loading is not None:
             raise UnloadableError(loading) from None
-        raise
+        raise ActorStartError("Processes", f"{process} ended at once; what it says is on stderr") from None
     if message[0].kind is Kind.LOST:
         raise ActorStartError("Processes", message[1].decode(errors="replace"), never=True)
 
@@ -186,12 +186,10 @@ class WorkerProxy:
 
     async def until_loaded(self, settings: Settings) -> None:
         """Send the settings to a worker's new interpreter, and wait until the interpreter has loaded its modules."""
-        try:
+        with suppress(ConnectionError):  # it has ended; `until_loaded` finds out why
             await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)))
-            # Trusted here: no call has run in it.
-            await until_loaded(self.reader(LONGEST_REASON, 0), settings)
-        except ConnectionError:
-            raise ActorStartError("Processes", "a new interpreter ended at once; what it says is on stderr") from None
+        # Trusted here: no call has run in it.
+        await until_loaded(self.reader(LONGEST_REASON, 0), settings, "a new interpreter")
 
     async def exchange(self, number: int, body: bytes, max_result: int) -> tuple[Kind, bytes | bytearray]:
         """Send a call to the worker; return the reply's kind and payload."""

@@ -5,12 +5,14 @@ It loads the workers' modules and forks the workers. Where a fork is unsafe, it 
 The id of a child is not reused until the zygote reaps the child, so the zygote never signals an unrelated process.
 """
 
+import _thread
 import gc
 import importlib
 import os
 import select
 import signal
 import struct
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,26 +20,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from socket import socket, socketpair
+from socket import MSG_PEEK, socket, socketpair
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import Kind, as_json, frame, receive_exactly
+from callboard_actors._engine._frames import HEADER, Kind, as_json, frame, header_of, receive_exactly
 from callboard_actors._util._import_path import import_path
 from callboard_actors.process import _worker
 from callboard_actors.process._confinement._confine import CannotConfineError
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._worker import FatalError, end_after, load, reason_of, receive_settings
+from callboard_actors.process._worker import FatalError, end_after, fail, flush, load, receive_settings
 
 if TYPE_CHECKING:
     from callboard_actors.process._confinement._confinement import Confinement
-
-import _thread
-import sys
-from socket import MSG_PEEK
-
-from callboard_actors._engine._frames import HEADER, header_of
-from callboard_actors.process._worker import flush
 
 # Protocol with the pool. Commands have one size, because they are received together with file descriptors. Reports are
 # frames: EVENT with the index of a module before it is loaded, then VALUE when commands are accepted, or LOST with the
@@ -76,10 +71,7 @@ def main(control: int) -> NoReturn:
         zygote = _Zygote(sock, settings)
         zygote.prepare()
     except BaseException as error:
-        try:
-            sock.sendall(frame(Kind.LOST, 0, reason_of(error)))
-        finally:
-            os._exit(1)  # without a traceback: if the program has ended, it would only appear in some user's terminal
+        fail(sock, error)
     try:
         with suppress(ConnectionError):  # the pool has ended
             zygote.run()
@@ -177,8 +169,6 @@ class _Zygote:
         self._wake_reader, self._wake_writer = socketpair()
         self._poll = select.poll()  # not epoll: a fork would share its state
         self._is_terminated = False
-        # Whether the kernel signals the parent's death; otherwise the loop checks it every `_CHECK_INTERVAL` seconds.
-        self._gets_death_signal = False
 
     def prepare(self) -> None:
         """Prepare the start of workers: if workers are forks, load their modules now."""
@@ -223,14 +213,22 @@ class _Zygote:
         signal.signal(signal.SIGTERM, self._terminate)
         # In addition to the end of file on the control socket, which other children of the parent may keep open. The
         # signal comes when the parent's thread ends, so the loop checks the parent itself.
-        self._gets_death_signal = _kernel.signal_when_parent_dies(signal.SIGHUP)
+        # Without that signal, the loop checks the parent every `_CHECK_INTERVAL` seconds.
+        gets_death_signal = _kernel.signal_when_parent_dies(signal.SIGHUP)
         # Orphans of workers become children of the zygote, which can then find and kill them.
         _kernel.adopt_orphans()
         self._poll.register(self._control, select.POLLIN)
         self._poll.register(self._wake_reader, select.POLLIN)
         self._control.sendall(frame(Kind.VALUE))
         while not self._is_terminated and os.getppid() == self._settings.parent:
-            ready_fds = {fd for fd, _ in self._poll.poll(self._pause())}
+            # Until a kill, a report or a check of the parent is due.
+            due = [child.kill_at for child in self._living.values() if child.kill_at is not None]
+            due += [ended.tell_at for ended in self._ended]
+            if not gets_death_signal:
+                due.append(time.monotonic() + _CHECK_INTERVAL)
+            # Rounded up by a millisecond: poll would otherwise return just before the time, again and again.
+            pause = max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
+            ready_fds = {fd for fd, _ in self._poll.poll(pause)}
             if self._wake_reader.fileno() in ready_fds:
                 self._wake_reader.recv(4096)
             # One command per turn, so that signals and due kills are never delayed by a queue of commands.
@@ -240,15 +238,6 @@ class _Zygote:
 
     def _terminate(self, *_: object) -> None:
         self._is_terminated = True
-
-    def _pause(self) -> float | None:
-        """Return the milliseconds until a kill, a report or a check of the parent is due; `None` if nothing is due."""
-        due = [child.kill_at for child in self._living.values() if child.kill_at is not None]
-        due += [ended.tell_at for ended in self._ended]
-        if not self._gets_death_signal:
-            due.append(time.monotonic() + _CHECK_INTERVAL)
-        # Rounded up by a millisecond: poll would otherwise return just before the time, again and again.
-        return max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
 
     def _execute_command(self) -> bool:
         command, fds = _kernel.receive_with_files(self._control, COMMAND.size, FILES_PER_COMMAND)
@@ -381,10 +370,7 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
         settings = receive_settings(sock)
         load(settings, sock)
     except BaseException as error:
-        try:
-            sock.sendall(frame(Kind.LOST, 0, reason_of(error)))
-        finally:
-            os._exit(1)
+        fail(sock, error)
     # Until here, stdout and stderr are the zygote's; from here on, they belong to calls.
     flush()
     os.dup2(output, 1)

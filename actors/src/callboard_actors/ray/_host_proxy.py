@@ -118,7 +118,27 @@ class HostProxy:
         self._began = anyio.current_time()
         self._actor = await run_sync(host_class.remote, self._terms.max_result)
         try:
-            ray_versions = await self._hello(patience if is_lacking else None)
+            replies: list[Future[dict[str, str]]] = []
+            answered = anyio.Event()
+
+            def answer(future: Future[dict[str, str]]) -> None:
+                replies.append(future)
+                answered.set()
+
+            self._loop.when_done(self._actor.hello.remote(), answer)
+            started_at = anyio.current_time()
+            # `None` once room was seen: whether this actor or another one took it is unknown.
+            room_patience = patience if is_lacking else None
+            while not answered.is_set():
+                with anyio.move_on_after(math.inf if room_patience is None else room_patience / _CHECKS):
+                    await answered.wait()
+                if room_patience is None or answered.is_set():
+                    continue
+                if (missing_resource := await run_sync(missing_resources, self._terms)) is None:
+                    room_patience = None
+                elif anyio.current_time() - started_at >= room_patience:
+                    raise NoRoomError(missing_resource)
+            ray_versions = replies[0].result()
             for name, version in versions().items():
                 if version != ray_versions[name]:
                     raise ActorStartError(
@@ -142,29 +162,6 @@ class HostProxy:
         # Before any body: a Ray actor in use always has a request on its way.
         self._send()
         self.has_started = True
-
-    async def _hello(self, patience: float | None) -> dict[str, str]:
-        """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room after `patience` seconds."""
-        start_reply: Future[dict[str, str]] = Future()
-        answered = anyio.Event()
-
-        def answer(future: Future[dict[str, str]]) -> None:
-            nonlocal start_reply
-            start_reply = future
-            answered.set()
-
-        self._loop.when_done(self._actor.hello.remote(), answer)
-        started_at = anyio.current_time()
-        while not answered.is_set():
-            with anyio.move_on_after(math.inf if patience is None else patience / _CHECKS):
-                await answered.wait()
-            if patience is None or answered.is_set():
-                continue
-            if (missing_resource := await run_sync(missing_resources, self._terms)) is None:
-                patience = None  # room was seen; whether this actor or another one took it is unknown
-            elif anyio.current_time() - started_at >= patience:
-                raise NoRoomError(missing_resource)
-        return start_reply.result()
 
     @property
     def is_alive(self) -> bool:

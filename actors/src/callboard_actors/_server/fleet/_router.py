@@ -343,7 +343,8 @@ class Router:
 
     async def _process_queue(self, route: Route) -> None:
         try:
-            while (ask := self._first_queued(route)) is not None or route.is_suspect:
+            # Other threads only add to the queue.
+            while route.queue or route.is_suspect:
                 # The owner draining or losing the key needs a moment; without a pause, asker and owner would spin.
                 if route.is_sent_back:
                     route.is_sent_back = False
@@ -354,12 +355,10 @@ class Router:
                     route.is_suspect = False
                     sent_asks = list(route.sent_asks.values())
                     self._requeue(route, [routed.id for routed in sent_asks if await self._recall(routed)])
-                elif ask is None:
-                    pass
                 elif route.ownership is not None and route.ownership.is_current:
-                    await self._grant(route, ask)
+                    await self._grant(route, route.queue[0])
                 elif route.owner is not None:
-                    await self._send(route, route.owner, ask)
+                    await self._send(route, route.owner, route.queue[0])
                 else:
                     await self._find_owner(route)
         except StorageError as error:
@@ -372,10 +371,6 @@ class Router:
             if is_unwanted:
                 self.give_back(route.key)
             self.process_queue(route)  # an ask may have been queued after the last check and before `is_busy` was reset
-
-    def _first_queued(self, route: Route) -> RoutedAsk | None:
-        with self._lock:
-            return route.queue[0] if route.queue else None
 
     async def _grant(self, route: Route, ask: RoutedAsk) -> None:
         # Registered before the grant: the waiting task may answer in its thread at once.

@@ -84,7 +84,12 @@ class Confinement:
             Path("/proc/self/oom_score_adj").write_text("1000")
         # Against fork bombs. The limit counts all tasks of the user, so the existing ones are added.
         if os.geteuid() != 0:
-            max_tasks = _tasks_of(os.geteuid()) + _EXTRA_TASKS
+            max_tasks = _EXTRA_TASKS
+            for entry in Path("/proc").iterdir():
+                with suppress(OSError):
+                    if entry.name.isdigit() and entry.stat().st_uid == os.geteuid():
+                        # Field 20 of /proc/PID/stat is the number of threads. The name in parentheses may have spaces.
+                        max_tasks += int((entry / "stat").read_text().rpartition(")")[2].split()[17])
             hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
             max_tasks = max_tasks if hard == resource.RLIM_INFINITY else min(max_tasks, hard)
             resource.setrlimit(resource.RLIMIT_NPROC, (max_tasks, max_tasks))
@@ -95,7 +100,12 @@ class Confinement:
         # Drop all capabilities: root keeps its ownership of files, and loses every other privilege.
         syscall("capset", _CAPSET[self._machine], struct.pack("=Ii", _CAPABILITIES, 0), bytes(24))
         _landlock.restrict(self._rules, self._landlock, network=self._confine.network)
-        _close_all_but({0, 1, 2, *fds})
+        # Ranges between the descriptors to keep: one system call each, however many files may be open.
+        first = 0
+        for fd in [*sorted({0, 1, 2, *fds}), 2**31 - 1]:
+            if first < fd:  # `closerange(0, 0)` would close everything
+                os.closerange(first, fd)
+            first = fd + 1
         _seccomp.install(_seccomp.program(self._machine, os.getpid(), self._permissions()))
 
     def _permissions(self) -> _seccomp.Allowed:
@@ -118,22 +128,3 @@ def why_not(confine: Confine, version: int) -> str | None:
     if confine.processes and version < _landlock.SIGNALS:
         return f"processes=True needs Landlock 6 (Linux 6.12), and this kernel has {version}: signals would go anywhere"
     return None
-
-
-def _tasks_of(user: int) -> int:
-    tasks = 0
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and entry.stat().st_uid == user:
-                # Field 20 of /proc/PID/stat is the number of threads. The name in parentheses may contain spaces.
-                tasks += int((entry / "stat").read_text().rpartition(")")[2].split()[17])
-    return tasks
-
-
-def _close_all_but(fds: set[int]) -> None:
-    # Ranges between the descriptors to keep: one system call each, however many files may be open.
-    first = 0
-    for fd in [*sorted(fds), 2**31 - 1]:
-        if first < fd:  # `closerange(0, 0)` would close everything
-            os.closerange(first, fd)
-        first = fd + 1
