@@ -131,3 +131,11 @@ def test_a_record_that_is_stored_is_the_same_record(record: CallRecord) -> None:
     stored = record.encode()
     assert CallRecord.decode(stored) == record
     assert ("output" in stored) == (record.output is not NOT_YET)
+
+
+def test_an_entry_of_an_unknown_kind_is_refused_and_an_unknown_field_is_ignored() -> None:
+    """A kind that is not understood may be a result; a field is an addition."""
+    with pytest.raises(ValueError, match="newer version of callboard"):
+        entry_of({"kind": "of a later version"})
+
+    assert entry_of({"kind": "leave", "of a later version": 1}) == entry_of({"kind": "leave"})

@@ -3,11 +3,10 @@
 import subprocess
 import sys
 import tomllib
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
-
-from callboard._cli import _init_command
 
 from ._commands import PATIENCE, Project, environment
 
@@ -107,7 +106,7 @@ def test_a_folder_that_is_not_empty_is_refused(project: Project) -> None:
 
 
 def test_a_file_that_appears_meanwhile_is_not_overwritten(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_init_command, "_check_free", lambda *_: None)
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(()))
     (project.directory / "README.md").write_text("mine")
     done = project.call("init", "--name", "trip")
 
@@ -118,10 +117,8 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(project: Project, monk
 
 def test_pytest_is_a_step_where_it_is_missing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra `cli` does not bring pytest, and a shell may find the one of another environment."""
-    find = _init_command.PathFinder.find_spec
-    monkeypatch.setattr(
-        _init_command.PathFinder, "find_spec", lambda name, *rest: None if name == "pytest" else find(name, *rest)
-    )
+    find = PathFinder.find_spec
+    monkeypatch.setattr(PathFinder, "find_spec", lambda name, *rest: None if name == "pytest" else find(name, *rest))
     steps = project.call("init", "trip").stdout.partition("Next:")[2].split("README.md has")[0].split("\n")
 
     assert [step.strip() for step in steps if step][2:] == ["python -m pip install pytest", "pytest"]

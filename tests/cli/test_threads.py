@@ -17,7 +17,6 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from callboard import Actor, AgentState, ToolNode, child, create_react_agent, handler
-from callboard.conversations._database import saver_of
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._commands import Project
@@ -57,7 +56,7 @@ def say(agent: Any, text: str, name: str) -> Any:
 
 @pytest.fixture
 def saver(project: Project) -> Iterator[Any]:
-    with closing(saver_of(f"sqlite:///{project.db}")) as opened:  # type: ignore[type-var]
+    with SqliteSaver.from_conn_string(project.db) as opened:
         yield opened
 
 

@@ -200,3 +200,8 @@ async def test_a_result_is_judged_off_the_event_loop(
             assert on_the_loop <= 1_000
             assert sum(steps.values()) > 10_000
             assert [tool.name for tool in await server.list_tools()] == ["look"]
+
+
+def test_a_pattern_that_only_python_knows_is_for_the_server_to_judge() -> None:
+    """The server validates the answer anyway, because it may come from any client."""
+    assert Judge({"properties": {"name": {"pattern": "(?=x)y"}}}).misfit({"name": "z"}) is None

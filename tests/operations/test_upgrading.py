@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from callboard import ToolNode
-from callboard.conversations._storage import entry_of
-from callboard.telemetry import read_recording
-from callboard.telemetry._recording._timeline import FORMAT as RECORDING
+from callboard import CallsInterrupted, ToolNode
+from callboard.middleware import RequireApproval
+from callboard.telemetry import RecordingWriter, read_recording
 from callboard.testing import Recorder, tool_call
-from callboard.tools._ledger import FORMAT as LEDGER
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "upgrading.md").read_text()
@@ -37,11 +35,15 @@ def test_the_bounds_on_the_page_are_those_of_the_project() -> None:
     assert {name: requirements()[name] for name in listed} == listed
 
 
-def test_the_formats_on_the_page_are_those_of_the_code() -> None:
+def test_the_formats_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
     sql = (ROOT / "actors" / "src" / "callboard_actors" / "postgres" / "_step.sql").read_text()
 
-    assert f"`{LEDGER}`" in PAGE
-    assert f"`{RECORDING}`" in PAGE
+    with RecordingWriter(tmp_path / "calls.jsonl"), pytest.raises(CallsInterrupted) as waiting:
+        ToolNode([Recorder().tool("work")], middleware=[RequireApproval()]).invoke([tool_call("work", "1")])
+    header = json.loads((tmp_path / "calls.jsonl").read_text().partition("\n")[0])
+
+    assert f"`{waiting.value.ledger['format']}`" in PAGE
+    assert f"`{header['format']}`" in PAGE
     assert "callboard_limits_step_1" in PAGE
     assert "FUNCTION callboard_limits_step_1(" in sql
 
@@ -52,14 +54,6 @@ def test_both_distributions_have_one_version() -> None:
 
     assert actors["version"] == version
     assert requirements(ROOT / "actors")["callboard"] == f"=={version}"
-
-
-def test_an_entry_of_an_unknown_kind_is_refused_and_an_unknown_field_is_ignored() -> None:
-    """A kind that is not understood may be a result; a field is an addition."""
-    with pytest.raises(ValueError, match="newer version of callboard"):
-        entry_of({"kind": "of a later version"})
-
-    assert entry_of({"kind": "leave", "of a later version": 1}) == entry_of({"kind": "leave"})
 
 
 async def test_a_ledger_of_another_format_is_refused() -> None:

@@ -8,9 +8,10 @@ import threading
 import time
 from pathlib import Path
 
-from callboard_actors._engine._frames import HEADER, MAGIC, Kind
+from callboard_actors._engine._frames import HEADER, MAGIC, MAX_EVENT, Kind
 
 CHUNK = bytes(1024 * 1024)
+LONGEST_EVENT = MAX_EVENT
 
 
 class Bomb:
@@ -23,8 +24,10 @@ class Bomb:
         return Path.touch, (Path(self.trace),)
 
 
-def frame(kind: int, number: int, body: bytes, length: int | None = None) -> bytes:
-    return HEADER.pack(MAGIC, kind, number, len(body) if length is None else length) + body
+def frame(kind: str | int, number: int, body: bytes, length: int | None = None) -> bytes:
+    """Return a frame with this name or number of its kind, and the length of its body or a false one."""
+    value = Kind[kind] if isinstance(kind, str) else kind
+    return HEADER.pack(MAGIC, value, number, len(body) if length is None else length) + body
 
 
 def _fds(test: object) -> list[int]:
@@ -49,7 +52,7 @@ def send(data: bytes) -> None:
     time.sleep(600)
 
 
-def send_bomb(kind: int, number: int, trace: str) -> None:
+def send_bomb(kind: str, number: int, trace: str) -> None:
     send(frame(kind, number, pickle.dumps(Bomb(trace))))
 
 
@@ -65,7 +68,7 @@ def answer_for_others(first: int, count: int) -> str:
     def forge() -> None:
         while True:
             for number in range(first, first + count):
-                os.write(fd, frame(Kind.VALUE, number, b'"forged"'))
+                os.write(fd, frame("VALUE", number, b'"forged"'))
                 time.sleep(0.0005)
 
     def wait() -> None:
@@ -94,7 +97,7 @@ def flood_socket(header: bytes, size: int) -> None:
 def flood_words(number: int, count: int) -> str:
     """Send messages as fast as they are read."""
     fd = _socket()
-    word = frame(Kind.EVENT, number, b'{"nobody": "' + b"x" * 32_000 + b'"}')
+    word = frame("EVENT", number, b'{"nobody": "' + b"x" * 32_000 + b'"}')
     for _ in range(count):
         view = memoryview(word)
         while view:

@@ -18,7 +18,8 @@ def _bodies_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["fork", pytest.param("spawn", marks=pytest.mark.exhaustive)])
-def any_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a test twice: with workers that are forked and with workers that are new interpreters."""
+def any_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a test twice, with workers that are forked and that are new interpreters; return which, "fork" or "spawn"."""
     if request.param == "spawn":
         monkeypatch.setattr(_kernel, "FORKS", False)
+    return str(request.param) if _kernel.FORKS else "spawn"

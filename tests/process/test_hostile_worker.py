@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 from callboard.extend import Body
-from callboard_actors._engine._frames import Kind
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 from tests.helpers import until
 
@@ -61,12 +60,12 @@ async def alone(**confine: Any) -> AsyncIterator[Processes]:
         assert await pool.run(bodies.add, 1, 2) == 3
 
 
-@pytest.mark.parametrize("kind", [Kind.VALUE, Kind.RAISED])
-async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ["VALUE", "RAISED"])
+async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: str) -> None:
     """Unpickling would run the worker's code with our permissions; pools that trust their workers do it."""
     trusting, confined = str(tmp_path / "trusting"), str(tmp_path / "confined")
     async with opened(grace=GRACE) as pool:
-        if kind is Kind.VALUE:
+        if kind == "VALUE":
             await pool.run(hostile.send_bomb, kind, 1, trusting)
         else:
             with pytest.raises(ResultLostError):
@@ -85,16 +84,16 @@ async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -
     [
         (b"\x00" * 100, "begins no frame"),
         (b"cb", None),
-        (hostile.frame(Kind.VALUE, 999, b"1"), "it is for another call"),
-        (hostile.frame(Kind.CALL, 1, b"1"), "it is for another call"),
-        (hostile.frame(Kind.CANCEL, 1, b"1"), "it is for another call"),
+        (hostile.frame("VALUE", 999, b"1"), "it is for another call"),
+        (hostile.frame("CALL", 1, b"1"), "it is for another call"),
+        (hostile.frame("CANCEL", 1, b"1"), "it is for another call"),
         (hostile.frame(77, 1, b"1"), "begins no frame"),
-        (hostile.frame(Kind.VALUE, 1, b"1") + b"more", "something follows it"),
-        (hostile.frame(Kind.VALUE, 1, b"1") * 2, "something follows it"),
-        (hostile.frame(Kind.VALUE, 1, b"", 2**60), "and max_result is"),
-        (hostile.frame(Kind.VALUE, 1, b"1", 1000), None),
-        (hostile.frame(Kind.EVENT, 1, b"[" * 60_000), "JSON that is none"),
-        (hostile.frame(Kind.EVENT, 1, b"1", 2**30), "are the most"),
+        (hostile.frame("VALUE", 1, b"1") + b"more", "something follows it"),
+        (hostile.frame("VALUE", 1, b"1") * 2, "something follows it"),
+        (hostile.frame("VALUE", 1, b"", 2**60), "and max_result is"),
+        (hostile.frame("VALUE", 1, b"1", 1000), None),
+        (hostile.frame("EVENT", 1, b"[" * 60_000), "JSON that is none"),
+        (hostile.frame("EVENT", 1, b"1", 2**30), "are the most"),
     ],
 )
 async def test_what_is_no_reply_ends_the_worker_and_its_call(data: bytes, reason: str | None) -> None:
@@ -114,7 +113,7 @@ async def test_a_reply_before_it_is_asked_for_is_nobodys(reuse: bool) -> None:
     """A reply that the current call sends for the next one is ignored."""
     async with alone(reuse=reuse) as pool:
         with pytest.raises(WorkerDiedError, match="it is for another call"):
-            await pool.run(hostile.send_and_return, hostile.frame(Kind.VALUE, 2, b"1"))
+            await pool.run(hostile.send_and_return, hostile.frame("VALUE", 2, b"1"))
         assert await pool.run(bodies.add, 1, 2) == 3
 
 
@@ -122,7 +121,7 @@ async def test_a_call_that_is_answered_twice_has_one_answer() -> None:
     """The caller gets the first reply; the second one reaches no call, whenever it arrives."""
     async with alone() as pool:
         with suppress(WorkerDiedError):
-            await pool.run(hostile.send_and_return, hostile.frame(Kind.VALUE, 1, b'"forged"'))
+            await pool.run(hostile.send_and_return, hostile.frame("VALUE", 1, b'"forged"'))
         for _ in range(3):
             assert await pool.run(bodies.add, 1, 2) == 3
 
@@ -207,7 +206,7 @@ async def test_the_text_of_an_error_has_a_bound() -> None:
     ("body", "args"),
     [
         (hostile.flood_socket, (b"", GIGABYTE)),
-        (hostile.flood_socket, (hostile.frame(Kind.VALUE, 1, b"", MOST), GIGABYTE)),
+        (hostile.flood_socket, (hostile.frame("VALUE", 1, b"", MOST), GIGABYTE)),
         (hostile.flood_words, (1, 30_000)),
     ],
 )

@@ -11,7 +11,6 @@ import structlog
 from opentelemetry import trace
 
 from callboard.extend import dispatch_event
-from callboard_actors._engine._frames import MAX_EVENT, Kind
 from callboard_actors.process import WorkerDiedError
 
 from . import _bodies as bodies
@@ -97,17 +96,17 @@ _DIGITS = b"9" * 400
 @pytest.mark.parametrize(
     "data",
     [
-        hostile.frame(Kind.EVENT, 1, b"no json"),
-        hostile.frame(Kind.EVENT, 1, b"[" * 60_000),
-        hostile.frame(Kind.EVENT, 1, b"[]"),
-        hostile.frame(Kind.EVENT, 1, b'{"progress": [["no text"], null, null]}'),
-        hostile.frame(Kind.EVENT, 1, b'{"progress": ["", "1", null]}'),
-        hostile.frame(Kind.EVENT, 1, b'{"progress": ["", -1, null]}'),
-        hostile.frame(Kind.EVENT, 1, b'{"log": ["root", 30, "words", %s, 1, ["", 1, ""]]}' % _DIGITS),
-        hostile.frame(Kind.EVENT, 1, b'{"log": ["root", Infinity, "words", 1, 1, ["", 1, ""]]}'),
-        hostile.frame(Kind.EVENT, 1, b'{"else": []}'),
-        hostile.frame(Kind.EVENT, 2, b"{}"),
-        hostile.frame(Kind.EVENT, 1, b"", MAX_EVENT + 1),
+        hostile.frame("EVENT", 1, b"no json"),
+        hostile.frame("EVENT", 1, b"[" * 60_000),
+        hostile.frame("EVENT", 1, b"[]"),
+        hostile.frame("EVENT", 1, b'{"progress": [["no text"], null, null]}'),
+        hostile.frame("EVENT", 1, b'{"progress": ["", "1", null]}'),
+        hostile.frame("EVENT", 1, b'{"progress": ["", -1, null]}'),
+        hostile.frame("EVENT", 1, b'{"log": ["root", 30, "words", %s, 1, ["", 1, ""]]}' % _DIGITS),
+        hostile.frame("EVENT", 1, b'{"log": ["root", Infinity, "words", 1, 1, ["", 1, ""]]}'),
+        hostile.frame("EVENT", 1, b'{"else": []}'),
+        hostile.frame("EVENT", 2, b"{}"),
+        hostile.frame("EVENT", 1, b"", hostile.LONGEST_EVENT + 1),
     ],
 )
 async def test_a_word_that_says_nothing_ends_its_worker(data: bytes) -> None:

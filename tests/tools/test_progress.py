@@ -24,12 +24,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe, progress
-from callboard._calls._progress import PAUSE
 from callboard.telemetry import Logs, RecordingWriter, Tracing, read_recording
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import ask, live_tasks, make, make_sync
 
 WAIT = 60
+PAUSE = 0.05
+"""Seconds between two reports of a call that observers see."""
 GO = {"messages": [("user", "go")]}
 
 Told = list[tuple[float, CallEvent]]
