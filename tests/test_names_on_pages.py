@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import typer
-
-from callboard._cli._app import app
-from callboard_actors.mcp_service._command import app as mcp_app
+from tests.cli._commands import command_line
 from tests.public_names import public_names
 from tests.test_docs import PAGES, ROOT, name_of
 from tests.test_security_page import parameters_of
@@ -34,13 +31,12 @@ def code_spans(page: Any) -> list[str]:
 @cache
 def options_by_command() -> dict[str, set[str]]:
     """Return the options of each command of the command line."""
-    group: Any = typer.main.get_command(app)
-    commands = {**group.commands, "mcp": typer.main.get_command(mcp_app)}
+    group = command_line()
     own = {option for parameter in group.params for option in parameter.opts}
     return {"": own | {"--help"}} | {
         name: {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         | {"--help"}
-        for name, command in commands.items()
+        for name, command in group.commands.items()
     }
 
 

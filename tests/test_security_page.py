@@ -27,8 +27,8 @@ import callboard_actors.python
 import callboard_actors.redis
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard_actors.mcp_service._command import mcp
-from callboard_actors.mcp_service._serve import HOST
+from callboard_actors.mcp_service import serve_mcp
+from tests.cli._commands import command_line
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "explanation" / "security.md").read_text()
@@ -152,11 +152,11 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
 
 def test_commands_are_for_this_machine_by_default() -> None:
     """A service that other machines reach needs an option."""
-    service = inspect.signature(mcp).parameters
+    options = {option.name: option.default for option in command_line().commands["mcp"].params}
 
-    assert service["http"].default is False
-    assert service["host"].default is None
-    assert HOST == "127.0.0.1"
+    assert options["http"] is False
+    assert options["host"] is None
+    assert inspect.signature(serve_mcp).parameters["host"].default == "127.0.0.1"
 
 
 async def test_a_tool_reads_whatever_its_process_has(monkeypatch: pytest.MonkeyPatch) -> None:

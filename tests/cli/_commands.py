@@ -14,15 +14,24 @@ from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.testing import CliRunner
 
 from callboard._cli._app import app
+from callboard_actors.mcp_service._command import app as mcp_app
 
 PATIENCE = 60.0
 COMMAND = (sys.executable, "-m", "callboard._cli")
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()=>].?)|\r")
 _numbers = count()
+
+
+def command_line() -> Any:
+    """Return the group of all commands. That of the other distribution has its options, which the group passes on."""
+    group: Any = typer.main.get_command(app)
+    group.commands["mcp"] = typer.main.get_command(mcp_app)
+    return group
 
 
 class Project:

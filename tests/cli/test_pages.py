@@ -7,15 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from callboard._cli._app import app
-from callboard_actors.mcp_service._command import app as mcp_app
-
-from ._commands import COMMAND, PATIENCE, Project, environment
+from ._commands import COMMAND, PATIENCE, Project, command_line, environment
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial" / "durable-agent.md").read_text()
@@ -91,10 +86,7 @@ def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
 
 
 def options() -> Iterator[tuple[str, str]]:
-    group: Any = typer.main.get_command(app)
-    # These are passed on to another distribution, which documents its options.
-    foreign = {"mcp": typer.main.get_command(mcp_app)}
-    for name, command in (group.commands | foreign).items():
+    for name, command in command_line().commands.items():
         yield name, f"## `callboard {name}"
         for parameter in command.params:
             for option in (*parameter.opts, *parameter.secondary_opts):
@@ -111,16 +103,15 @@ def test_the_reference_names_every_command_and_option(command: str, named: str) 
 
 def test_the_reference_names_no_option_that_there_is_not() -> None:
     """A renamed option must not stay on the page."""
-    group: Any = typer.main.get_command(app)
     there = {named for _, named in options()} | {"--help", "-h"}
-    there |= {option for parameter in group.params for option in parameter.opts}
+    there |= {option for parameter in command_line().params for option in parameter.opts}
 
     assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", _BLOCK.sub("", REFERENCE))) - there == set()
 
 
 def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
     """Each example has only options of its command. The examples are parsed, not run."""
-    group: Any = typer.main.get_command(app)
+    group = command_line()
     examples = [command for _, block in steps(REFERENCE) for command, _ in commands(block)]
 
     assert len(examples) == 11
@@ -129,7 +120,7 @@ def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
 
 
 def test_every_command_has_its_options_in_its_help(project: Project) -> None:
-    group: Any = typer.main.get_command(app)
+    group = command_line()
     for name in group.commands.keys() - {"mcp"}:
         told = project.call(name, "--help", COLUMNS="200", TERM="dumb", NO_COLOR="1").stdout
         named = [option for command, option in options() if command == name and option.startswith("-")]

@@ -11,7 +11,6 @@ from langchain_core.tools import BaseTool, tool
 from callboard import CallEvent, CallPolicy, IdleMiddlewareWarning, ToolNode, create_react_agent, observe
 from callboard.middleware import CallNext, Middleware, Output
 from callboard.testing import Recorder, ScriptedModel, tool_call
-from callboard.tools._middleware import hook
 
 WAIT = 1000
 
@@ -180,8 +179,10 @@ def test_a_hook_that_is_set_on_the_instance_is_called() -> None:
 
     class Redacting(Middleware):
         def __init__(self) -> None:
-            self.redact_value = lambda value, *, thread_id: "hidden"  # type: ignore[method-assign]
+            self.redact_value = lambda value, *, thread_id: {"secret": "hidden"}  # type: ignore[method-assign]
 
-    found = hook(Redacting(), "redact_value")
-    assert found is not None
-    assert found({"secret": "s"}, thread_id="1") == "hidden"
+    events: list[CallEvent] = []
+    with observe(events.append):
+        ToolNode([Recorder().tool("work")], middleware=[Redacting()]).invoke([tool_call("work", "1", secret="s")])
+    assert events[0].call is not None
+    assert events[0].call["args"] == {"secret": "hidden"}

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import sys
 import threading
 from typing import Any
 
@@ -13,8 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from callboard import AbandonedThreadWarning, CallPolicy, CallsInterrupted, Limit, ToolNode, create_react_agent
 from callboard.middleware import Retry
-from callboard.telemetry import Logs, Tracing
-from callboard.telemetry._setup import formatter
+from callboard.telemetry import Logs, Tracing, setup
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 WAIT = 1000
@@ -121,14 +121,10 @@ async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own(caplog: Lin
 
 
 @pytest.mark.parametrize("kind", ["json", "console"])
-async def test_lines_are_for_machines_or_for_people(kind: str) -> None:
-    stream, logger = io.StringIO(), logging.getLogger(f"mine.{kind}")
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter(kind))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-
-    with Logs(logger).on():
+async def test_lines_are_for_machines_or_for_people(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with setup(traces=False, metrics=False, logs=kind):
         await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
 
     [line] = stream.getvalue().splitlines()
