@@ -52,7 +52,7 @@ class RunOptions(TypedDict, total=False):
     durability: Durability | None
     """Time at which changes of the thread are stored in the checkpointer.
 
-    "sync": before the run continues. "async": in the background. "exit": at the end of the run.
+    "sync": before the run continues. "async": while the run continues, in fewer writes. "exit": at the end of the run.
     """
     control: RunControl | None
     """LangGraph's control object; it can request a stop before the next step."""

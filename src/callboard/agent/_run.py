@@ -225,8 +225,8 @@ class Run:
             edges = transitions(thread, node_runs, before, by_call=self.context.by_call)
             next_targets = distinct([*edges, *targets], self._plan.flow.nodes)
         # The claims of the calls follow at once, or the last checkpoint. A reader of the stream may ask for the place.
-        may_wait = next_targets == (TOOLS,) or not (next_targets or self.stream.has_readers)
-        await thread.record_step(task_names, next_targets, may_wait=may_wait)
+        joins_next_write = next_targets == (TOOLS,) or not (next_targets or self.stream.has_readers)
+        await thread.record_step(task_names, next_targets, joins_next_write=joins_next_write)
         if self.stream.has_readers:
             self.stream.send_values(thread.state, written)
 
@@ -277,7 +277,7 @@ class Run:
                 await self.thread.record_error(name, repr(error))
             raise
         # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
-        await self.thread.record_result(name, output, may_wait=ends_step)
+        await self.thread.record_result(name, output, joins_next_write=ends_step)
         if self.stream.has_readers:
             self.stream.send_end(node_place, [output])
         return node_runs

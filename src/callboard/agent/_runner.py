@@ -251,7 +251,7 @@ class Runner:
                 # input is always stored before the first step, so it shares the write.
                 check_input(request.input, thread)
                 resumes = request.input is None or isinstance(request.input, Command)
-                await thread.hold(counts_as_step=resumes, may_wait=not resumes)
+                await thread.hold(counts_as_step=resumes, joins_next_write=not resumes)
             elif checkpointer is True and outer is not None and isinstance(thread, SavedThread):
                 await self._hold_for_call(thread, continues_input=continues_input)
             try:

@@ -245,7 +245,7 @@ class CallStep:
             namespaces={key: self._node_places[key].namespace for key in self.tasks} if is_named else None,
             reports=Reports(
                 on_finish=self._record_finish if self._records_each_result else None,
-                on_claim=self._record_claim if thread.is_kept else None,
+                on_claim=self._ensure_claim if thread.is_kept else None,
                 claims_only_explicit=thread.is_kept and not thread.claims_ahead,
                 on_ask=self._record_questions,
                 wrap_call=self._run_call_task if self._streams_each_call else None,
@@ -256,7 +256,7 @@ class CallStep:
         if thread.is_kept:
             # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
             claims = await batch.claims() if thread.claims_ahead else []
-            await thread.claim([self.tasks[key] for key in claims])
+            await thread.claim_ahead([self.tasks[key] for key in claims])
         for key in self.tasks if self._streams_each_call else ():
             if batch.ledger.is_waiting(key):  # an unanswered question of an earlier run
                 run.stream.send_questions(self._node_places[key], batch.ledger.records[key].pending, thread.state)
@@ -339,21 +339,21 @@ class CallStep:
         update = as_update(output, self._run.tools.messages_key)
         return [update] if isinstance(update, Command) else update
 
-    async def _record_claim(self, key: str, record: CallRecord) -> None:
-        await self._run.thread.record_claim(self.tasks[key], record)
+    async def _ensure_claim(self, key: str, record: CallRecord) -> None:
+        await self._run.thread.ensure_claim(self.tasks[key], record)
 
     async def _record_questions(self, key: str, record: CallRecord) -> None:
         await self._run.thread.record_questions({self.tasks[key]: record})
 
     async def _record_finish(self, key: str, output: Any, is_last: bool) -> None:
         output_with_writes = with_writes(output, self._writes[key]) if key in self._writes else output
-        await self._record_result(key, output_with_writes, may_wait=is_last and self.ends_step)
+        await self._record_result(key, output_with_writes, joins_next_write=is_last and self.ends_step)
 
-    async def _record_result(self, key: str, output: Any, *, may_wait: bool = False) -> None:
+    async def _record_result(self, key: str, output: Any, *, joins_next_write: bool = False) -> None:
         """Store the result of a call; an error message takes the place of one that the database cannot store."""
         if (reason := self._run.thread.unstorable(output)) is not None:
             output = error_message(unstorable_text(reason), self._request.calls[self._keys.index(key)])
-        await self._run.thread.record_result(self.tasks[key], output, may_wait=may_wait)
+        await self._run.thread.record_result(self.tasks[key], output, joins_next_write=joins_next_write)
 
     async def _record_results(self, keys: Sequence[str], outputs: Sequence[Any]) -> None:
         if self._writes:

@@ -1,4 +1,4 @@
-"""Journal of a thread of conversation in a checkpointer: each event is written once, as it happens.
+"""Journal of a thread of conversation in a checkpointer: each event is written once, before what depends on it begins.
 
 A checkpoint holds the whole state, as in LangGraph, and is written where a run ends. Events between two checkpoints are
 written as entries on the earlier checkpoint. Entries are pending writes under callboard's own task ids, which LangGraph
@@ -79,10 +79,10 @@ class Journal:
         be written: a call that a person has rejected would run. The next run goes on from the last stored position.
         """
 
-    def append(self, entry: Entry, *, may_wait: bool = False) -> None:
-        """Add an entry to the next write; with `may_wait`, that write may wait for the next entry."""
+    def append(self, entry: Entry, *, joins_next_write: bool = False) -> None:
+        """Add an entry to the next write; with `joins_next_write`, that write may wait for the next entry."""
         self._entries.append(entry)
-        self._waits_for_next_entry = may_wait
+        self._waits_for_next_entry = joins_next_write
 
     @property
     def has_unsent(self) -> bool:
@@ -97,7 +97,11 @@ class Journal:
         self.base, self._commits, self._entries, self._sending = base, commits, [], []
 
     async def flush(self, *, wait: bool, ends_step: bool = False) -> None:
-        """Store all entries that are not stored yet; `ends_step`: do not pause for entries of other calls."""
+        """Store all entries that are not stored yet, in this task.
+
+        While another task writes, it stores them too; this one waits for it only with `wait`. Without `ends_step`, this
+        task pauses for entries of calls that end at the same time.
+        """
         while self._is_flushing:
             if not wait:
                 return  # the task that is writing also writes the new entries

@@ -190,7 +190,7 @@ class SavedThread(RecordedThread):
         self.records = {task: record for task, record in self.records.items() if task == START}
         self.actor_states = self.actor_states if START in self.next else self.actor_states.before_calls()
 
-    async def record(self, entry: Entry, *, is_applied: bool = False, may_wait: bool = False) -> None:
+    async def record(self, entry: Entry, *, is_applied: bool = False, joins_next_write: bool = False) -> None:
         journal = self._journal
         if journal.storage_error is not None and not isinstance(entry, (Held, Left)):
             # Raised by each of them: the task that got the error of the write may have swallowed it.
@@ -210,13 +210,13 @@ class SavedThread(RecordedThread):
         # thread as it was before.
         self.apply_entry(entry, is_applied=is_applied)
         # A copy without untracked keys; the thread itself keeps their values.
-        journal.append(drop_untracked(entry, self.schema), may_wait=may_wait)
+        journal.append(drop_untracked(entry, self.schema), joins_next_write=joins_next_write)
         if isinstance(entry, Claimed):
             # Stored before the body starts. A crash afterwards then leaves "unknown", never "has not begun".
             await journal.flush(wait=True)
             if journal.storage_error is not None and entry.task not in self.records:
                 raise journal.storage_error  # another call's task has made the write, and got its error
-        elif self._durability != "exit" and not may_wait:
+        elif self._durability != "exit" and not joins_next_write:
             await journal.flush(wait=self._durability == "sync", ends_step=isinstance(entry, Move))
 
     def _forget_unstorable(self, entry: Entry) -> None:
@@ -248,17 +248,17 @@ class SavedThread(RecordedThread):
         if task not in self._unstorable_results and not self.record_of(task).has_ended:
             await super().record_error(task, error)
 
-    async def record_result(self, task: str, output: object, *, may_wait: bool = False) -> None:
+    async def record_result(self, task: str, output: object, *, joins_next_write: bool = False) -> None:
         # With durability "sync", a result is stored before a reader of the stream sees it. With "async", it may share
         # the write of the end of its step. A process that is killed before that write leaves the claim of the call, as
         # it would in the moment before the result's own write: the outcome is unknown, and the call does not run again.
-        await super().record_result(task, output, may_wait=may_wait and self._durability == "async")
+        await super().record_result(task, output, joins_next_write=joins_next_write and self._durability == "async")
 
     @property
     def claims_ahead(self) -> bool:
         return self._durability != "exit"  # "exit" stores nothing before the end, so it stores no claims either
 
-    async def claim(self, tasks: Sequence[str]) -> None:
+    async def claim_ahead(self, tasks: Sequence[str]) -> None:
         mark = current_mark() if tasks else None
         record = EMPTY_RECORD if mark is None else CallRecord(mark=mark)
         # All claims of a reply share one write with the `Stepped` entry before them, instead of one write per call.
@@ -272,13 +272,13 @@ class SavedThread(RecordedThread):
             # Also without claims: the `Stepped` entry before them waits no longer.
             await self._journal.flush(wait=bool(tasks) or self._durability == "sync", ends_step=True)
 
-    async def record_claim(self, task: str, record: CallRecord) -> None:
+    async def ensure_claim(self, task: str, record: CallRecord) -> None:
         before = self.record_of(task)
         is_stored = before.claimed and not (before.pending or before.answers or record.answers)
         if not is_stored:  # neither with the reply nor by an earlier attempt
             if not before.claimed:
                 self._claimed_ahead.add(task)  # the error of a neighbour may cancel this task during the write
-            await super().record_claim(task, record)
+            await super().ensure_claim(task, record)
         # If the lease ended before or during the write of the claim, another run may have come first: the saver has
         # then dropped the claim without an error. If it ended later, that run may have run the call again.
         await self._journal.check_lease()
@@ -296,14 +296,14 @@ class SavedThread(RecordedThread):
     def is_held(self) -> bool:
         return self._journal.is_held
 
-    async def hold(self, *, counts_as_step: bool = False, may_wait: bool = False) -> None:
+    async def hold(self, *, counts_as_step: bool = False, joins_next_write: bool = False) -> None:
         await self._journal.refuse_if_held(self.holder)
         if self._durability == "exit":
             return  # nothing is written before the end, so no other run could know
         # Before the hold: a fork writes a checkpoint, and the holder entry has to be on that one.
         await self.prepare(counts_as_step=counts_as_step)
         try:
-            await self.record(await self._journal.begin_hold(), may_wait=may_wait)
+            await self.record(await self._journal.begin_hold(), joins_next_write=joins_next_write)
         except BaseException:
             # No `stop` follows a failed start: the thread would be busy while the process lives.
             self._journal.end_hold()

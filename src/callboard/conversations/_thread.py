@@ -144,8 +144,8 @@ class Thread:
         """Return a copy of the thread as it was when this run's input had arrived but was not applied, or `None`."""
         return None
 
-    async def record_result(self, task: str, output: object, *, may_wait: bool = False) -> None:
-        """Record the result of a task; with `may_wait`, it may be stored together with the next journal entry."""
+    async def record_result(self, task: str, output: object, *, joins_next_write: bool = False) -> None:
+        """Record the result of a task; with `joins_next_write`, it may be stored with the next journal entry."""
         self.records[task] = CallRecord(output=self.with_message_ids(output))
 
     def record_results(self, tasks: Sequence[str], outputs: Sequence[object]) -> None:
@@ -161,11 +161,11 @@ class Thread:
         """Record the questions of tasks, and the answers that these tasks have taken."""
         self.records.update(records)
 
-    async def record_claim(self, task: str, record: CallRecord) -> None:
-        """Record that a call is about to run its tool, with the accepted answers that the tool gets."""
+    async def ensure_claim(self, task: str, record: CallRecord) -> None:
+        """Record that a call is about to run its tool, with the accepted answers that the tool gets, unless it is."""
         # A stored thread stores this before the tool starts.
 
-    async def claim(self, tasks: Sequence[str]) -> None:
+    async def claim_ahead(self, tasks: Sequence[str]) -> None:
         """Record that several calls are about to run their tools."""
         # A stored thread stores this before any of the tools starts, together with entries that were held back for it.
 
@@ -199,10 +199,10 @@ class Thread:
         return writes
 
     async def record_step(
-        self, tasks: Sequence[str], next_targets: Sequence[Target], *, may_wait: bool = False
+        self, tasks: Sequence[str], next_targets: Sequence[Target], *, joins_next_write: bool = False
     ) -> None:
         """Record the end of the step; `tasks` are its tasks, `next_targets` the next nodes and sends."""
-        # With `may_wait`, it may be stored with the claims of the next step's calls, or with the last checkpoint.
+        # `joins_next_write`: with the claims of the next step's calls, or with the last checkpoint.
         self.step += _STEPS["loop"]
         if len(next_targets) == 1 and isinstance(next_targets[0], str):
             self._go_to((next_targets[0],), ())
@@ -244,9 +244,9 @@ class Thread:
         """`True` if this run holds the thread and has to renew its lease."""
         return False
 
-    async def hold(self, *, counts_as_step: bool = False, may_wait: bool = False) -> None:
+    async def hold(self, *, counts_as_step: bool = False, joins_next_write: bool = False) -> None:
         """Take the thread, so that no other run may change it; raise `ThreadBusyError` if another run holds it."""
-        # With `may_wait`, the thread is taken in the same write as the next change, which then raises the error if
+        # `joins_next_write`: the thread is taken in the same write as the next change, which then raises the error if
         # another run was faster.
 
     async def keep_holding(self) -> None:
@@ -313,7 +313,7 @@ class RecordedThread(Thread):
         Without `next_targets`, the step stays the same, but the questions of `closed_tasks` are no longer open.
         """
         # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
-        await self.hold(may_wait=True)
+        await self.hold(joins_next_write=True)
         try:
             await self.amend(writes, None if next_targets is None else lambda: next_targets, "update")
             if records := dict.fromkeys(closed_tasks, EMPTY_RECORD):
@@ -344,13 +344,13 @@ class RecordedThread(Thread):
             ts=stamp.ts,
         )
 
-    async def record_result(self, task: str, output: object, *, may_wait: bool = False) -> None:
-        await self.record(Finished(task, self.with_message_ids(output)), may_wait=may_wait)
+    async def record_result(self, task: str, output: object, *, joins_next_write: bool = False) -> None:
+        await self.record(Finished(task, self.with_message_ids(output)), joins_next_write=joins_next_write)
 
     async def record_questions(self, records: Mapping[str, CallRecord]) -> None:
         await self.record(Asked(dict(records)))
 
-    async def record_claim(self, task: str, record: CallRecord) -> None:
+    async def ensure_claim(self, task: str, record: CallRecord) -> None:
         mark = current_mark()
         accepted = record.with_answers_only()
         await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
@@ -359,14 +359,14 @@ class RecordedThread(Thread):
         await self.record(Failed(task, error))
 
     async def record_step(
-        self, tasks: Sequence[str], next_targets: Sequence[Target], *, may_wait: bool = False
+        self, tasks: Sequence[str], next_targets: Sequence[Target], *, joins_next_write: bool = False
     ) -> None:
         stamp, (nodes, sends) = self._stamp(_STEPS["loop"]), split_targets(next_targets)
         entry = Stepped(order=list(tasks), next=nodes, sends=sends, id=stamp.id, ts=stamp.ts)
-        await self.record(entry, is_applied=True, may_wait=may_wait)
+        await self.record(entry, is_applied=True, joins_next_write=joins_next_write)
 
-    async def record(self, entry: Entry, *, is_applied: bool = False, may_wait: bool = False) -> None:
-        """Apply a journal entry to the thread, and store it at once, or with the next entry if it `may_wait`."""
+    async def record(self, entry: Entry, *, is_applied: bool = False, joins_next_write: bool = False) -> None:
+        """Apply a journal entry to the thread, and store it: at once, or with the next entry if `joins_next_write`."""
         raise NotImplementedError
 
     def apply_entry(self, entry: Entry, *, is_applied: bool = False) -> None:
