@@ -145,7 +145,7 @@ class Window:
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """Call in the queue of a limit; `refused` is the reason if the queue rejects the call."""
+    """Call in the queue of a limit; `refusal` is the reason if the queue rejects the call."""
 
     wakeup: Wakeup
     is_awake: bool = False

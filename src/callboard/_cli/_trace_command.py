@@ -225,7 +225,7 @@ class Waterfall:
 
 
 def _longest_label(recording: Recording, max_width: int) -> int:
-    """Return the width, in terminal cells, of the widest label of a recording's calls; at most `most`."""
+    """Return the width, in terminal cells, of the widest label of a recording's calls; at most `max_width`."""
     longest = 4
     for part in recording.parts:
         for call in part.calls:

@@ -90,7 +90,7 @@ class Resources:
 
 
 def _is_in_contexts(target: BaseException, error: BaseException | None) -> bool:
-    """Return whether `wanted` is `error`, or is linked to `error` by `__context__`. The links may form a cycle."""
+    """Return whether `target` is `error`, or is linked to `error` by `__context__`. The links may form a cycle."""
     visited: set[int] = set()
     while error is not None and id(error) not in visited:
         if error is target:

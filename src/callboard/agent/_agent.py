@@ -461,8 +461,8 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """Wait for the current runs, call the functions that stop actors, and close the databases."""
         runs = self._runner.in_flight
         async with AsyncExitStack() as stack:
-            # Left in reverse order: runs end, actors stop, and databases close last, since both write to them. `paused`
-            # ends after that: no run begins meanwhile. Afterwards runs may begin, unless the agent was drained.
+            # Left in reverse order: runs end, actors stop, and databases close, since both write to them. The state is
+            # restored after that: no run begins meanwhile. Afterwards runs may begin, unless the agent was drained.
             stack.enter_context(runs.preserve_state())
             stack.push_async_callback(close, self.checkpointer, self._runner.store)
             for stop_actors in stop_functions:

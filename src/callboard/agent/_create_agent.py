@@ -455,7 +455,7 @@ class _Parts:
         return tools
 
     def node(self, langchain_graph: Graph, **options: Any) -> ToolNode:
-        """Return a `ToolNode` with the tools of LangChain's graph `built`, the middleware, and callboard's options."""
+        """Return a `ToolNode` with the tools of LangChain's graph, the middleware, and callboard's options."""
         spec = langchain_graph.builder.nodes.get(TOOLS)
         if spec is None:
             return _AgentNode([], middleware=self._callboard_middleware, **options)

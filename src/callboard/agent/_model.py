@@ -133,7 +133,7 @@ class FixedModel:
         self._provider_tools = provider_tools
         self._prompt = _Prompt(prompt)
         self.bound_model = model_with_tools(self._model, tools, provider_tools)
-        """Model with its tools bound. `ChosenModel.known` is `None`, because its model may differ for each request."""
+        """Model with its tools bound. That of a `ChosenModel` is `None`, because its model may differ by request."""
 
     def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> Awaitable[BaseMessage]:
         """Send the state to the model and return the reply, which may call only the tools in `offered`."""

@@ -198,7 +198,7 @@ class Run:
 
     async def _end_step(self, node_runs: Sequence[NodeRun]) -> None:
         thread = self.thread
-        # All tasks have finished and are recorded one by one. Only `stepped` below moves the thread: a crash before it
+        # All tasks have finished and are recorded one by one. Only `record_step` moves the thread: a crash before it
         # repeats the end of the step, not the tasks.
         task_names: list[str] = []
         gotos: list[tuple[str, Target]] = []

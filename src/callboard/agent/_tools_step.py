@@ -381,7 +381,7 @@ def task_input_of(call: ToolCall, state: Any) -> ToolCallWithContext:
 
 
 def around_call(entries: Entries, messages_key: str) -> Link:
-    """Return middleware that runs each call inside the user's override of a `ToolNode` method, such as `_afunc`."""
+    """Return middleware that runs each call inside the user's override of a `ToolNode` method, such as `ainvoke`."""
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:
         async def inner(entry: Entry) -> Any:

@@ -112,7 +112,7 @@ _OLDER_MODEL_MARKS = (("openinference.span.kind", "LLM"), ("llm.request.type", "
 
 @dataclass(slots=True)
 class _Request:
-    """Model request without an answer so far; `was_seen` is true if another library has made a span for it."""
+    """Model request without an answer so far; `has_other_span` is true if another library has made a span for it."""
 
     since: int
     """Start time of the request, in nanoseconds since 1970."""

@@ -355,7 +355,7 @@ class ToolNode(ManyInputs, Openable):
     async def __aexit__(self, *_: object) -> None:
         runs = self._setup.in_flight
         try:
-            # Runs are drained before the actors close, because they use them. `paused` undoes the refusal of new runs:
+            # Runs are drained before the actors close, because they use them. Afterwards new runs are accepted again:
             # without a block, the node remains usable.
             with runs.preserve_state():
                 await runs.drain(PATIENCE)

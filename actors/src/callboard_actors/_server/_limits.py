@@ -252,7 +252,7 @@ class Gate:
         self._epoch = ""
         # Changes that are still to be sent.
         self._ops: deque[Op] = deque()
-        # Loop times. `_beat_at`: next heartbeat. `_ask_at`: next question for all permits of this process.
+        # Loop times of the next heartbeat, and of the next question for all permits of this process.
         self._heartbeat_at = self._full_answer_at = -math.inf
         # Loop time at which the passing of time alone may free a permit, as in a rate.
         self._opens_at = math.inf

@@ -118,7 +118,7 @@ def _is_arabic(char: str) -> bool:
 
 
 def shorten(text: str, max_chars: int, omitted: int = 0) -> str:
-    """Cut a text to `max_chars` and note the number of omitted characters, plus `more` that were omitted before."""
+    """Cut a text to `max_chars`, and note how many characters were left out; `omitted` of them were before."""
     if len(text) <= max_chars and not omitted:
         return text
     total = len(text) + omitted
