@@ -21,6 +21,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from callboard import create_react_agent
 from callboard._loops._bridge import run_on_asyncio
+from callboard.conversations._saver import Saver
 from callboard.conversations._storage import CHANNEL, commits_in
 from callboard.testing import ScriptedModel
 
@@ -140,6 +141,13 @@ def forge(saver: Any, config: Any, entry: dict[str, Any]) -> None:
     """Write an entry of another process to the journal of a thread."""
     found = saver.get_tuple(config)
     saver.put_writes(found.config, [(CHANNEL, [entry])], f"callboard-{commits_in(found) + 1:08}", "~callboard")
+
+
+async def aforge(saver: Any, config: Any, entry: Any) -> None:
+    """Write an entry to the journal of a place, by the sync or async methods that the checkpointer has."""
+    stored = Saver(saver, config["configurable"]["thread_id"], "")
+    checkpoint_id = config["configurable"]["checkpoint_id"]
+    await stored.store(stored.writes(checkpoint_id, [(CHANNEL, [entry])], "callboard-00000001", ""))
 
 
 class Recording(InMemorySaver):

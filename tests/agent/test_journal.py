@@ -19,11 +19,15 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command
 
 from callboard import AgentState, StorageError, create_react_agent
-from callboard.conversations._history import UNANSWERED
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._graphs import asking
-from ._savers import MORE, QUESTION, complaint, saver_of, say, scripted, shape
+from ._savers import MORE, QUESTION, aforge, complaint, saver_of, say, scripted, shape
+
+UNANSWERED = (
+    "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
+    "unknown. Find out before calling the tool again."
+)
 
 pytestmark = pytest.mark.real_clock
 
@@ -491,17 +495,7 @@ async def test_entries_that_are_not_understood_are_an_error_and_nothing_is_lost(
 
     await agent.ainvoke(QUESTION, at())
     state = await agent.aget_state(at())
-    await _write(saver, state.config, entry)
+    await aforge(saver, state.config, entry)
     for use in USES:
         with pytest.raises(StorageError, match="entry"):
             await use(agent, at())
-
-
-async def _write(saver: Any, config: Any, entry: Any) -> None:
-    from callboard.conversations._saver import Saver
-    from callboard.conversations._storage import CHANNEL
-
-    kept = Saver(saver, config["configurable"]["thread_id"], "")
-    await kept.store(
-        kept.writes(config["configurable"]["checkpoint_id"], [(CHANNEL, [entry])], "callboard-00000001", "")
-    )

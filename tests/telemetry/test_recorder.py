@@ -14,7 +14,7 @@ from langchain_core.tools import tool
 
 from callboard import CallPolicy, Limit, RunEvent, RunInfo, ToolNode, create_react_agent
 from callboard.telemetry import RecordingWriter
-from callboard.telemetry._capture import Capture, repeatable
+from callboard.telemetry._capture import Capture, conversation, repeatable
 from callboard.telemetry._recording import _recorder as module
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
@@ -238,3 +238,36 @@ def test_a_streamed_message_is_recorded_as_one_that_langchain_reads() -> None:
     written = repeatable({"messages": [AIMessageChunk("hi", id="1"), ToolMessage("x", tool_call_id="2")]})
 
     assert [message.type for message in convert_to_messages(written["messages"])] == ["ai", "tool"]
+
+
+# The input of a run, which is captured in each form that callers may use.
+
+
+ASKED = [{"role": "user", "parts": [{"type": "text", "content": "What is tea?"}]}]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "What is tea?",
+        ("user", "What is tea?"),
+        HumanMessage("What is tea?"),
+        {"role": "user", "content": "What is tea?"},
+        ["What is tea?"],
+        [("user", "What is tea?")],
+        [{"role": "user", "content": "What is tea?"}],
+        (HumanMessage("What is tea?"),),
+    ],
+    ids=repr,
+)
+def test_a_message_is_read_in_every_form_that_an_agent_takes(messages: Any) -> None:
+    """LangGraph's reducer accepts all of these forms."""
+    assert conversation({"messages": messages}) == ASKED
+
+
+@pytest.mark.parametrize(
+    "value", [None, {}, {"messages": None}, {"messages": [object(), 3]}, {"messages": object()}, 3]
+)
+def test_what_is_no_message_is_left_out(value: Any) -> None:
+    """A state may contain anything under `messages`, and a span must not fail for it."""
+    assert conversation(value) == []
