@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables.config import ensure_config
@@ -199,7 +199,14 @@ def detectors_of(choice: Sequence[str | Detector], secrets: Sequence[str]) -> tu
                 f"Redact(secrets=...)[{position}] has {len(secret)} characters; leave out what is shorter than "
                 f"{_SHORTEST}, because it would be found everywhere"
             )
-    detectors = [_detector(item) for item in choice]
+    detectors: list[Detector] = []
+    for item in choice:
+        if not isinstance(item, (str, Detector)):
+            raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {item!r}")
+        if isinstance(item, str) and item not in _BUILT_IN:
+            suggestion = did_you_mean(item, _BUILT_IN)
+            raise ValueError(f"Redact(detectors=...) knows no {item!r}; there are {', '.join(_BUILT_IN)}{suggestion}")
+        detectors.append(_BUILT_IN[item] if isinstance(item, str) else item)
     if secrets:
         detectors.append(Detector(_LITERAL, literals(secrets)))
     for name, count in Counter(detector.name for detector in detectors).items():
@@ -212,17 +219,6 @@ def detectors_of(choice: Sequence[str | Detector], secrets: Sequence[str]) -> tu
     remedy = f"leave out what it finds: Redact([name for name in DEFAULT_DETECTORS if name not in [{kinds}]])"
     require(f"Redact(detectors=...) with {kinds}", *missing.values(), extra="redact", instead=remedy)
     return tuple(detectors)
-
-
-def _detector(choice: object) -> Detector:
-    if isinstance(choice, Detector):
-        return choice
-    if not isinstance(choice, str):
-        raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {choice!r}")
-    if choice not in _BUILT_IN:
-        suggestion = did_you_mean(choice, _BUILT_IN)
-        raise ValueError(f"Redact(detectors=...) knows no {choice!r}; there are {', '.join(_BUILT_IN)}{suggestion}")
-    return _BUILT_IN[choice]
 
 
 # Vaults
@@ -376,7 +372,16 @@ class Redact(Middleware):
             raise TypeError(f"Redact(vault=...) takes a vault, such as MemoryVault(); got {vault!r}")
         check_type("Redact(models=...)", models, bool, "True")
         self._detectors = detectors_of(detectors, secrets)
-        self._reveal = _reveal_of(reveal)
+        self._reveal: dict[str, frozenset[str] | None] = dict.fromkeys(tool_names("Redact(reveal=...)", reveal))
+        """Names of the arguments with values, by the name of the tool; `None` stands for all arguments."""
+        if isinstance(reveal, Mapping):
+            for tool, names in reveal.items():
+                if isinstance(names, str) or not isinstance(cast("object", names), Iterable):
+                    example = "write reveal={'pay': ['card']}"
+                    raise TypeError(
+                        f"Redact(reveal=...) takes names of arguments for {tool!r}, got {names!r}; {example}"
+                    )
+                self._reveal[tool] = frozenset(names)
         self.order = Order("redact", not_around={"approval": _REVEALED_TO_PERSONS} if self._reveal else {})
         if models:
             # `create_agent` looks for this method: only an object with the option is around requests.
@@ -555,15 +560,3 @@ def _tokens_in(value: Any) -> set[str]:
 
 def _with_values(values: Mapping[str, str], text: str) -> str:
     return TOKEN.sub(lambda match: values.get(match[0], match[0]), text)
-
-
-def _reveal_of(reveal: object) -> dict[str, frozenset[str] | None]:
-    """Return the option `reveal` as a dict from tool name to argument names; `None` stands for all arguments."""
-    example = "write reveal={'pay': ['card']}"
-    if isinstance(reveal, Mapping):
-        tool_names("Redact(reveal=...)", reveal)
-        for tool, names in reveal.items():
-            if isinstance(names, str) or not isinstance(names, Iterable):
-                raise TypeError(f"Redact(reveal=...) takes names of arguments for {tool!r}, got {names!r}; {example}")
-        return {tool: frozenset(names) for tool, names in reveal.items()}
-    return dict.fromkeys(tool_names("Redact(reveal=...)", reveal))

@@ -249,8 +249,16 @@ class Clearing:
         return replace_texts(value, self._replace_text, self._token_under, self.clear)
 
     def _clear_parts(self, error: BaseException) -> BaseException:
+        clear_error: BaseException
         if isinstance(error, BaseExceptionGroup):
-            clear_error = self._redact_group(error)
+            members = [self.clear(member) for member in error.exceptions]
+            message = self._replace_text(error.message)
+            if message != error.message:
+                clear_error = BaseExceptionGroup(message, members)
+            else:
+                self._redact_attributes(error)
+                is_same = all(new is old for new, old in zip(members, error.exceptions, strict=True))
+                clear_error = error if is_same else error.derive(members)
         else:
             # Unset and read-only attributes stay; whether the rest was enough is checked afterwards.
             for name in ("args", *_slots(type(error))):
@@ -274,15 +282,6 @@ class Clearing:
         for name, value in vars(error).items():
             if name not in _CALL_ATTRIBUTES:
                 vars(error)[name] = self._walk(value)
-
-    def _redact_group(self, group: BaseExceptionGroup[Any]) -> BaseException:
-        members = [self.clear(error) for error in group.exceptions]
-        message = self._replace_text(group.message)
-        if message != group.message:
-            return BaseExceptionGroup(message, members)
-        self._redact_attributes(group)
-        is_same = all(new is old for new, old in zip(members, group.exceptions, strict=True))
-        return group if is_same else group.derive(members)
 
 
 def _texts(error: BaseException) -> Iterator[str]:

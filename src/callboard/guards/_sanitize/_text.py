@@ -96,16 +96,12 @@ def _joiner_or_nothing(match: re.Match[str]) -> str:
         return char
     # The next character must stay, or removing it later would leave this joiner without a partner.
     stays = before and after and after not in _JOINERS + _PRESENTATION
-    if char in _JOINERS and stays and _joins(char, text[max(0, index - 2) : index], after):
+    if char not in _JOINERS or not stays:
+        return ""
+    if unicodedata.combining(before) == _VIRAMA or (_is_arabic(before) and _is_arabic(after)):
         return char
-    return ""
-
-
-def _joins(char: str, before: str, after: str) -> bool:
-    if unicodedata.combining(before[-1]) == _VIRAMA or _is_arabic(before[-1]) is _is_arabic(after) is True:
-        return True
-    base = before[0] if before[-1] in _PRESENTATION else before[-1]
-    return char == "\u200d" and _is_symbol(base) and _is_symbol(after)
+    base = text[max(0, index - 2)] if before in _PRESENTATION else before
+    return char if char == "\u200d" and _is_symbol(base) and _is_symbol(after) else ""
 
 
 def _is_symbol(char: str) -> bool:
