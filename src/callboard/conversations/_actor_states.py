@@ -113,23 +113,18 @@ class PendingStates:
         with self._lock:
             if isinstance(entry, Left):
                 self._waiting.clear()  # their calls have no result and will start from the earlier state
-            last = _last_indexes(self._waiting, entry.task if isinstance(entry, Finished) else None)
+            # Earlier states of an actor are part of its last one and have to be stored with it, also if another call
+            # made them. States of calls without an id count as the task's own.
+            own_tasks = (call_id_in(entry.task), "") if isinstance(entry, Finished) else None
+            last: dict[Name, int] = {
+                state.name: number
+                for number, (task, state) in enumerate(self._waiting)
+                if own_tasks is None or task in own_tasks
+            }
             due = [number <= last.get(item.name, -1) for number, (_, item) in enumerate(self._waiting)]
             states = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
             self._waiting = [item for item, is_due in zip(self._waiting, due, strict=True) if not is_due]
         return states
-
-
-def _last_indexes(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
-    """Return, for each actor that `task` (`None`: any task) has changed, the index of its last state in `waiting`."""
-    # Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
-    # them. States of calls without an id count as the task's own.
-    own_tasks = None if task is None else (call_id_in(task), "")
-    return {
-        state.name: number
-        for number, (state_task, state) in enumerate(waiting)
-        if own_tasks is None or state_task in own_tasks
-    }
 
 
 class ActorJournal:

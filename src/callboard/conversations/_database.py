@@ -84,23 +84,16 @@ class _Connection(Generic[T]):
         if is_unused:
             self._close(self.resource)
 
-    def retire(self) -> None:
+    def retire(self, *, may_wait: bool = True) -> None:
         """Close the resource now, or when its last user gives it back; a second call does nothing."""
-        with self._lock:
-            is_unused = not self._is_retired and not self.users
-            self._is_retired = True
+        # At the end of the program it does not wait: daemon threads may still run, and may hold the lock for ever.
+        if not self._lock.acquire(blocking=may_wait):
+            return
+        is_unused = not self._is_retired and not self.users
+        self._is_retired = True
+        self._lock.release()
         if is_unused:
             self._close(self.resource)
-
-    def close_if_unused(self) -> None:
-        """Close the resource at the end of the program, if no thread uses it or is opening another one."""
-        # Daemon threads may still run then, and may hold the lock for ever.
-        if self._lock.acquire(blocking=False):
-            is_unused = not self._is_retired and not self.users
-            self._is_retired = True
-            self._lock.release()
-            if is_unused:
-                self._close(self.resource)
 
 
 class _Lazily(Generic[T]):
@@ -139,7 +132,7 @@ class _Lazily(Generic[T]):
                 # Under the lock: a second thread must wait for this connection and not open another.
                 self._opened = _Connection(self._database.open(), self._database.close, self._lock)
                 # The finalizer must not refer to `self`, or the object would never be collected.
-                self._finalizer = weakref.finalize(self, self._opened.close_if_unused)
+                self._finalizer = weakref.finalize(self, self._opened.retire, may_wait=False)
             self._opened.users += 1
             return self._opened
 

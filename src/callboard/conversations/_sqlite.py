@@ -89,7 +89,14 @@ class SqliteFile(Generic[T]):
             _make_private_file(self._path)
         opened = self._connect(self._path)
         try:
-            self._prepare(opened)
+            # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
+            _repeat_while_busy(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
+            opened.conn.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+            _repeat_while_busy(opened.setup)
+            if isinstance(opened, SqliteStore):
+                (version,) = opened.conn.execute("SELECT max(v) FROM store_migrations").fetchone()
+                if version >= len(opened.MIGRATIONS):
+                    raise StorageError(str(self), _OF_ANOTHER_VERSION)
         except (sqlite3.Error, StorageError):
             self.close(opened)
             raise
@@ -97,16 +104,6 @@ class SqliteFile(Generic[T]):
             self.close(opened)
             raise StorageError(str(self), _OF_ANOTHER_VERSION) from error
         return opened
-
-    def _prepare(self, opened: T) -> None:
-        # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
-        _repeat_while_busy(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
-        opened.conn.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
-        _repeat_while_busy(opened.setup)
-        if isinstance(opened, SqliteStore):
-            (version,) = opened.conn.execute("SELECT max(v) FROM store_migrations").fetchone()
-            if version >= len(opened.MIGRATIONS):
-                raise StorageError(str(self), _OF_ANOTHER_VERSION)
 
     def close(self, opened: T) -> None:
         opened.conn.close()

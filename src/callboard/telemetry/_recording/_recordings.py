@@ -6,6 +6,7 @@ Any field of a line may be missing or damaged, so each is checked. `docs/referen
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -389,7 +390,10 @@ def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
     # header next. So a damaged line is an error unless the file ends, or a header follows: judge it on the next line.
     damaged_line = 0
     for number, data in enumerate(lines, 1):
-        event = _parse(data)
+        event: Event | None = None
+        with suppress(ValueError, RecursionError):
+            value: object = json.loads(data)
+            event = value if isinstance(value, dict) else None
         cut_off = not data.endswith(b"\n")
         if number == 1 and event is None and not (cut_off and data.startswith(b"{")):
             raise _error_at(path, number, "not a recording: the line is not a JSON object")
@@ -403,14 +407,6 @@ def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
         damaged_line = 0 if event else number
         if event:
             yield number, event
-
-
-def _parse(data: bytes) -> Event | None:
-    try:
-        value: object = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _is_header(event: Event) -> bool:
