@@ -96,7 +96,14 @@ def _load(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) ->
         raise CommandError(f"{error}; {_offers(error.module)}" if error.module else f"{error}") from None
     if value is module:
         raise CommandError(f"which agent of {module.__name__}? Write {module.__name__}:NAME; {_offers(module)}")
-    agent = _make_agent(value, name, portal)
+    agent = value
+    if callable(value) and not inspect.isclass(value) and not isinstance(value, Agent | Pregel | StateGraph):
+        if needed := _parameters(value):
+            raise CommandError(
+                f"{name} is a function that needs {', '.join(needed)}; callboard calls it without arguments"
+            )
+        result: Any = value()
+        agent = portal.call(lambda: result) if inspect.isawaitable(result) else result
     if isinstance(agent, AbstractAsyncContextManager) and not isinstance(agent, Agent) and agent is not value:
         agent = stack.enter_context(portal.wrap_async_context_manager(agent))
     if isinstance(agent, Agent | Pregel):
@@ -121,16 +128,6 @@ def _offers(module: ModuleType) -> str:
         return f"it has {', '.join(sorted(public)) or 'nothing'}"
     name_groups = [("agents", agents), ("functions without parameters", makers)]
     return "it has " + ", and ".join(f"the {kind} {', '.join(names)}" for kind, names in name_groups if names)
-
-
-def _make_agent(value: Any, name: str, portal: BlockingPortal) -> Any:
-    if isinstance(value, Agent | Pregel | StateGraph) or not callable(value) or inspect.isclass(value):
-        return value
-    if needed := _parameters(value):
-        raise CommandError(f"{name} is a function that needs {', '.join(needed)}; callboard calls it without arguments")
-
-    result: Any = value()
-    return portal.call(lambda: result) if inspect.isawaitable(result) else result
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

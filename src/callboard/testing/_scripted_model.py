@@ -162,8 +162,12 @@ class _Playback:
         if isinstance(reply, Exception):
             raise reply
         answer = reply(list(messages)) if callable(reply) else reply
+        if isinstance(answer, str):
+            answer = AIMessage(content=answer)
+        elif not isinstance(answer, AIMessage):
+            answer = AIMessage(content="", tool_calls=list(answer))
         with self._lock:
-            return self._numbering.number(_as_message(answer), messages)
+            return self._numbering.number(answer, messages)
 
 
 class ScriptedModel(BaseChatModel):
@@ -256,14 +260,6 @@ class ScriptedModel(BaseChatModel):
         reply = self._playback.take(messages, options)
         await anyio.sleep(self.delay)
         return self._playback.speak(reply, messages)
-
-
-def _as_message(reply: Line) -> AIMessage:
-    if isinstance(reply, AIMessage):
-        return reply
-    if isinstance(reply, str):
-        return AIMessage(content=reply)
-    return AIMessage(content="", tool_calls=list(reply))
 
 
 def _result(message: AIMessage) -> ChatResult:

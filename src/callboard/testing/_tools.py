@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Literal, TypeAlias
@@ -218,23 +218,19 @@ class Recorder:
                 self._moves.append((tool, query, -1))
 
     def _add(self, kind: Kind, tool: str, query: str) -> None:
+        """Record an event, with its time by the event loop's clock or, in threads, the machine's clock."""
         with self._lock:
-            self._events.append(Event(kind=kind, tool=tool, query=query, time=self._measure_time()))
-
-    def _measure_time(self) -> float:
-        """Return the seconds since the first event, by the event loop's clock or, in threads, the machine's clock."""
-        # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
-        machine = time.monotonic()
-        if self._machine_origin is None:
-            self._machine_origin = machine
-        elapsed = machine - self._machine_origin
-        try:
-            now = anyio.current_time()
-        except RuntimeError:
-            return elapsed
-        if self._loop_origin is None:
-            self._loop_origin = now - elapsed
-        return now - self._loop_origin
+            machine = time.monotonic()
+            if self._machine_origin is None:
+                self._machine_origin = machine
+            elapsed = machine - self._machine_origin
+            # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
+            with suppress(RuntimeError):
+                now = anyio.current_time()
+                if self._loop_origin is None:
+                    self._loop_origin = now - elapsed
+                elapsed = now - self._loop_origin
+            self._events.append(Event(kind=kind, tool=tool, query=query, time=elapsed))
 
     async def _run_async(self, part: _Part, query: str) -> object:
         with self._body(part.name, query):
