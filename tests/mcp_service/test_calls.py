@@ -1,20 +1,16 @@
 """Calls of MCP clients are supervised: limits, timeouts, cancellation, tracing and drain apply."""
 
 import sys
-from itertools import pairwise
 from typing import cast
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langgraph.types import interrupt
 from mcp import Client, types
 from mcp_types import RequestParamsMeta
 
 from callboard import Limit, ToolNode, idempotency_key, progress
 from callboard.telemetry import carrier
-from callboard_actors.mcp_service._questions import ProgressCounter, progress_sender
 from tests.telemetry._traces import Traces, attributes, is_child
 
 from ._clients import ERAS, Person, client_of, filled, in_both_eras, service_of, text_in
@@ -134,51 +130,6 @@ async def test_a_client_hears_of_progress_if_it_asks(era: str) -> None:
         await client.call_tool("build", {"parts": 3})
 
     assert told == [(1, 3, "part 0"), (2, 3, "part 1"), (3, 3, "part 2")]
-
-
-NUMBERS = st.none() | st.floats(min_value=0, max_value=1e300)
-
-
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
-def test_progress_rises_whatever_a_tool_says(said: list[tuple[float | None, float | None]]) -> None:
-    """The protocol requires increasing numbers, but a tool may go back, repeat a number or report none."""
-    rising = ProgressCounter()
-    told = [rising.report("", done, total)[0] for done, total in said]
-
-    assert all(one < other for one, other in pairwise(told))
-    assert all(report >= done for report, (done, _) in zip(told, said, strict=True) if done is not None)
-
-
-@pytest.mark.parametrize(
-    "said", [[(0, 10), (None, None), (0, 10)], [(None, 10), (None, 10)], [(None, None), (3, 4), (3, 4), (None, 0)]]
-)
-def test_progress_is_told_in_numbers_that_can_be_shown(said: list[tuple[float | None, float | None]]) -> None:
-    """Steps as small as 5e-324 cannot be shown; each report adds a visible step, and no progress is 0."""
-    rising = ProgressCounter()
-    told = [rising.report("", done, total)[0] for done, total in said]
-
-    assert told[0] == 0
-    assert all(other - one >= 1e-6 * 0.99 for one, other in pairwise(told))
-
-
-async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
-    """Only the newest report is kept for a client that reads slowly."""
-    listens = anyio.Event()
-    told: list[object] = []
-
-    async def report(done: float, total: float | None, message: str | None) -> None:
-        told.append(message)
-        await listens.wait()
-
-    async with progress_sender(report) as tell:
-        for n in range(100):
-            tell({"type": "progress", "message": f"{n}", "done": n + 1})
-            await anyio.sleep(0)
-        tell("something else in the stream")
-        listens.set()
-
-    assert told[-1] == "99"
-    assert len(told) < 5
 
 
 @in_both_eras

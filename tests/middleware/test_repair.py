@@ -801,6 +801,7 @@ def test_too_many_alternatives_are_given_up() -> None:
 @pytest.mark.parametrize("at_root", [False, True])
 @pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf", "if"])
 @pytest.mark.hangs_after(20)
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # half a second, on a busy machine
 async def test_a_short_schema_whose_parts_multiply_leaves_the_arguments_as_they_are(word: str, at_root: bool) -> None:
     """2 kB from a server held the event loop for minutes: at each of eight levels, every part was tried ten times."""
 

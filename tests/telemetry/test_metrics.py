@@ -1,21 +1,15 @@
 """`Metrics`: each metric with its unit, attributes and buckets."""
 
-import threading
-from collections import Counter
 from typing import Any
 
 import anyio
 import pytest
 from langchain_core.messages import AIMessage
-from opentelemetry.sdk.metrics import MeterProvider
 
-import callboard.telemetry._names as names
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.middleware import Retry, note
-from callboard.telemetry._metrics import _Calls
 from callboard.testing import Recorder, calls, tool_call
 
-from ._events import event
 from ._measured import Seen
 from ._traces import PaidModel
 
@@ -36,11 +30,11 @@ async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets
     node = ToolNode([Recorder().tool("work", seconds=3)])
     with seen.metrics.on():
         await asked(node, tool_call("work", "call_1"))
-    [(attributes, point)] = seen.points(names.TOOL_DURATION)
-    assert attributes == {names.TOOL_NAME: "work", names.TOOL_TYPE: "function"}
+    [(attributes, point)] = seen.points("gen_ai.execute_tool.duration")
+    assert attributes == {"gen_ai.tool.name": "work", "gen_ai.tool.type": "function"}
     assert (point.count, point.sum) == (1, pytest.approx(3))
     assert point.explicit_bounds == tuple(0.01 * 2**n for n in range(14))
-    assert seen.all()[names.TOOL_DURATION].unit == "s"
+    assert seen.all()["gen_ai.execute_tool.duration"].unit == "s"
 
 
 async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
@@ -49,11 +43,13 @@ async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
     with seen.metrics.on():
         await asked(node, *(tool_call("slow", str(n)) for n in range(3)))
 
-    errors = {attributes[names.ERROR_TYPE]: point.count for attributes, point in seen.points(names.TOOL_DURATION)}
+    errors = {
+        attributes["error.type"]: point.count for attributes, point in seen.points("gen_ai.execute_tool.duration")
+    }
     assert errors == {"timeout": 2, "rejected": 1}
-    assert seen.points(names.TIMEOUTS) == [({names.TOOL_NAME: "slow"}, 2)]
-    assert seen.points(names.REJECTIONS) == [({names.TOOL_NAME: "slow"}, 1)]
-    [(_, waits)] = seen.points(names.QUEUE_WAIT_METRIC)
+    assert seen.points("callboard.calls.timed_out") == [({"gen_ai.tool.name": "slow"}, 2)]
+    assert seen.points("callboard.calls.rejected") == [({"gen_ai.tool.name": "slow"}, 1)]
+    [(_, waits)] = seen.points("callboard.queue.wait")
     assert (waits.count, waits.sum) == (3, pytest.approx(2))
 
 
@@ -62,23 +58,23 @@ async def test_errors_that_became_messages_count_as_failures(seen: Seen) -> None
     tools = [Recorder().tool("broken", raises=OSError("no"))]
     with seen.metrics.on():
         await asked(ToolNode(tools, handle_tool_errors=True), tool_call("broken", "1"), tool_call("unknown", "2"))
-    errors = {attributes[names.ERROR_TYPE] for attributes, _ in seen.points(names.TOOL_DURATION)}
+    errors = {attributes["error.type"] for attributes, _ in seen.points("gen_ai.execute_tool.duration")}
     assert errors == {"OSError", "LookupError"}
 
 
 async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(seen: Seen) -> None:
     node = ToolNode([Recorder().tool("work", seconds=4)], limit=Limit(concurrency=2))
-    work = {names.TOOL_NAME: "work"}
+    work = {"gen_ai.tool.name": "work"}
 
     with seen.metrics.on():
         async with anyio.create_task_group() as group:
             group.start_soon(asked, node, *(tool_call("work", str(n)) for n in range(5)))
             await anyio.sleep(1)
-            assert seen.points(names.IN_FLIGHT) == [(work, 2)]
-            assert seen.points(names.QUEUE_LENGTH) == [(work, 3)]
+            assert seen.points("callboard.calls.in_flight") == [(work, 2)]
+            assert seen.points("callboard.queue.length") == [(work, 3)]
 
-    assert seen.points(names.IN_FLIGHT) == [(work, 0)]
-    assert seen.points(names.QUEUE_LENGTH) == [(work, 0)]
+    assert seen.points("callboard.calls.in_flight") == [(work, 0)]
+    assert seen.points("callboard.queue.length") == [(work, 0)]
 
 
 async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
@@ -93,9 +89,9 @@ async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
     with seen.metrics.on():
         await asked(node, tool_call("flaky", "call_1"), tool_call("stuck", "two"))
 
-    assert seen.points(names.RETRIES) == [({names.TOOL_NAME: "flaky"}, 2)]
-    assert seen.points(names.ABANDONED) == [({names.TOOL_NAME: "stuck"}, 1)]
-    assert all(names.ERROR_TYPE not in attributes for attributes, _ in seen.points(names.TOOL_DURATION))
+    assert seen.points("callboard.calls.retried") == [({"gen_ai.tool.name": "flaky"}, 2)]
+    assert seen.points("callboard.threads.abandoned") == [({"gen_ai.tool.name": "stuck"}, 1)]
+    assert all("error.type" not in attributes for attributes, _ in seen.points("gen_ai.execute_tool.duration"))
 
 
 @pytest.mark.real_clock
@@ -107,11 +103,11 @@ async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> 
     with seen.metrics.on(), anyio.fail_after(WAIT):
         await agent.ainvoke({"messages": [("user", "go")]})
 
-    [(attributes, point)] = seen.points(names.AGENT_DURATION)
-    assert attributes == {names.AGENT_NAME: "bot", names.REQUEST_MODEL: "gpt-x"}
+    [(attributes, point)] = seen.points("gen_ai.invoke_agent.duration")
+    assert attributes == {"gen_ai.agent.name": "bot", "gen_ai.request.model": "gpt-x"}
     assert point.sum >= 0.01
-    assert [point.sum for _, point in seen.points(names.AGENT_TOOL_CALLS)] == [2]
-    assert [point.sum for _, point in seen.points(names.AGENT_INFERENCE_CALLS)] == [2]
+    assert [point.sum for _, point in seen.points("gen_ai.invoke_agent.tool_calls")] == [2]
+    assert [point.sum for _, point in seen.points("gen_ai.invoke_agent.inference_calls")] == [2]
     used = {"input_tokens": 3, "output_tokens": 4, "cache_read.input_tokens": 0}
     for kind, tokens in used.items():
         [(attributes, spent)] = seen.points(f"gen_ai.client.inference.usage.{kind}")
@@ -120,7 +116,7 @@ async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> 
         points = seen.points(f"gen_ai.client.inference.operation.{kind}")
         assert [(point.sum, point.count) for _, point in points] == [(used[kind], 2)]
     assert sum(point.count for _, point in seen.points("gen_ai.client.inference.duration")) == 2
-    assert seen.points(names.TOOL_DURATION)[0][0][names.AGENT_NAME] == "bot"
+    assert seen.points("gen_ai.execute_tool.duration")[0][0]["gen_ai.agent.name"] == "bot"
 
 
 async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> None:
@@ -128,27 +124,5 @@ async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> Non
     node = ToolNode([Recorder().tool("work")])
     with seen.metrics.on():
         await asked(node, *(tool_call(f"invented_{n}", str(n)) for n in range(50)))
-    [(attributes, point)] = seen.points(names.TOOL_DURATION)
-    assert (attributes[names.TOOL_NAME], point.count) == ("_OTHER", 50)
-
-
-def test_attempts_of_several_threads_are_all_counted() -> None:
-    """Without a lock, an interrupted read-modify-write in one thread would lose another thread's count."""
-    observer = _Calls(MeterProvider().get_meter("test"))
-    observer(event("begun", 1))
-    observer(event("begun", 2))
-    other = threading.Thread(target=observer, args=(event("started", 2, attempt=1),))
-
-    class Interrupted(Counter[str]):
-        def __getitem__(self, key: str) -> int:
-            found = super().__getitem__(key)
-            if other.ident is None:
-                other.start()
-                other.join(0.2)  # with the lock, the other thread waits until this one has written
-            return found
-
-    observer._running = Interrupted()
-    observer(event("started", 1, attempt=1))
-    other.join(WAIT)
-
-    assert observer._running.total() == 2
+    [(attributes, point)] = seen.points("gen_ai.execute_tool.duration")
+    assert (attributes["gen_ai.tool.name"], point.count) == ("_OTHER", 50)
