@@ -8,5 +8,6 @@ A call of a pool takes this way:
 3. The worker replies with `_replies.py`, or with `_plain_replies.py` if it is confined.
 4. `process/_worker_proxy.py` receives events and reply. `_codec.py` or `process/_plain_codec.py` decodes the reply.
 
+Calls of dedicated workers and of Ray actors wait as `_open_call.py` says.
 `_lifecycle.py` also opens an engine in each event loop. `_kernel.py` and `_libc.py` ask the operating system.
 """

@@ -88,7 +88,12 @@ class OpenedEngine(Generic[S]):
         Raises:
             callboard.ActorStartError: if the engine cannot be started; with `never` if trying again is of no use.
         """
-        self._leave_closed_loops()
+        # Stop the resources of each event loop that was closed while the engine was open in it.
+        for token in list(self._by_loop):
+            if getattr(token.native_token, "is_closed", bool)():
+                closed = self._by_loop.pop(token, None)
+                if closed is not None:
+                    closed.resources.abandon()
         loop_token = current_token()
         if not self._by_loop:
             self._bodies.reopen()
@@ -120,14 +125,6 @@ class OpenedEngine(Generic[S]):
         if self._by_loop.get(loop_token) is opening:
             del self._by_loop[loop_token]  # before the await: a new opener gets new resources
         await opening.resources.dismiss()
-
-    def _leave_closed_loops(self) -> None:
-        """Stop the resources of each event loop that was closed while the engine was open in it."""
-        for token in list(self._by_loop):
-            if getattr(token.native_token, "is_closed", bool)():
-                opening = self._by_loop.pop(token, None)
-                if opening is not None:
-                    opening.resources.abandon()
 
     def _resources(self, title: str, call_id: str | None = None) -> S:
         """Return the engine's resources in the current event loop; raise an error if the engine is not open there."""

@@ -4,6 +4,6 @@ Each file stands alone, and none imports another one; read a file when another p
 
 - Packages: `_on_demand.py`.
 - Checks of options: `_options.py`, `_loopback.py`.
-- Text that a model reads: `_excerpts.py`.
+- Text that a model reads: `_excerpts.py`. JSON that is sent or received: `_sendable.py`, `_value_counter.py`.
 - Secrets, clocks and tasks: `_secret.py`, `_boot_clock.py`, `_own_task.py`.
 """

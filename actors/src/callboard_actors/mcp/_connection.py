@@ -441,7 +441,7 @@ class Connection(Actor):
             raise self._start_error(self._link.reason)
 
     async def _end_when_lost(self) -> None:
-        await self._link.until_lost()
+        await self._link.lost.wait()
         raise ConnectionLostError(self._plan.name, self._link.reason)
 
     async def _on_notification(self, message: object) -> None:

@@ -206,7 +206,8 @@ class Link:
     """
 
     def __init__(self) -> None:
-        self._lost = anyio.Event()
+        self.lost = anyio.Event()
+        """Event that is set when the connection is lost: no more messages can be received."""
         self.reason = ""
         """Reason for the loss of the connection, as a clause that follows "because"; "" while it works."""
         self.remarks: Callable[[], str] = str
@@ -214,26 +215,17 @@ class Link:
         self.unfit = InvalidTools()
         """Filter for invalid tools; it keeps the reason for each tool that it removes from the server's lists."""
 
-    @property
-    def is_lost(self) -> bool:
-        """`True` once the connection is lost: no more messages can be received."""
-        return self._lost.is_set()
-
     def lose(self, reason: str) -> None:
         """Mark the connection as lost; only the first call has an effect."""
-        if not self.is_lost:
+        if not self.lost.is_set():
             self.reason = reason + self.remarks()
-            self._lost.set()
-
-    async def until_lost(self) -> None:
-        """Wait until the connection is lost."""
-        await self._lost.wait()
+            self.lost.set()
 
 
 def is_end(error: MCPError, link: Link) -> bool:
     """Return whether a request failed because the connection ended."""
     # The code alone does not tell: servers also use it, as JSON-RPC's general error code, for errors of one call.
-    return error.code == types.CONNECTION_CLOSED and (link.is_lost or error.message.startswith(_END_PREFIXES))
+    return error.code == types.CONNECTION_CLOSED and (link.lost.is_set() or error.message.startswith(_END_PREFIXES))
 
 
 @asynccontextmanager

@@ -136,14 +136,6 @@ class Round:
     responses: dict[str, types.InputResponse] = field(default_factory=dict[str, types.InputResponse])
 
     @classmethod
-    def from_result(cls, result: types.InputRequiredResult) -> "Round":
-        """Return a `Round` with the requests in a response of the server; requests to a person come first."""
-        # Requests to a person come first, because an interrupt repeats all earlier work.
-        requests = result.input_requests or {}
-        by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], types.ElicitRequest))
-        return cls(dict(by_person), result.request_state)
-
-    @classmethod
     def restore(cls, continuation: Mapping[str, Any], answer: types.ElicitResult) -> "Round":
         """Restore a `Round` (a server's requests and their answers) from a checkpoint, and add a person's answer."""
         responses = _RESPONSES.validate_python(continuation["responses"])
@@ -362,7 +354,11 @@ class Questions:
         for _ in range(MAX_ROUNDS):
             if isinstance(result, types.CallToolResult):
                 break
-            next_round = Round.from_result(result)
+            # Requests to a person come first, because an interrupt repeats all earlier work.
+            requests = sorted(
+                (result.input_requests or {}).items(), key=lambda item: not isinstance(item[1], types.ElicitRequest)
+            )
+            next_round = Round(dict(requests), result.request_state)
             if not next_round.requests:
                 await anyio.sleep(_PAUSE)
             result = await send(await next_round.complete(respond), next_round.state)

@@ -113,13 +113,13 @@ class _Child:
                 with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
                     while True:
                         await self._stdout.receive(_CHUNK)
-            if not self._link.is_lost:
+            if not self._link.lost.is_set():
                 self._link.lose(await self._end_reason())
 
     async def _lines(self) -> AsyncGenerator[bytes]:
         splitter = LineSplitter(self._sizes.max_message)
         with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
-            while not self._link.is_lost:
+            while not self._link.lost.is_set():
                 try:
                     lines = splitter.feed(await self._stdout.receive(_CHUNK))
                 except LineTooLongError:

@@ -27,8 +27,8 @@ class RayOptions:
     """Maximum seconds to wait until Ray reports the end of a killed Ray actor."""
 
     def __post_init__(self) -> None:
-        check_counts("RayEngine", [("workers", self.workers, 1), ("max_result", self.max_result, 1)])
-        check_counts("RayEngine", [("concurrency", self.concurrency, 1)])
+        counts = ("workers", "max_result", "concurrency")
+        check_counts("RayEngine", [(name, getattr(self, name), 1) for name in counts])
         for name in ("cpus", "gpus", "grace", "start_timeout", "patience"):
             value = getattr(self, name)
             if not value >= 0:

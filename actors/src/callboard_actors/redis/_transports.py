@@ -95,7 +95,16 @@ class RedisLimitsTransport:
         """Connect as `client`, check the server's version, subscribe to its channel, and load the Lua script."""
         self._client = client
         with self._errors():
-            await self._check_server()
+            server = await self._redis.info("server")
+            version = str(server["redis_version"])
+            if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_VERSION:
+                oldest_version = ".".join(map(str, _OLDEST_VERSION))
+                raise StorageError(self._server_address, f"is Redis {version}; limits need {oldest_version} or later.")
+            now, _ = await self._redis.time()
+            # The uptime is rounded down to whole seconds. Plus one second, the result is never earlier than the real
+            # start, so the time in which a restarted server gives nothing away is never too short.
+            self._began = (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
+            self._run_id = server["run_id"]
             self._pubsub = self._redis.pubsub()
             await self._pubsub.subscribe(self._channel + client)
             # Wait for the confirmation: a notification sent before the subscription would be lost without a trace.
@@ -104,18 +113,6 @@ class RedisLimitsTransport:
             # Last: by now this process receives the notifications that the script causes.
             script = files("callboard_actors.redis").joinpath("_step.lua")
             self._sha = await self._redis.script_load(script.read_text())
-
-    async def _check_server(self) -> None:
-        server = await self._redis.info("server")
-        version = str(server["redis_version"])
-        if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_VERSION:
-            oldest_version = ".".join(map(str, _OLDEST_VERSION))
-            raise StorageError(self._server_address, f"is Redis {version}; limits need {oldest_version} or later.")
-        now, _ = await self._redis.time()
-        # The uptime is rounded down to whole seconds. Plus one second, the result is never earlier than the real start,
-        # so the time in which a restarted server gives nothing away is never too short.
-        self._began = (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
-        self._run_id = server["run_id"]
 
     async def send_steps(self, steps: Sequence[Step]) -> Sequence[Answer]:
         # Each run of the script is atomic by itself.

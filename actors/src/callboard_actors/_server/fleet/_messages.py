@@ -76,31 +76,21 @@ def server_key_of(actor: str, key: Hashable) -> str:
     return f"{actor}/{digest(key)[:32]}"
 
 
-def key_of(ask: FleetAsk) -> bytes:
-    """Pickle the key of an ask; raise TypeError if it cannot be pickled."""
+def pickle_ask(ask: FleetAsk) -> tuple[bytes, bytes]:
+    """Pickle the key and the arguments of an ask; raise TypeError with the name of a part that cannot be pickled."""
     try:
-        return dumps(ask.key)
+        return dumps(ask.key), dumps((ask.args, dict(ask.kwargs)))
     except Exception as error:
-        raise TypeError(_unsendable(ask, "the key", ask.key, error)) from error
-
-
-def arguments_of(ask: FleetAsk) -> bytes:
-    """Pickle the arguments of an ask; raise TypeError with the name of an argument that cannot be pickled."""
-    try:
-        return dumps((ask.args, dict(ask.kwargs)))
-    except Exception as error:
-        # The pickler does not say which argument failed, so each is tried alone.
-        positional = [(f"argument {position}", value) for position, value in enumerate(ask.args, 1)]
-        for name, value in [*positional, *((f"argument {name}", value) for name, value in ask.kwargs.items())]:
+        # The pickler does not say which part failed, so each is tried alone.
+        parts: list[tuple[str, object]] = [("the key", ask.key)]
+        parts += [(f"argument {position}", value) for position, value in enumerate(ask.args, 1)]
+        parts += [(f"argument {name}", value) for name, value in ask.kwargs.items()]
+        for name, value in parts:
             try:
                 dumps(value)
             except Exception as cause:
-                raise TypeError(_unsendable(ask, name, value, cause)) from cause
+                raise TypeError(
+                    f"{ask.title} cannot be sent to the process that owns its key: {name}, of type "
+                    f"{type(value).__qualname__}, cannot be pickled: {cause}"
+                ) from cause
         raise TypeError(f"{ask.title}: its arguments cannot be pickled: {error}") from error
-
-
-def _unsendable(ask: FleetAsk, name: str, value: object, error: Exception) -> str:
-    return (
-        f"{ask.title} cannot be sent to the process that owns its key: {name}, of type {type(value).__qualname__}, "
-        f"cannot be pickled: {error}"
-    )

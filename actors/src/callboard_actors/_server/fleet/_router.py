@@ -24,8 +24,7 @@ from callboard_actors._server.fleet._messages import (
     Message,
     MessageKind,
     Signer,
-    arguments_of,
-    key_of,
+    pickle_ask,
     server_key_of,
 )
 
@@ -410,7 +409,7 @@ class Router:
             # A new id for each attempt to send: a late reply to an earlier attempt finds no ask.
             routed.id, ask = f"{self._member}.{next(self._ids)}", routed.ask
             try:
-                key, arguments = key_of(ask), arguments_of(ask)
+                key, arguments = pickle_ask(ask)
             except TypeError as error:
                 self._remove_queued(route, routed)
                 routed.fail(error)
