@@ -193,8 +193,7 @@ class _ErrorTransport(httpx2.AsyncBaseTransport):
             error_message = _error(NOT_SENT, f"it refused the request with {status}")
         else:
             error_message = _error(NO_ANSWER, f"it answered with {status}")
-        content = json.dumps(error_message).encode()
-        return httpx2.Response(response.status_code, headers=_headers(response), content=content)
+        return _with_body(response, json.dumps(error_message).encode())
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and return the response; one with an encoding that was not asked for is an error response."""
@@ -222,9 +221,7 @@ class _ErrorTransport(httpx2.AsyncBaseTransport):
             await check_values(body, self._sizes.max_values)
         except TooManyValuesError as error:
             return _error_response(NO_ANSWER, str(error))
-        return httpx2.Response(
-            response.status_code, headers=_headers(response), content=body, extensions=response.extensions
-        )
+        return _with_body(response, body)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -267,9 +264,11 @@ _NOT_FOUND = 404
 _CONTENT_HEADERS = (b"content-length", b"content-encoding", b"transfer-encoding", b"content-type")
 
 
-def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
+def _with_body(response: httpx2.Response, body: bytes) -> httpx2.Response:
+    """Return a response with the same status and headers, and with JSON as its body."""
     headers = [(key, value) for key, value in response.headers.raw if key.lower() not in _CONTENT_HEADERS]
-    return [*headers, (b"content-type", b"application/json")]
+    headers.append((b"content-type", b"application/json"))
+    return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
 
 
 async def _read_body(response: httpx2.Response, max_size: int) -> bytes | None:

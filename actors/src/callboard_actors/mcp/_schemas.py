@@ -214,21 +214,18 @@ def _without_costly_keywords(schema: object) -> object:
     keywords = cast("dict[str, object]", schema)
     # `additionalProperties` depends on `patternProperties`, which is removed, so it would refuse valid properties.
     open_ = {"additionalProperties"} if "patternProperties" in keywords else set[str]()
-    return {
-        keyword: value
-        if keyword in _VALUES
-        else _without_costly_keywords_by_name(value)
-        if keyword in _BY_NAME
-        else _without_costly_keywords(value)
-        for keyword, value in keywords.items()
-        if keyword not in _COSTLY | open_
-    }
-
-
-def _without_costly_keywords_by_name(schemas: object) -> object:
-    if not isinstance(schemas, dict):
-        return schemas
-    return {name: _without_costly_keywords(schema) for name, schema in cast("dict[str, object]", schemas).items()}
+    reduced: dict[str, object] = {}
+    for keyword, value in keywords.items():
+        if keyword in _COSTLY | open_:
+            continue
+        if keyword in _VALUES:
+            reduced[keyword] = value
+        elif keyword in _BY_NAME and isinstance(value, dict):
+            schemas = cast("dict[str, object]", value)
+            reduced[keyword] = {name: _without_costly_keywords(inner) for name, inner in schemas.items()}
+        else:
+            reduced[keyword] = _without_costly_keywords(value)
+    return reduced
 
 
 # Output schemas of tools; validation that may take long runs in a worker thread.

@@ -474,7 +474,7 @@ class SeatProxy:
                 # A cancelled call stays in the table until its reply, so a frame for no call is no late one.
                 call = self._calls.get(header.number)
                 if call is None or not call.is_sent:
-                    raise GarbageError("it is for a call that has had its reply, or was never sent")
+                    raise GarbageError("it is for no call")
                 if header.kind is Kind.EVENT:
                     call.add_event(payload)
                 else:
