@@ -264,7 +264,7 @@ def test_a_message_needs_nothing_of_the_messages_behind_it() -> None:
 
 async def test_a_new_message_waits_without_task_scope_and_outcome() -> None:
     one = real_message()
-    assert (one.state, one.task, one.scope, one.value, one.error, one.fate) == ("waiting", *[None] * 5)
+    assert (one.state, one.task, one.scope, one.value, one.error, one.kill_error) == ("waiting", *[None] * 5)
     assert one.identity == ("read", (1,), {"a": 2})
     one.named_by = {"page": 3}
     assert one.identity == ("read", (), {"page": 3})

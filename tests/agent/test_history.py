@@ -245,7 +245,7 @@ WRITES = st.one_of(
 def state() -> State:
     """Return the state of an agent that has not spoken yet."""
     flow = ReactFlow(tools=True, before=False, after=False, response=False, direct=frozenset())
-    return State(Schema(drawing(flow, AgentState, None, {}), flow), {})
+    return State(Schema(drawing(flow, AgentState, None), flow), {})
 
 
 def told(messages: Any) -> Any:

@@ -91,7 +91,7 @@ async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durab
 def test_commands_and_sends_carry_no_untracked_value_into_the_journal() -> None:
     """This holds for each form in which a node can write the value."""
     flow = ReactFlow(tools=True, before=False, after=False, response=False, direct=frozenset())
-    schema = Schema(drawing(flow, Connected, None, {}), flow.entry)
+    schema = Schema(drawing(flow, Connected, None), flow.entry)
     secret = {"connection": "canary", "messages": []}
     outputs = [
         secret,

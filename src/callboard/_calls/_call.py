@@ -368,7 +368,7 @@ class SupervisedCall(Generic[T]):
     """True if no other call may have the result."""
     only_for_thread: bool = False
     """True if no call of another thread may have the result."""
-    resumes: str | None = None
+    resumed_mark: str | None = None
     """Mark (such as a trace id) that an observer left on the call which this call continues; `None` without one."""
     outer: Reporter | None = None
     """Enclosing attempt, or enclosing call if its middleware runs this call; set when this call begins."""
@@ -474,7 +474,7 @@ class SupervisedCall(Generic[T]):
         if self._observers:
             context = self._batch_context
             call, description = context.redact_call(self.call), context.describe(self.name)
-            self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
+            self._tell("begun", self.name, call=call, description=description, resumes=self.resumed_mark)
 
     def end(self, result: T) -> None:
         """Record the result of the call, and tell observers that the call has ended."""

@@ -115,7 +115,7 @@ class Throttle(Generic[T]):
     task, and a newer one replaces it.
     """
 
-    __slots__ = ("_closed", "_due", "_hand_on", "_host", "_is_awaited", "_loop", "_newest", "_wakeup")
+    __slots__ = ("_closed", "_due", "_hand_on", "_has_flush_task", "_host", "_loop", "_newest", "_wakeup")
 
     def __init__(self, loop: EventLoop, host: Host, hand_on: Callable[[T], None]) -> None:
         self._loop = loop
@@ -124,7 +124,7 @@ class Throttle(Generic[T]):
         self._newest: tuple[T, ...] = ()
         """Item that has not been delivered; empty if there is none."""
         # Set under `_lock` from any thread; cleared under it in the loop's thread, before that delivers.
-        self._is_awaited = False
+        self._has_flush_task = False
         """True if a task that will deliver the waiting item runs, or is about to be started."""
         self._due = -math.inf  # loop time of the next delivery
         self._wakeup: Wakeup | None = None
@@ -133,16 +133,16 @@ class Throttle(Generic[T]):
     def put(self, item: T) -> None:
         """Accept an item for delivery, now or after the pause; may be called from any thread."""
         is_here = self._loop.is_here()
-        # Fast path without the lock: only this thread clears `_is_awaited`, so the item cannot be missed.
-        if is_here and self._is_awaited:
+        # Fast path without the lock: only this thread clears `_has_flush_task`, so the item cannot be missed.
+        if is_here and self._has_flush_task:
             self._newest = (item,)
             return
         is_due = is_here and self._loop.now() >= self._due
         with _lock:
             self._newest = (item,)
-            if self._is_awaited:  # the task takes the newest item when it delivers
+            if self._has_flush_task:  # the task takes the newest item when it delivers
                 return
-            self._is_awaited = not is_due
+            self._has_flush_task = not is_due
         if is_due:
             self.flush()
         elif is_here:
@@ -179,5 +179,5 @@ class Throttle(Generic[T]):
             # Cleared before the delivery: an item that is put in between starts a task of its own. In the other order
             # it would wait for a delivery that has already happened.
             with _lock:
-                self._is_awaited = False
+                self._has_flush_task = False
             self.flush()

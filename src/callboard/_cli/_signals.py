@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal
 
 T = TypeVar("T")
 
-_LOOK_UP = 0.1
+_SIGNAL_CHECK = 0.1
 """Seconds between two interruptions of a wait. At each interruption, Python runs pending signal handlers.
 
 A signal that arrived just before the wait is handled at the next interruption.
@@ -72,7 +72,7 @@ def interruptible_input() -> Generator[None]:
         yield  # not the main thread, which alone gets signals; or the process's only timer is in use
     else:
         handler = signal.signal(signal.SIGALRM, lambda *_: None)
-        signal.setitimer(signal.ITIMER_REAL, _LOOK_UP, _LOOK_UP)
+        signal.setitimer(signal.ITIMER_REAL, _SIGNAL_CHECK, _SIGNAL_CHECK)
         try:
             yield
         finally:
@@ -97,5 +97,6 @@ def wait_for(
 
 def _wait(future: "Future[Any]") -> None:
     """Wait until a future is done, in short steps, so that signals are handled; see `interruptible_input()`."""
-    while not wait([future], _LOOK_UP).done:
+    # In pieces: in the main thread, Python runs handlers of signals between them.
+    while not wait([future], _SIGNAL_CHECK).done:
         pass

@@ -28,7 +28,7 @@ _log = logging.getLogger("callboard")
 
 _LONGEST = 64 * 1024 * 1024
 """Largest recording that is shown, in bytes; it bounds the memory and the time that the page takes."""
-_SHARE = 10
+_PAUSE_FACTOR = 10
 """Making the page's data takes at most one part in this number of the time."""
 _LEAST_AGE = 0.2
 """Seconds for which the data are not made again."""
@@ -61,7 +61,7 @@ class Picture:
                     self._version += 1
                 self._response = (body, f'"{self._version}"')
                 now = monotonic()
-                self._next = now + max(_LEAST_AGE, _SHARE * (now - since))
+                self._next = now + max(_LEAST_AGE, _PAUSE_FACTOR * (now - since))
             return self._response
 
     def end(self) -> None:
@@ -85,7 +85,7 @@ _SILENCE = 5.0
 """Seconds for which a connection may neither send nor take anything."""
 _LIFE = 10.0
 """Seconds after which a connection is closed, whatever it does."""
-_LOOK_UP = 0.1
+_SIGNAL_CHECK = 0.1
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -236,7 +236,7 @@ class WebPage:
             self._picture.end()
             say("The page stays. Press Ctrl-C to end.")
             while True:
-                sleep(_LOOK_UP)
+                sleep(_SIGNAL_CHECK)
 
 
 @contextmanager
@@ -248,7 +248,9 @@ def web_page(title: str, port: int) -> Generator[WebPage]:
         except OSError as error:
             reason = error.strerror or str(error)
             raise CommandError(f"--web cannot listen on {_HOST}:{port}: {printable(reason)}") from error
-        thread = threading.Thread(target=server.serve_forever, args=(_LOOK_UP,), name="callboard page", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(_SIGNAL_CHECK,), name="callboard page", daemon=True
+        )
         with closing(server.picture), server:
             thread.start()
             try:

@@ -382,7 +382,7 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
         return config, None  # outside of a graph
     outer_scratchpad, namespace = conf.get(CONFIG_KEY_SCRATCHPAD), conf.get(CONFIG_KEY_CHECKPOINT_NS)
     if isinstance(outer_scratchpad, CallScratchpad) and outer_scratchpad.graphs is not None:
-        return _with_writer(config, None), outer_scratchpad.graphs
+        return _with_writer(config, None), outer_scratchpad.graphs  # calls within a call: named there already
     # A node of callboard's agent has a namespace, but no scratchpad around its calls.
     if not namespace or graph_task(config) is None:
         return _with_writer(config, None), None

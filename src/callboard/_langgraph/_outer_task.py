@@ -213,16 +213,16 @@ def langgraph_injected_args(schema: Any, hints: Mapping[str, Any]) -> Any:
     return _get_all_injected_args(cast("BaseTool", SimpleNamespace(get_input_schema=lambda: schema, func=hinted)))
 
 
-class _Names(dict[str, Any]):
+class _LenientNames(dict[str, Any]):
     """Names in an annotation: `Any` for one that only type checkers import, unless it marks an injected value."""
 
     def __missing__(self, name: str) -> Any:
-        if hasattr(builtins, name) or any(marker in name for marker in _MARKERS):
+        if hasattr(builtins, name) or any(marker in name for marker in _INJECTION_MARKERS):
             raise KeyError(name)  # without its marker, the model could write this argument
         return Any
 
 
-_MARKERS = ("Injected", "ToolRuntime")
+_INJECTION_MARKERS = ("Injected", "ToolRuntime")
 
 
 def hints_of(fn: Any) -> dict[str, Any]:
@@ -238,13 +238,13 @@ def hints_of(fn: Any) -> dict[str, Any]:
         return get_type_hints(fn, include_extras=True)
     except NameError:
         hints: dict[str, Any] = {}
-    names = _Names(inspect.unwrap(fn).__globals__)
+    names = _LenientNames(inspect.unwrap(fn).__globals__)
     for name, annotation in fn.__annotations__.items():
         alone: Any = SimpleNamespace(__annotations__={name: annotation})
         try:
             hints |= get_type_hints(alone, localns=names, include_extras=True)
         except (NameError, AttributeError, TypeError) as error:
-            if any(marker in str(annotation) for marker in _MARKERS):
+            if any(marker in str(annotation) for marker in _INJECTION_MARKERS):
                 raise NameError(f"the annotation of {name!r}, {annotation}, cannot be resolved: {error}") from error
     return hints
 

@@ -7,23 +7,23 @@ started uses the sync version in a worker thread; an awaited run uses the async 
 from contextvars import ContextVar, Token
 from typing import Any, Literal
 
-Door = Literal["sync", "async"]
+EntryMode = Literal["sync", "async"]
 
-entry_mode: ContextVar[Door] = ContextVar("callboard_door", default="async")
+entry_mode: ContextVar[EntryMode] = ContextVar("callboard_entry_mode", default="async")
 
 
 class entered_from:  # noqa: N801 (used as a function, in `with`; a generator would cost a call of a node too much)
     """Context manager that records whether sync or async code has started the run in its block (the entry mode)."""
 
-    __slots__ = ("_door", "_token")
+    __slots__ = ("_mode", "_token")
 
-    _token: Token[Door]
+    _token: Token[EntryMode]
 
-    def __init__(self, door: Door) -> None:
-        self._door: Door = door
+    def __init__(self, mode: EntryMode) -> None:
+        self._mode: EntryMode = mode
 
     def __enter__(self) -> None:
-        self._token = entry_mode.set(self._door)
+        self._token = entry_mode.set(self._mode)
 
     def __exit__(self, *exc: object) -> None:
         entry_mode.reset(self._token)

@@ -116,7 +116,7 @@ def _outcome(results: list[T], errors: list[BaseException], cancellation: BaseEx
     if not results:
         raise CutOffError from cancellation
     if cancellation is not None:
-        raise cancellation
+        raise cancellation  # the work is done, and its caller was cancelled meanwhile: no result is read
     return results.pop()
 
 

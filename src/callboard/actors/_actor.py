@@ -311,7 +311,7 @@ def _mark_handler(fn: Any, make_handler: Callable[..., Handler], namespace: Mapp
 
     @wraps(fn)
     async def call(self: Actor, *args: Any, **kwargs: Any) -> Any:
-        if living.get() is not self:
+        if current_actor.get() is not self:
             raise TypeError(
                 f"{fn.__qualname__} was called on {self!r} itself, which only describes an actor and does not live. "
                 f"Call it on a reference: async with running({type(self).__name__}(...)) as actor: await "
@@ -411,7 +411,7 @@ class Actor:
         return await self._resources.enter(manager)
 
 
-living: ContextVar[Actor | None] = ContextVar("callboard_living_actor", default=None)
+current_actor: ContextVar[Actor | None] = ContextVar("callboard_living_actor", default=None)
 """Actor whose code runs in the current context; `None` outside of actors."""
 
 _OWN_METHODS = ("start", "stop", "snapshot", "restore", "enter")

@@ -15,7 +15,7 @@ from callboard._loops._context import InContext
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned, Wakeup
 from callboard._loops._watchdog import mark
-from callboard.actors._actor import CONTROL, Actor, Lifespan, Resources, keeps_snapshots, living
+from callboard.actors._actor import CONTROL, Actor, Lifespan, Resources, current_actor, keeps_snapshots
 from callboard.actors._cell import Cell
 from callboard.actors._mailbox import Message, current_message
 from callboard.actors._runner import (
@@ -24,10 +24,10 @@ from callboard.actors._runner import (
     Keep,
     OnLost,
     SeatLostError,
-    bare,
     death_of,
     snapshot_or_none,
     start_error,
+    unwrap_group,
 )
 from callboard.exceptions import ActorDiedError, ActorStartError, CallCancelledError
 
@@ -159,7 +159,7 @@ class Incarnation:
 
     async def run(self) -> End:
         """Start the actor, handle messages and stop it; return how it ended. Never raises."""
-        living.set(self.actor)
+        current_actor.set(self.actor)
         started, error = False, None
         try:
             # The outer scope surrounds the resources: leaving what `start` has entered is bounded by its deadline, too.
@@ -176,7 +176,7 @@ class Incarnation:
                         await self._serve()
                         await self._stop()
         except BaseException as exc:
-            error = bare(exc)
+            error = unwrap_group(exc)
         # Only now: `stop` and the resources may still need the thread or the worker.
         self.code.close()
         return self._end_of_service(error) if started else self._end_of_start(error)
@@ -197,7 +197,7 @@ class Incarnation:
                 self._report_start(None)
                 await self._take_messages()
         except BaseException as exc:
-            self._crash = self._crash or bare(exc)
+            self._crash = self._crash or unwrap_group(exc)
         if (
             self._handler_scope is not None
             and self._handler_scope.cancel_called
@@ -354,12 +354,12 @@ class Incarnation:
             return False
         if isinstance(error, SeatLostError):
             return True
-        return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
+        return isinstance(unwrap_group(error), self.actor.fatal) or not isinstance(error, Exception)
 
     async def _body(self, message: Message, scope: Scope) -> object:
         """Run a message's handler in the cancel scope `scope` and in the context of the caller; see `InContext`."""
         current_message.set(message)
-        living.set(self.actor)
+        current_actor.set(self.actor)
         if message.on_begin is not None:
             message.on_begin()
         with scope:
@@ -374,8 +374,8 @@ class Incarnation:
             if self._is_killed_at(message, "done"):
                 await sleep_forever()
             return value
-        if message.fate is not None:
-            raise message.fate
+        if message.kill_error is not None:
+            raise message.kill_error
         return None  # cancelled by its caller, which does not use a result
 
     def _break_by(self, message: Message, call: Call, error: BaseException) -> None:

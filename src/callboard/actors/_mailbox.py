@@ -53,11 +53,11 @@ class WatchedAsk:
             if on_begin is not None:
                 on_begin()
             # Observers are called in the caller's loop only.
-            run_there(self._loop, self._is_taken)
+            run_there(self._loop, self._report_taken)
 
         return note_taken
 
-    def _is_taken(self) -> None:
+    def _report_taken(self) -> None:
         if self._observers:  # empty after `ended`: this notice may arrive late from another thread
             self._began_at = self._loop.now()
             self._tell(self._now("taken", None))
@@ -155,7 +155,7 @@ class Message:
     cancel_asked: bool = field(default=False, init=False)
     value: object = field(default=None, init=False)
     error: BaseException | None = field(default=None, init=False)
-    fate: BaseException | None = field(default=None, init=False)
+    kill_error: BaseException | None = field(default=None, init=False)
     """Error for the caller if a drain cancels the handler. The caller itself was not cancelled and still waits."""
     grace: float = field(init=False)
     """Seconds of clean-up for the handler: the grace of the calling attempt."""

@@ -94,7 +94,7 @@ def death_of(name: str, error: BaseException) -> str:
     return error.reason if error.reason.startswith(f"{name} died") else f"{name} died: {error.reason}"
 
 
-def bare(error: BaseException) -> BaseException:
+def unwrap_group(error: BaseException) -> BaseException:
     """Return the single error inside of an exception group, even of nested groups; return any other error unchanged."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

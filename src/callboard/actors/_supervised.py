@@ -333,9 +333,9 @@ class Draining:
                 return
             self._report += Drained(ended=1, unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
             # The caller was not cancelled and needs an error; `Incarnation._body` raises this one.
-            message.fate = ActorDiedError(message.title, message.call_id, reason)
+            message.kill_error = ActorDiedError(message.title, message.call_id, reason)
             message.cancel_asked = True
             if message.state == "deferred" or cell.incarnation is None:
-                cell.settle(message, None, message.fate)
+                cell.settle(message, None, message.kill_error)
             elif message.scope is not None:
                 message.scope.cancel()

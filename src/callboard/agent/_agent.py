@@ -19,7 +19,7 @@ from callboard._langgraph._node_scope import checkpointer_in, for_all_visits, is
 from callboard._langgraph._outer_task import run_config
 from callboard._loops._bridge import iterate_from_sync, run_from_sync
 from callboard._loops._current import current_loop
-from callboard._loops._entry_mode import Door, entered_from
+from callboard._loops._entry_mode import EntryMode, entered_from
 from callboard._loops._owner_task import Openable
 from callboard._records._policies import check_seconds
 from callboard._records._reports import Drained
@@ -128,8 +128,8 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
     `recursion_limit`.
     """
 
-    _door: Door = "async"
-    """Entry mode of the runs that this object starts: "async", or "sync" for a copy made by `_from_sync`."""
+    _entry_mode: EntryMode = "async"
+    """Entry mode of the runs that this object starts: "async", or "sync" for a copy made by `_copy_for_sync`."""
 
     def __init__(
         self,
@@ -157,11 +157,11 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """
         return self._stored_types()
 
-    def _from_sync(self) -> Self:
+    def _copy_for_sync(self) -> Self:
         """Return a copy of the agent whose runs call the sync methods of models, tools and checkpointers."""
         # A copy, because async code may use the same agent meanwhile.
         agent = copy.copy(self)
-        agent._door = "sync"
+        agent._entry_mode = "sync"
         return agent
 
     @overload  # type: ignore[override]
@@ -303,7 +303,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         May be called in the thread of a running event loop, which is blocked until the run ends. Models, tools, hooks,
         middleware and checkpointers with both sync and async methods use their sync ones, in worker threads.
         """
-        return run_from_sync(partial(Agent.ainvoke, self._from_sync(), input, config, **options))
+        return run_from_sync(partial(Agent.ainvoke, self._copy_for_sync(), input, config, **options))
 
     @overload  # type: ignore[override]
     def stream(self, input: Any, config: Config = None, **options: Unpack[PartOptions]) -> Iterator[dict[str, Any]]: ...
@@ -315,7 +315,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         self, input: Any, config: Config = None, **options: Any
     ) -> Iterator[Any]:
         """Yield the chunks of a run as `astream` does, from sync code."""
-        return iterate_from_sync(Agent.astream(self._from_sync(), input, config, **options))
+        return iterate_from_sync(Agent.astream(self._copy_for_sync(), input, config, **options))
 
     def astream_events(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: Config = None, **options: Any
@@ -395,7 +395,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             control=control,
             budget=self._budget if budget is None else budget,
             modes=prints | parse_modes(modes) if modes else prints,
-            door=self._door,
+            entry_mode=self._entry_mode,
             subgraphs=subgraphs,
             message_events=False,
             prints=prints,
@@ -563,23 +563,23 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
 
     def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """Return the state of a thread as `aget_state` does, from sync code."""
-        return run_from_sync(partial(Agent.aget_state, self._from_sync(), config, subgraphs=subgraphs))
+        return run_from_sync(partial(Agent.aget_state, self._copy_for_sync(), config, subgraphs=subgraphs))
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
         """Yield the snapshots of a thread's history as `aget_state_history` does, from sync code."""
-        return iterate_from_sync(Agent.aget_state_history(self._from_sync(), config, **kwargs))
+        return iterate_from_sync(Agent.aget_state_history(self._copy_for_sync(), config, **kwargs))
 
     def update_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
         """Change the state of a thread as `aupdate_state` does, from sync code."""
-        return run_from_sync(partial(Agent.aupdate_state, self._from_sync(), config, values, as_node))
+        return run_from_sync(partial(Agent.aupdate_state, self._copy_for_sync(), config, values, as_node))
 
     def bulk_update_state(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
     ) -> RunnableConfig:
         """Apply several updates to a thread as `abulk_update_state` does, from sync code."""
-        return run_from_sync(partial(Agent.abulk_update_state, self._from_sync(), config, supersteps))
+        return run_from_sync(partial(Agent.abulk_update_state, self._copy_for_sync(), config, supersteps))
 
     @property
     def _by_call(self) -> bool:
@@ -591,7 +591,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
-        with entered_from(self._door):
+        with entered_from(self._entry_mode):
             return cast(
                 "SavedThread",
                 await open_thread(self._runner.plan, saver, config, None, "async", for_reading=for_reading),

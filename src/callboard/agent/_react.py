@@ -272,7 +272,7 @@ def _choose_context_schema(context_schema: type[Any] | None, deprecated: dict[st
 @lru_cache(maxsize=64)
 def _shared_drawing(flow: ReactFlow, schema: type[Any], context_schema: type[Any] | None) -> Builder:
     """Return a LangGraph builder without tools; agents without hooks share it if their nodes and schemas are equal."""
-    return drawing(flow, schema, context_schema, {})
+    return drawing(flow, schema, context_schema)
 
 
 _EQUIVALENTS = {

@@ -21,7 +21,7 @@ from callboard._calls._observers import current_observers
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._langgraph._outer_task import runtime_of
 from callboard._loops._deadline import DEFAULT_GRACE, TimeLimit, TimeLimits, active_time_limits
-from callboard._loops._entry_mode import Door, entered_from
+from callboard._loops._entry_mode import EntryMode, entered_from
 from callboard._loops._side_tasks import beside
 from callboard._util._suggestions import did_you_mean
 from callboard.agent._run import Run
@@ -184,7 +184,7 @@ class Request:
     """Control object of the run; `None` for the control object of the outer graph, or a new one."""
     budget: float | None
     modes: frozenset[str]
-    door: Door
+    entry_mode: EntryMode
     subgraphs: bool
     message_events: bool
     """`True` if the stream mode "messages" has the events of each message's parts; see `wants_message_events`."""
@@ -211,7 +211,7 @@ class Runner:
         """
         tools, thread_id = self.plan.access, request.config["configurable"].get("thread_id")
         with (
-            entered_from(request.door),
+            entered_from(request.entry_mode),
             Operation(self.in_flight, grace=tools.grace, thread_id=thread_id) as operation,
         ):
             if not tools.actors.is_needed:

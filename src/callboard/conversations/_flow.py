@@ -6,6 +6,7 @@ A send is a node that runs with an input of its own beside the other nodes of a 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise, takewhile
+from types import MappingProxyType
 from typing import Annotated, Any, NotRequired, cast
 
 from langchain_core.messages import AnyMessage, BaseMessage, ToolCall, ToolMessage, convert_to_messages
@@ -341,7 +342,7 @@ def drawing(
     flow: ReactFlow,
     schema: type[Any],
     context_schema: type[Any] | None,
-    hooks: dict[str, Any],
+    hooks: Mapping[str, Any] = MappingProxyType({}),
     tools: Runnable[Any, Any] = _ANY_TOOLS,
 ) -> Builder:
     """Return a LangGraph builder with the nodes and edges of an agent, for drawings and schemas."""

@@ -75,8 +75,8 @@ class Journal:
         self.is_cut_off = False
         """`True` if the end of a step, or another change of the state, was left out.
 
-        It or an entry before it cannot be stored. The thread then knows more than its journal, and no later entry may
-        be written: a call that a person has rejected would run. The next run goes on from the last stored position.
+        It or an entry before it cannot be stored. No later entry may be written: a replay without the end of the step
+        would run a call that a person has rejected. The next run goes on from the last stored position.
         """
 
     def append(self, entry: Entry, *, joins_next_write: bool = False) -> None:

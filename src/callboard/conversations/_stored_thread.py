@@ -92,7 +92,7 @@ class _AnyThread(SavedThread):
 
 def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
     flow = ReactFlow(tools=True, before=False, after=False, response=False, direct=frozenset())
-    return _AnyThread(Schema(drawing(flow, AgentState, None, {}), flow), Saver(saver, thread_id, ""), "exit")
+    return _AnyThread(Schema(drawing(flow, AgentState, None), flow), Saver(saver, thread_id, ""), "exit")
 
 
 def _conversation(

@@ -83,7 +83,7 @@ class Thread:
         """Id of the current position. In memory it does not change: ids of tasks differ by the number of the step."""
         self.namespace = namespace
         self._origin: tuple[str, int] | None = None
-        self._has_ids = schema.has_message_ids
+        self._adds_message_ids = schema.has_message_ids
         # Only `add_messages` is known to treat one list like several: another reducer is called for each write.
         self._can_join_messages = MESSAGES in schema.conversations
 
@@ -136,7 +136,7 @@ class Thread:
 
     def with_ids(self, writes: Iterable[Write]) -> Sequence[Write]:
         """Return writes to the state, and give ids to their messages that have none."""
-        if not self._has_ids:
+        if not self._adds_message_ids:
             return [*writes]
         return [(name, _with_ids(value) if name == MESSAGES else value) for name, value in writes]
 
@@ -152,7 +152,7 @@ class Thread:
         """Record the results of several tasks of a thread in memory, in which nothing has to be stored."""
         if {*map(type, outputs)} != {ToolMessage}:
             outputs = [*map(self.with_message_ids, outputs)]
-        elif self._has_ids:
+        elif self._adds_message_ids:
             _give_ids(cast("Sequence[ToolMessage]", outputs))
         for task, output in zip(tasks, outputs, strict=True):
             self.records[task] = CallRecord(output=output)
@@ -217,7 +217,7 @@ class Thread:
     def with_message_ids(self, output: Any) -> Any:
         """Return the output of a task, and give ids to its messages that have none."""
         # With stored ids, each replay yields the same messages.
-        if not self._has_ids:
+        if not self._adds_message_ids:
             return output
         if isinstance(output, BaseMessage):
             _give_ids((output,))

@@ -44,6 +44,7 @@ def _as_text(span: object) -> str:
 
 def _links(mark: str | None, position: int) -> list[Link]:
     """Return a list with a link to the call's span (position 0) or run's span (1) in a mark; empty if there is none."""
+    # A mark has two values of the header `traceparent`: of the span of the call, and of the span of its run.
     parts = (mark or "").split(" ")
     if len(parts) != 2:
         return []

@@ -30,7 +30,7 @@ from pydantic.v1 import BaseModel as BaseModelV1
 
 from callboard._langgraph._outer_task import hints_of, langgraph_injected_args
 from callboard._langgraph._vocabulary import ToolRuntime
-from callboard._loops._entry_mode import Door, is_missing
+from callboard._loops._entry_mode import EntryMode, is_missing
 
 # Injected arguments
 
@@ -275,15 +275,15 @@ def plan_for(tool: BaseTool) -> Plan:
     return replace(plan, sync_variant=_plan(tool, plan.injected, "sync"))
 
 
-def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
+def _plan(tool: BaseTool, injected: InjectedArgs, entry_mode: EntryMode) -> Plan:
     cls = type(tool)
     ainvoke = getattr(cls, "ainvoke", None)  # mocks in place of tools usually override these methods
     if ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _RUN_METHODS):
         kind_and_fn: tuple[Kind, Callable[..., Any]] = (
-            ("foreign sync", tool.invoke) if door == "sync" else ("foreign", tool.ainvoke)
+            ("foreign sync", tool.invoke) if entry_mode == "sync" else ("foreign", tool.ainvoke)
         )
         return Plan(tool, *kind_and_fn, injected, None, frozenset(), frozenset(), (), None, False, False)
-    kind, fn = _sync_body(tool) if door == "sync" else _body(tool)
+    kind, fn = _sync_body(tool) if entry_mode == "sync" else _body(tool)
     is_wrapped_function = fn in (getattr(tool, "coroutine", None), getattr(tool, "func", None))
     parameters = _signature_parameters(fn)
     return Plan(

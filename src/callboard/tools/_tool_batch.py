@@ -429,7 +429,7 @@ class _BatchCall(SupervisedCall[Output]):
         self.batch = batch
         self.key = key
         self.index = index
-        self.resumes = resumed_mark
+        self.resumed_mark = resumed_mark
         self._config = batch.config
 
     @property

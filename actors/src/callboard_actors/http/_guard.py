@@ -314,14 +314,14 @@ class _Body(httpx2.AsyncByteStream):
         # A generator that is left to the garbage collector is a warning on trio.
         async with aclosing(aiter(cast("Any", self._response.stream))) as parts:
             while True:
-                with _errors_of(self._library), anyio.fail_after(self._end - anyio.current_time()):
+                with _raising_errors_of(self._library), anyio.fail_after(self._end - anyio.current_time()):
                     part = await anext(parts, None)
                 if part is None:
                     break
                 if received > self._max_bytes:
                     raise self._too_long()  # otherwise a body that decompresses to nothing could go on for ever
                 received += len(part)
-                with _errors_of(self._library):
+                with _raising_errors_of(self._library):
                     for piece in self._pieces_of(part):
                         yield piece[: self._max_bytes - size]
                         size += len(piece)
@@ -362,7 +362,7 @@ def _body_type(library: Any) -> type[_Body]:
 
 
 @contextmanager
-def _errors_of(library: Any) -> Generator[None]:
+def _raising_errors_of(library: Any) -> Generator[None]:
     """Raise errors of `httpcore2`, of decompression and of time as errors of the library."""
     try:
         yield
@@ -468,7 +468,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
         end = anyio.current_time() + self._timeout
         token = _head_size.set(_HeadSize())
         try:
-            with _errors_of(library), anyio.fail_after(self._timeout):
+            with _raising_errors_of(library), anyio.fail_after(self._timeout):
                 response = await self._pool.handle_async_request(outgoing)
         except _AddressRefusedError as error:
             refused = UrlRefusedError(str(url), str(error), self._rules.allowed)

@@ -233,11 +233,11 @@ async def watch_transport(transport: AbstractAsyncContextManager[Any], link: Lin
     """Open a transport of the SDK for an `async with` block; mark `link` as lost when the connection ends."""
     # The link learns of the end before the SDK's session notices it.
     async with transport as (read, write):
-        counter = _RequestCounter()
-        yield _IncomingStream(read, link, counter), AnswerStream(write, counter.count_answer)
+        counter = _OpenRequests()
+        yield _IncomingStream(read, link, counter), AnswerStream(write, counter.note_answer)
 
 
-class _RequestCounter:
+class _OpenRequests:
     """Counter of requests that a server has sent and the SDK has not answered; if it is high, no messages are read.
 
     A server may send requests faster than they are answered, so reading pauses. The pause is bounded, because a request
@@ -248,7 +248,7 @@ class _RequestCounter:
         self._count = 0
         self._has_fallen = anyio.Event()
 
-    async def count_request(self) -> None:
+    async def note_request(self) -> None:
         """Count a request of the server; if too many requests are unanswered, wait before more messages are read."""
         self._count += 1
         if self._count < _MOST_REQUESTS:
@@ -261,7 +261,7 @@ class _RequestCounter:
             # Some of them will never be answered. Count anew, or every further message would pause.
             self._count = 0
 
-    def count_answer(self, _: object) -> None:
+    def note_answer(self, _: object) -> None:
         """Count an answer to a request of the server; if reading is paused, let it continue."""
         if self._count:
             self._count -= 1
@@ -290,7 +290,7 @@ class _IncomingStream(ObjectReceiveStream[Any]):
     It wraps the transport's stream directly, without a task or a buffer.
     """
 
-    def __init__(self, stream: Any, link: Link, counter: _RequestCounter) -> None:
+    def __init__(self, stream: Any, link: Link, counter: _OpenRequests) -> None:
         self._stream = stream
         self._link = link
         self._counter = counter
@@ -308,7 +308,7 @@ class _IncomingStream(ObjectReceiveStream[Any]):
             self._link.lose("the connection was closed")
             raise
         if isinstance(message, SessionMessage) and isinstance(message.message, types.JSONRPCRequest):
-            await self._counter.count_request()
+            await self._counter.note_request()
         return self._link.unfit.sift(message)
 
     async def aclose(self) -> None:

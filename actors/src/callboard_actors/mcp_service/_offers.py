@@ -337,10 +337,11 @@ class AgentCall:
 
 def _step_text(update: Mapping[str, Any]) -> str:
     """Return a progress message about a step of the agent."""
-    for node, changes in update.items():
-        messages = changes.get("messages", ()) if isinstance(changes, Mapping) else ()
-        names = [call["name"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
-        if names:
-            return f"{node}: calls {', '.join(names)}"
-        return "waits for a person" if node == _INTERRUPT else node
-    return ""
+    if not update:
+        return ""
+    node, changes = next(iter(update.items()))
+    messages = changes.get("messages", ()) if isinstance(changes, Mapping) else ()
+    names = [call["name"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
+    if names:
+        return f"{node}: calls {', '.join(names)}"
+    return "waits for a person" if node == _INTERRUPT else node

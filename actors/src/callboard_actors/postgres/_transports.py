@@ -199,13 +199,14 @@ class PostgresLimitsTransport(PostgresConnection):
         ops = json.dumps([op.fields for op in step.ops])
         gate = f"{self._prefix}:{step.gate}"
         arguments = [gate, self._client, step.epoch, settings.text, *counts, *times, step.wants_all_permits, ops]
+        # One row with one column, a JSON object.
         [[answer]] = await self._execute(_STEP, *arguments, seconds=_answer_timeout(settings.lease))
         if "epoch" not in answer:
             return Answer(other_settings=answer.get("other", ""))
         opens_in = answer["opens_in"]
         return Answer(
             epoch=answer["epoch"],
-            opens_in=None if opens_in is None or opens_in < 0 else opens_in / 1e6,
+            opens_in=None if opens_in is None or opens_in < 0 else opens_in / 1e6,  # below 0: it is open
             granted=answer["granted"],
             queued=answer["queued"],
             full={permit_id: (running, waiting) for permit_id, (running, waiting) in answer["full"].items()},

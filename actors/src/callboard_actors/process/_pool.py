@@ -120,7 +120,7 @@ class Processes(OpenedEngine[Crew]):
         The function's module is added to the modules that are preloaded, if possible, when workers start from then on.
         """
         check(fn, title)
-        module = module_of(fn)
+        module = module_of(fn)  # workers that start later import it first
         if module is not None:
             self._optional_modules[module] = None
 

@@ -66,6 +66,7 @@ def load(settings: Settings, report: socket) -> None:
             # Not `raise`: the module wants its process to end, which the pool reads as not loadable.
             os._exit(1)
         except Exception as error:
+            # The import runs the main module again, which starts its program: so it would in each worker.
             if _main_module.is_unguarded():
                 raise FatalError(str(error)) from error
             if not settings.quiet:

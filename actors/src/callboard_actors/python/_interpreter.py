@@ -57,7 +57,7 @@ def name_of(number: int) -> str:
     return f"<cell {number}>"
 
 
-def parse_with_retry(parse: Callable[[], T]) -> T:
+def retry_after_system_error(parse: Callable[[], T]) -> T:
     """Call a parser, and call it again after a SystemError, which a garbage collection during the parsing may cause."""
     try:
         return parse()
@@ -71,7 +71,7 @@ def compile_cell(code: str, number: int) -> Cell:
     name = name_of(number)
     linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)
     linecache.cache.pop(name_of(number - _MAX_CELLS), None)
-    tree = parse_with_retry(partial(ast.parse, code, name))
+    tree = retry_after_system_error(partial(ast.parse, code, name))
     last = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         expression = tree.body.pop()
@@ -217,7 +217,7 @@ def traceback_of(error: BaseException) -> str:
             inner.stack = traceback.StackSummary.from_list(cell_frames)
             related = (inner.__cause__, inner.__context__, *(inner.exceptions or ()))
             queue += [other_summary for other_summary in related if other_summary is not None]
-        return shorten(parse_with_retry(lambda: "".join(summary.format())).rstrip("\n"), _MAX_TRACEBACK)
+        return shorten(retry_after_system_error(lambda: "".join(summary.format())).rstrip("\n"), _MAX_TRACEBACK)
     except BaseException as problem:  # raised by the error's own `__str__` or `__class__`
         return f"{type(error).__name__}, which cannot be shown: {type(problem).__name__}"
 

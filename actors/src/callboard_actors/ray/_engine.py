@@ -49,9 +49,9 @@ class Crew:
         # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
         self._hosts: set[HostProxy] = set()
         self._group: TaskGroup | None = None
-        self._keep_scope = anyio.CancelScope()
+        self._keeper_scope = anyio.CancelScope()
         # Set when all places have a Ray actor for the first time, or when one has failed for good.
-        self._full = anyio.Event()
+        self._is_filled = anyio.Event()
         self._has_ended = anyio.Event()
         self.is_dismissed = False
         self.failure: ActorStartError | None = None
@@ -66,7 +66,7 @@ class Crew:
             self._end()
             return
         try:
-            with self._keep_scope:
+            with self._keeper_scope:
                 async with anyio.create_task_group() as self._group:
                     for _ in range(self._terms.workers):
                         self._group.start_soon(self._fill)
@@ -80,14 +80,14 @@ class Crew:
     def _end(self) -> None:
         self.is_dismissed = True
         self._host_places.fail_waiting()
-        self._full.set()
+        self._is_filled.set()
         self._has_ended.set()
 
     async def until_ready(self) -> None:
         """Wait until all Ray actors have started, or one has failed; raise `ActorStartError` after `start_timeout`."""
         with anyio.move_on_after(self._terms.start_timeout):
-            await self._full.wait()
-        if not self._full.is_set():
+            await self._is_filled.wait()
+        if not self._is_filled.is_set():
             missing_resource = None if self._group is None else await run_sync(missing_resources, self._terms)
             raise ActorStartError(
                 _NAME,
@@ -108,9 +108,9 @@ class Crew:
             except ActorStartError as error:
                 # Until the engine is open the attempts are few, because the caller of `async with` waits for them, and
                 # other versions or a broken `runtime_env` do not change. Later ones have no limit.
-                if not self._full.is_set() and (error.never or attempt >= _FIRST_STARTS):
+                if not self._is_filled.is_set() and (error.never or attempt >= _FIRST_STARTS):
                     self.failure = error
-                    self._full.set()
+                    self._is_filled.set()
                     return
                 _logger.warning("a Ray actor cannot be started; it is tried again until it can: %s", error)
                 await anyio.sleep(backoff.next())
@@ -123,7 +123,7 @@ class Crew:
             if not self.is_dismissed:
                 self._host_places.add(host)
             if len(self._hosts) >= self._terms.workers and all(host.has_started for host in self._hosts):
-                self._full.set()
+                self._is_filled.set()
             await host.until_ended()
         finally:
             self._hosts.discard(host)
@@ -185,7 +185,7 @@ class Crew:
     async def dismiss(self) -> None:
         """End all Ray actors, and wait for their ends; calls that wait for a Ray actor fail."""
         self.is_dismissed = True
-        self._keep_scope.cancel()
+        self._keeper_scope.cancel()
         with anyio.CancelScope(shield=True):
             await self._has_ended.wait()
 

@@ -84,7 +84,8 @@ class Shape:
         """Return the alternative schemas for the root value, then for each value on a path of keys and indices."""
         steps = [self.alternatives(self.root)]
         for key in path:
-            containers = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
+            example: object = {} if isinstance(key, str) else []
+            containers = [schema for schema in steps[-1] if has_type(example, schema)]
             inner = [part for schema in containers for part in self.alternatives(_inner(schema, key))]
             steps.append(list({id(schema): schema for schema in inner}.values()))
         return steps

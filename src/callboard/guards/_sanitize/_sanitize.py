@@ -429,7 +429,7 @@ def _check_path(option: str, rule_name: str, tools: Iterable[BaseTool]) -> None:
     """Raise `ValueError` if a rule with a path, such as `files[].path`, reaches no argument of any of the tools."""
     path = parts_of(rule_name)
     missing: NoSuchPathError | None = None
-    is_found = len(path) == 1
+    is_found = len(path) == 1  # another tool may have the argument; `missing` is about inner parts
     for tool in tools:
         try:
             is_found |= bool(spellings_of_path(path, tool))

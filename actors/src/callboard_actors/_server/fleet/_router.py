@@ -483,17 +483,19 @@ class Router:
             with self._lock:
                 routes = [route for route in self._routes.values() if route.sent_asks]
             # One question for each route and owner, however many asks were sent.
-            addresses = [
-                (route, to) for route in routes for to in {routed.sent_to for routed in route.sent_asks.values()} if to
+            routes_and_owners = [
+                (route, owner)
+                for route in routes
+                for owner in {routed.sent_to for routed in route.sent_asks.values()}
+                if owner
             ]
-            answers = (
-                await self.client.request(lambda connection: connection.are_owners([to for _, to in addresses]))
-                if addresses
-                else []
-            )
-            for (route, to), is_still in zip(addresses, answers, strict=True):
+            if not routes_and_owners:
+                return
+            owners = [owner for _, owner in routes_and_owners]
+            answers = await self.client.request(lambda connection: connection.are_owners(owners))
+            for (route, owner), still_owns in zip(routes_and_owners, answers, strict=True):
                 # Asks may have moved to another member while the question was on its way.
-                if not is_still and any(routed.sent_to == to for routed in route.sent_asks.values()):
+                if not still_owns and any(routed.sent_to == owner for routed in route.sent_asks.values()):
                     self._suspect(route)
                     self.process_queue(route)
         except StorageError as error:

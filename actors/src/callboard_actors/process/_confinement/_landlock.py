@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 
 from callboard_actors._engine._libc import syscall
 
-_NAME: Final = "Landlock"
+_LIBRARY: Final = "Landlock"
 _CREATE_RULESET: Final = 444
+_QUERY_VERSION: Final = 1
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
 _PATH_BENEATH: Final = 1
@@ -60,7 +61,7 @@ class Rule(NamedTuple):
 def version() -> int:
     """Return the version of Landlock in the running kernel; 0 if the kernel does not support it."""
     try:
-        return syscall(_NAME, _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+        return syscall(_LIBRARY, _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_QUERY_VERSION))
     except OSError:
         return 0
 
@@ -88,12 +89,12 @@ def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
         ruleset += struct.pack("=Q", 0 if network else _TCP)
     if at_version >= SIGNALS:
         ruleset += struct.pack("=Q", _SCOPES)
-    fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
+    fd = syscall(_LIBRARY, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:
         # Everything that the attributes name is refused; each rule grants rights again.
         for rule in rules:
             beneath = struct.pack("=Qi", rule.rights, rule.fd)
-            syscall(_NAME, _ADD_RULE, fd, _PATH_BENEATH, beneath, ctypes.c_uint(0))
-        syscall(_NAME, _RESTRICT_SELF, fd, ctypes.c_uint(0))
+            syscall(_LIBRARY, _ADD_RULE, fd, _PATH_BENEATH, beneath, ctypes.c_uint(0))
+        syscall(_LIBRARY, _RESTRICT_SELF, fd, ctypes.c_uint(0))
     finally:
         os.close(fd)
