@@ -11,6 +11,8 @@ import httpx2
 import pytest
 import trustme
 
+from callboard_actors.http import _fetch
+
 from ._world import ROOT, Site, Trap
 
 
@@ -56,3 +58,9 @@ def secure_site(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory)
 def trap() -> Iterator[Trap]:
     with Trap() as trap:
         yield trap
+
+
+@pytest.fixture
+def short_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the conversion of a page early. One that takes longer holds the loop no more."""
+    monkeypatch.setattr(_fetch, "_CONVERSION_TIME", 0.5)

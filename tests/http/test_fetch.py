@@ -12,6 +12,7 @@ from langchain_core.messages import ToolMessage
 from callboard import CallPolicy, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.http import _fetch, fetch_tool
+from callboard_actors.http._fetch import text_for_model
 
 from ._world import LOOPBACK, WAIT, Names, Site
 
@@ -163,11 +164,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> "list[subprocess.Popen[bytes]]":
 
 
 @pytest.mark.backends("asyncio", "trio")
-async def test_a_conversion_that_takes_too_long_is_killed(
-    site: Site, started: "list[subprocess.Popen[bytes]]", monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("short_conversions")
+async def test_a_conversion_that_takes_too_long_is_killed(site: Site, started: "list[subprocess.Popen[bytes]]") -> None:
     """The death of the process is the bound of time, whatever the page makes it do."""
-    monkeypatch.setattr(_fetch, "_CONVERSION_TIME", 0.5)
     message = await fetch(site.url())
 
     assert message.text.endswith("(text/html, 258 bytes). It is too complex, and its text could not be read.")
@@ -233,3 +232,27 @@ async def test_a_name_is_resolved_by_the_resolver_that_is_given(site: Site) -> N
     assert permitted.text.startswith("HTTP 200 OK")
     assert refused.text.endswith("its host has an address that is not public. Any public host is allowed.")
     assert "127.0.0.1" not in refused.text
+
+
+def text_of(content_type: str, *, status: int = 200) -> str:
+    return text_for_model(
+        status=status,
+        url="https://example.org/",
+        content_type=content_type,
+        size=3,
+        is_cut=False,
+        part={"text": "tea", "total": 3},
+        start=0,
+    )
+
+
+@pytest.mark.parametrize("content_type", ["text/x-obey me", "text/" + "x" * 1000, "text/\u202ex\u200b", "text", ""])
+def test_a_header_brings_no_words_of_a_server_to_the_model(content_type: str) -> None:
+    """Neither free text in place of a media type nor invisible characters reach the model."""
+    assert text_of(content_type) == "HTTP 200 OK, https://example.org/ (of no media type).\n\ntea"
+
+
+def test_a_reason_is_that_of_the_status_and_not_of_the_server() -> None:
+    """A status line can have 60 kB, terminal escape sequences, or text that only a model notices."""
+    assert text_of("text/plain", status=404).startswith("HTTP 404 Not Found, https://")
+    assert text_of("text/plain", status=299).startswith("HTTP 299, https://")

@@ -12,37 +12,12 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from callboard import ToolNode
 from callboard.testing import tool_call
-from callboard_actors.http import _fetch, fetch_tool
-from callboard_actors.http._fetch import text_for_model
+from callboard_actors.http import fetch_tool
 from tests.helpers import watched_loop
 
 from ._world import BOTH_LIBRARIES, LOOPBACK, WAIT, Site, client_of
 
 pytestmark = pytest.mark.real_clock
-
-
-def text_of(content_type: str, *, status: int = 200) -> str:
-    return text_for_model(
-        status=status,
-        url="https://example.org/",
-        content_type=content_type,
-        size=3,
-        is_cut=False,
-        part={"text": "tea", "total": 3},
-        start=0,
-    )
-
-
-@pytest.mark.parametrize("content_type", ["text/x-obey me", "text/" + "x" * 1000, "text/\u202ex\u200b", "text", ""])
-def test_a_header_brings_no_words_of_a_server_to_the_model(content_type: str) -> None:
-    """Neither free text in place of a media type nor invisible characters reach the model."""
-    assert text_of(content_type) == "HTTP 200 OK, https://example.org/ (of no media type).\n\ntea"
-
-
-def test_a_reason_is_that_of_the_status_and_not_of_the_server() -> None:
-    """A status line can have 60 kB, terminal escape sequences, or text that only a model notices."""
-    assert text_of("text/plain", status=404).startswith("HTTP 404 Not Found, https://")
-    assert text_of("text/plain", status=299).startswith("HTTP 299, https://")
 
 
 # Servers with invalid or excessive HTTP: each causes a one-sentence error soon.
@@ -159,12 +134,6 @@ PAGES = {
 }
 
 
-@pytest.fixture
-def _short_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that takes longer holds the loop no more."""
-    monkeypatch.setattr(_fetch, "_CONVERSION_TIME", 1.0)
-
-
 async def held_by(url: str, **options: object) -> tuple[float, str]:
     """Fetch a page until it holds the loop shortly, three times at most; return the last hold and text."""
     node = ToolNode([fetch_tool(hosts=LOOPBACK, **options)])
@@ -177,7 +146,7 @@ async def held_by(url: str, **options: object) -> tuple[float, str]:
 
 
 @pytest.mark.every_variant
-@pytest.mark.usefixtures("_short_conversions")
+@pytest.mark.usefixtures("short_conversions")
 @pytest.mark.parametrize("kind", PAGES)
 async def test_no_page_of_a_megabyte_holds_the_loop(site: Site, kind: str) -> None:
     """169 bytes of empty comments without a media type doubled the time of a regular expression with each comment."""

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
 
 from callboard._calls._observers import _everywhere
 from callboard.extend import install_command
 from callboard.telemetry import _setup, setup
+from callboard.telemetry._default_observers import default_observers
 
 CALLS = """
 import sys, anyio
@@ -237,3 +239,24 @@ def test_log_lines_have_colours_on_a_terminal_alone_and_not_under_no_color(
     with setup(logs="console", traces=False, metrics=False):
         logging.getLogger("callboard").warning("hello")
     assert ("\x1b[" in stream.getvalue()) == has_colours
+
+
+def test_spans_that_nobody_asked_for_in_code_capture_nothing_and_say_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An environment variable asks for captured content without the library.
+
+    Calls still work, nothing is captured, and one warning is logged.
+    """
+    monkeypatch.setitem(sys.modules, "phonenumbers", None)
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
+    provider = TracerProvider()
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
+
+    with caplog.at_level(logging.WARNING, "callboard"):
+        default_observers(frozenset({"logs", "metrics"}))
+        default_observers(frozenset({"logs", "metrics"}))
+
+    [record] = [record for record in caplog.records if "not captured" in record.getMessage()]
+    assert install_command("callboard", "redact") in record.getMessage()
+    assert install_command("callboard", "redact").startswith("pip install 'cachetools<9,>=5.5' 'phonenumbers<10,>=9'")
