@@ -6,7 +6,7 @@ The code of the Ray actor runs in the event loop of a thread of this process.
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from callboard_actors.ray import _host_proxy
 from callboard_actors.ray._host import LONGEST_BATCH, Host
 from callboard_actors.ray._host_proxy import HostProxy
 
-pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio", "trio")]
+pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio", "trio"), pytest.mark.hangs_after(60)]
 
 WAIT = 60
 
@@ -115,7 +115,8 @@ def actor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         fake.close()
 
 
-async def _started(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> HostProxy:
+@pytest.fixture
+async def proxy(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostProxy]:
     class Make:
         def options(self, **_: Any) -> "Make":
             return self
@@ -130,7 +131,8 @@ async def _started(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> HostPr
     )  # fmt: skip
     proxy = HostProxy("a test", terms)
     await proxy.start()
-    return proxy
+    yield proxy
+    await proxy.end("the test is over")
 
 
 async def echo(number: int, seconds: float) -> int:
@@ -154,7 +156,7 @@ async def stubborn() -> None:
 
 
 async def test_each_of_many_calls_has_its_own_result_and_its_events_in_order(
-    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+    proxy: HostProxy, actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests and answers overtake each other, and many calls share them."""
     results: dict[int, int] = {}
@@ -165,60 +167,54 @@ async def test_each_of_many_calls_has_its_own_result_and_its_events_in_order(
         events[number].append(text)
 
     monkeypatch.setattr(_host_proxy, "dispatch_event", record)
-    with anyio.fail_after(WAIT):
-        proxy = await _started(actor, monkeypatch)
-        chance = random.Random(1)
+    chance = random.Random(1)
 
-        async def run(number: int) -> None:
-            seconds = chance.choice([0.0, 0.002, 0.02])
-            results[number] = await proxy.run_body(Body(fn=echo, args=(number, seconds), title="echo"))
+    async def run(number: int) -> None:
+        seconds = chance.choice([0.0, 0.002, 0.02])
+        results[number] = await proxy.run_body(Body(fn=echo, args=(number, seconds), title="echo"))
 
-        async with anyio.create_task_group() as group:
-            for number in range(100):
-                group.start_soon(run, number)
-                if number % 7 == 0:
-                    await anyio.sleep(0)
-        await proxy.end("the test is over")
+    async with anyio.create_task_group() as group:
+        for number in range(100):
+            group.start_soon(run, number)
+            if number % 7 == 0:
+                await anyio.sleep(0)
     assert results == {number: number for number in range(100)}
     assert all(texts == ["one", "two"] for texts in events.values())
     assert actor.requests < 100, "calls share requests"
 
 
 async def test_cancelled_calls_end_before_their_callers_and_the_others_go_on(
-    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+    proxy: HostProxy, actor: _FakeActor
 ) -> None:
     """A storm of cancellations, before and after the calls were sent, leaves nothing behind in the Ray actor."""
     ended: list[int] = []
     results: list[int] = []
-    with anyio.fail_after(WAIT):
-        proxy = await _started(actor, monkeypatch)
-        chance = random.Random(2)
+    chance = random.Random(2)
 
-        async def cancelled(number: int) -> None:
-            with anyio.move_on_after(chance.choice([0.0, 0.001, 0.01, 0.03])):
-                await proxy.run_body(Body(fn=stubborn, title="stubborn"), lambda: ended.append(number))
-                raise AssertionError("it sleeps")
+    async def cancelled(number: int) -> None:
+        with anyio.move_on_after(chance.choice([0.0, 0.001, 0.01, 0.03])):
+            await proxy.run_body(Body(fn=stubborn, title="stubborn"), lambda: ended.append(number))
+            raise AssertionError("it sleeps")
 
-        async def run(number: int) -> None:
-            results.append(await proxy.run_body(Body(fn=echo, args=(number, 0.01), title="echo")))
+    async def run(number: int) -> None:
+        results.append(await proxy.run_body(Body(fn=echo, args=(number, 0.01), title="echo")))
 
-        async with anyio.create_task_group() as group:
-            for number in range(60):
-                group.start_soon(cancelled, number)
-                group.start_soon(run, number)
-                if number % 5 == 0:
-                    await anyio.sleep(0.001)
-        assert proxy._calls == {}
-        host: Any = actor._host
-        assert host._calls == {}
-        assert proxy.is_alive
-        await proxy.end("the test is over")
+    async with anyio.create_task_group() as group:
+        for number in range(60):
+            group.start_soon(cancelled, number)
+            group.start_soon(run, number)
+            if number % 5 == 0:
+                await anyio.sleep(0.001)
+    assert proxy._calls == {}
+    host: Any = actor._host
+    assert host._calls == {}
+    assert proxy.is_alive
     assert sorted(ended) == list(range(60))
     assert sorted(results) == list(range(60))
 
 
 async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
-    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+    proxy: HostProxy, actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Ray actor that kept each function of a notebook, whose cells are run again and again, would grow for ever."""
     sent: list[int] = []
@@ -230,20 +226,17 @@ async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
         return fresh
 
     functions = [make(number) for number in range(_host_proxy._MAX_FUNCTIONS + 10)]
-    with anyio.fail_after(WAIT):
-        proxy = await _started(actor, monkeypatch)
-        exchange = actor.exchange.remote
+    exchange = actor.exchange.remote
 
-        def count(batch: Any) -> _Ref:
-            sent.append(len(batch.functions))
-            return exchange(batch)
+    def count(batch: Any) -> _Ref:
+        sent.append(len(batch.functions))
+        return exchange(batch)
 
-        monkeypatch.setattr(actor.exchange, "remote", count)
-        for number in [*range(len(functions)), 5, 5, len(functions) - 1]:
-            assert await proxy.run_body(Body(fn=functions[number], title="fresh")) == number
-        host: Any = actor._host
-        assert len(host._functions._pickles) <= _host_proxy._MAX_FUNCTIONS
-        await proxy.end("the test is over")
+    monkeypatch.setattr(actor.exchange, "remote", count)
+    for number in [*range(len(functions)), 5, 5, len(functions) - 1]:
+        assert await proxy.run_body(Body(fn=functions[number], title="fresh")) == number
+    host: Any = actor._host
+    assert len(host._functions._pickles) <= _host_proxy._MAX_FUNCTIONS
     assert sum(sent) == len(functions) + 1, "function 5 was forgotten, and is sent once more"
 
 
@@ -252,18 +245,15 @@ def first_of_none() -> int:
     return next(iter(()))
 
 
-async def test_a_body_that_raises_stop_iteration_ends_with_an_error(
-    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_that_raises_stop_iteration_ends_with_an_error(proxy: HostProxy) -> None:
     """No future takes a StopIteration, so the call would never end."""
-    with anyio.fail_after(WAIT):
-        proxy = await _started(actor, monkeypatch)
-        with pytest.raises(RuntimeError, match="raised StopIteration"):
-            await proxy.run_body(Body(fn=first_of_none, title="first_of_none"))
-        await proxy.end("the test is over")
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        await proxy.run_body(Body(fn=first_of_none, title="first_of_none"))
 
 
-async def test_large_results_do_not_share_an_answer(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_results_do_not_share_an_answer(
+    proxy: HostProxy, actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise an answer could have the size of all results of a Ray actor together."""
     sizes: list[int] = []
     receive = HostProxy._receive
@@ -274,40 +264,35 @@ async def test_large_results_do_not_share_an_answer(actor: _FakeActor, monkeypat
         receive(self, future)
 
     monkeypatch.setattr(HostProxy, "_receive", weigh)
-    with anyio.fail_after(WAIT):
-        proxy = await _started(actor, monkeypatch)
 
-        async def run() -> None:
-            assert len(await proxy.run_body(Body(fn=large, args=(LONGEST_BATCH,), title="large"))) == LONGEST_BATCH
+    async def run() -> None:
+        assert len(await proxy.run_body(Body(fn=large, args=(LONGEST_BATCH,), title="large"))) == LONGEST_BATCH
 
-        async with anyio.create_task_group() as group:
-            for _ in range(10):
-                group.start_soon(run)
-        await proxy.end("the test is over")
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(run)
     assert max(sizes) < 2 * LONGEST_BATCH
 
 
 async def test_calls_that_were_not_sent_have_not_begun_when_the_ray_actor_is_lost(
-    actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
+    proxy: HostProxy, actor: _FakeActor
 ) -> None:
     """Of calls that were sent, nobody knows; the others wait behind a busy connection and may run elsewhere."""
     ended: list[str] = []
     begun: list[int] = []
-    with anyio.fail_after(WAIT):
-        proxy = await _started(actor, monkeypatch)
-        actor.is_held = True
+    actor.is_held = True
 
-        async def run(number: int) -> None:
-            body = Body(fn=echo, args=(number, 0.0), title="echo", on_begin=lambda: begun.append(number))
-            with pytest.raises(EngineError) as caught:
-                await proxy.run_body(body)
-            ended.append(caught.value.ended)
+    async def run(number: int) -> None:
+        body = Body(fn=echo, args=(number, 0.0), title="echo", on_begin=lambda: begun.append(number))
+        with pytest.raises(EngineError) as caught:
+            await proxy.run_body(body)
+        ended.append(caught.value.ended)
 
-        async with anyio.create_task_group() as group:
-            for number in range(8):
-                group.start_soon(run, number)
-                await anyio.wait_all_tasks_blocked()
-            actor.die()
+    async with anyio.create_task_group() as group:
+        for number in range(8):
+            group.start_soon(run, number)
+            await anyio.wait_all_tasks_blocked()
+        actor.die()
     assert ended.count("unknown") == len(begun) == _host_proxy._MAX_REQUESTS - 1, "one request was on its way before"
     assert ended.count("unavailable") == 8 - len(begun)
 
