@@ -166,13 +166,13 @@ class ActorStartError(CallboardError):
     Args:
         actor: name of the actor.
         reason: a sentence.
-        never: `True` if another attempt is useless, because a requirement is missing.
+        is_permanent: `True` if another attempt is useless, because a requirement is missing.
     """
 
-    def __init__(self, actor: str, reason: str, *, never: bool = False) -> None:
+    def __init__(self, actor: str, reason: str, *, is_permanent: bool = False) -> None:
         self.actor = actor
         self.reason = reason
-        self.never = never
+        self.is_permanent = is_permanent
         super().__init__(f"The actor {actor!r} did not start: {reason}")
 
 

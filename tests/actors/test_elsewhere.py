@@ -274,7 +274,7 @@ async def test_what_cannot_cross_is_told_before_anything_runs() -> None:
     with pytest.raises(ActorStartError, match="cannot be pickled") as caught:
         async with running(child(Notebook, lambda: "notes", runs_in=engine)):  # type: ignore[arg-type]
             pass
-    assert caught.value.never
+    assert caught.value.is_permanent
     assert told == []
 
 

@@ -139,7 +139,7 @@ async def test_an_actor_that_does_not_start_is_an_error_where_the_node_is_opened
             raise AssertionError("it was opened")
     found = await node.ainvoke(one("goto", url="x"))
 
-    assert caught.value.never
+    assert caught.value.is_permanent
     assert lives == ["start notes None", "stop notes None"]
     assert "'goto' was not started" in contents(found)[0]
     assert "no chromium" in contents(found)[0]

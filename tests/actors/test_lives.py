@@ -162,7 +162,7 @@ async def test_a_start_that_fails_says_why(error: Exception) -> None:
         async with running(Slow(0, 0, error)):
             pytest.fail("it did not start")
     assert caught.value.__cause__ is error
-    assert caught.value.never == isinstance(error, FileNotFoundError)
+    assert caught.value.is_permanent == isinstance(error, FileNotFoundError)
 
 
 async def test_an_owner_that_is_cancelled_while_an_actor_starts_waits_for_its_end() -> None:

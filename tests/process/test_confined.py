@@ -386,7 +386,7 @@ async def test_a_path_that_has_become_a_link_is_refused_at_the_start(world: Worl
         async with Processes(workers=1, confine=confine):
             pass
 
-    assert caught.value.never
+    assert caught.value.is_permanent
 
 
 async def test_that_a_file_is_there_can_be_seen(world: World) -> None:

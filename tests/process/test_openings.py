@@ -96,7 +96,7 @@ async def test_all_who_open_it_are_told_that_it_cannot_start() -> None:
                     group.start_soon(opener)
 
     assert len({id(error) for error in found}) == 6
-    assert all(error.never for error in found)
+    assert all(error.is_permanent for error in found)
 
 
 async def test_each_event_loop_has_workers_of_its_own(any_start: str) -> None:

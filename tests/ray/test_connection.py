@@ -32,7 +32,7 @@ def test_another_machine_is_not_reached_without_a_token(address: str) -> None:
         ActorStartError, match=r"RAY_AUTH_MODE is not set, and there is no token in RAY_AUTH_TOKEN"
     ) as caught:
         _connection.connect(address)
-    assert caught.value.never
+    assert caught.value.is_permanent
     assert "ray get-auth-token --generate" in str(caught.value)
 
 

@@ -346,7 +346,7 @@ def _crew_of(monkeypatch: pytest.MonkeyPatch) -> _engine.Crew:
     [
         pytest.param([ActorStartError("RayEngine", "its process died")] * 2, None, id="two-lost"),
         pytest.param([ActorStartError("RayEngine", "its process died")] * 4, 1, id="always-lost"),
-        pytest.param([ActorStartError("RayEngine", "it has Python 3.9", never=True)] * 2, 1, id="never"),
+        pytest.param([ActorStartError("RayEngine", "it has Python 3.9", is_permanent=True)] * 2, 1, id="never"),
     ],
 )
 async def test_a_ray_actor_that_is_lost_at_the_start_is_started_again_a_few_times(

@@ -231,7 +231,7 @@ class EngineRunner:
             await self._run(start, "start", description, self._lifespan, snapshot)
         except TypeError as error:
             # Arguments that cannot be pickled will fail next time, too.
-            raise ActorStartError(self._name, f"{error}", never=True) from error
+            raise ActorStartError(self._name, f"{error}", is_permanent=True) from error
         # Not earlier: the worker knows the actor only after `start`.
         await resources.enter(beside(self._watch_life))
 

@@ -418,7 +418,7 @@ class Incarnation:
             late = f"`start` took longer than {self._lifespan.start:g} s, and was cancelled"
             failed = ActorStartError(name, self._killed or late)
         self._report_start(failed)
-        return End("never_starts" if failed.never else "not_started", failed)
+        return End("never_starts" if failed.is_permanent else "not_started", failed)
 
     def _end_of_service(self, error: BaseException | None) -> End:
         """Settle the remaining calls, and return the `End` of an incarnation that had started."""

@@ -81,7 +81,7 @@ async def restore_actor(name: str, restore: Callable[[], Awaitable[object]]) -> 
 
 def start_error(name: str, error: BaseException) -> ActorStartError:
     """Return the `ActorStartError` for an error that an actor's start has raised."""
-    failed = ActorStartError(name, repr(error), never=isinstance(error, _FINAL_ERRORS))
+    failed = ActorStartError(name, repr(error), is_permanent=isinstance(error, _FINAL_ERRORS))
     failed.__cause__ = error
     return failed
 

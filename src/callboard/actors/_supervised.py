@@ -104,7 +104,7 @@ class ActorUnit:
         ownership = self.cell.ownership
         # After the key was lost the actor may only be restarted by the process that owns the key now.
         if ownership is not None and not ownership.is_current:
-            raise ActorStartError(self.cell.name, "its process owns its key no more", never=True)
+            raise ActorStartError(self.cell.name, "its process owns its key no more", is_permanent=True)
         self._is_stopped, self.number = False, next(numbers)
         # From here on calls wait in the mailbox. Set before the await, because a restart may take a while.
         self.cell.gone_reason = None

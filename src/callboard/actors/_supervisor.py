@@ -218,7 +218,7 @@ class Tree:
                 self.restarts += 1
                 await unit.start()
             except ActorStartError as failed:
-                end = End("never_starts" if failed.never else "not_started", failed)
+                end = End("never_starts" if failed.is_permanent else "not_started", failed)
                 decision = self._decision(unit, end)
                 if isinstance(decision, StartAgain):
                     return decision  # it includes the children of this restart that were not started yet

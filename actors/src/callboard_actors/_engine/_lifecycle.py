@@ -86,7 +86,7 @@ class OpenedEngine(Generic[S]):
         """Open the engine in this event loop, and wait until it is ready.
 
         Raises:
-            callboard.ActorStartError: if the engine cannot be started; with `never` if trying again is of no use.
+            callboard.ActorStartError: if the engine cannot be started; `is_permanent` if trying again is of no use.
         """
         # Stop the resources of each event loop that was closed while the engine was open in it.
         for token in list(self._by_loop):

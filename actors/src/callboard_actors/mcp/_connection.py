@@ -320,8 +320,8 @@ class Connection(Actor):
                 cause = cause.exceptions[0]
             if isinstance(cause, OSError) and not plan.is_http:
                 # Another attempt cannot help if the program is missing or not executable.
-                never = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
-                raise self._start_error(f"its command cannot be started: {cause}", never=never) from error
+                is_permanent = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
+                raise self._start_error(f"its command cannot be started: {cause}", is_permanent=is_permanent) from error
             self._link.lose(f"{cause}" or repr(cause))
             raise self._start_error(self._link.reason) from error
         self._is_started = True
@@ -331,10 +331,10 @@ class Connection(Actor):
         for watcher in (self._end_when_lost, self._list_when_changed, self._listen):
             self._watchers.start_soon(watcher)
 
-    def _start_error(self, reason: str, *, never: bool = False) -> ActorStartError:
+    def _start_error(self, reason: str, *, is_permanent: bool = False) -> ActorStartError:
         if self.key is None:
             self._catalog.failure = reason
-        return ActorStartError(self._plan.name, reason, never=never)
+        return ActorStartError(self._plan.name, reason, is_permanent=is_permanent)
 
     async def stop(self) -> None:
         """Close the session with the server, and end the server's process if there is one."""

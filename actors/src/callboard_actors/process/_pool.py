@@ -111,7 +111,7 @@ class Processes(OpenedEngine[Crew]):
             callboard.ActorStartError: if it has no workers; with `never` if trying again is of no use.
         """
         if (reason := why_no_pool()) is not None:
-            raise ActorStartError("Processes", reason, never=True)
+            raise ActorStartError("Processes", reason, is_permanent=True)
         return await super().__aenter__()
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:

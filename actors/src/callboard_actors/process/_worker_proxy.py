@@ -70,7 +70,7 @@ async def until_loaded(reader: FrameReader, settings: Settings, process: str) ->
             raise UnloadableError(loading) from None
         raise ActorStartError("Processes", f"{process} ended at once; what it says is on stderr") from None
     if message[0].kind is Kind.LOST:
-        raise ActorStartError("Processes", message[1].decode(errors="replace"), never=True)
+        raise ActorStartError("Processes", message[1].decode(errors="replace"), is_permanent=True)
 
 
 class WorkerProxy:

@@ -38,7 +38,9 @@ def connect(address: str | None) -> None:
             _is_ours, _address = True, address
         elif address not in (None, "auto", _address) and _is_ours:
             raise ActorStartError(
-                "RayEngine", f"this process is connected to Ray at {_address!r} already, not at {address!r}", never=True
+                "RayEngine",
+                f"this process is connected to Ray at {_address!r} already, not at {address!r}",
+                is_permanent=True,
             )
         # Last: an engine that failed to connect must not call `disconnect`.
         _users += 1
@@ -96,7 +98,7 @@ def _check_token(host: str, address: str) -> None:
         f"Ray at {address!r} is reached over a network without token authentication: {', and '.join(missing)}. "
         "Start the cluster and this program with RAY_AUTH_MODE=token and the same token: "
         "`ray get-auth-token --generate` makes it",
-        never=True,
+        is_permanent=True,
     )
 
 

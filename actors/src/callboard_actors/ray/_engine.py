@@ -108,7 +108,7 @@ class Crew:
             except ActorStartError as error:
                 # Until the engine is open the attempts are few, because the caller of `async with` waits for them, and
                 # other versions or a broken `runtime_env` do not change. Later ones have no limit.
-                if not self._is_filled.is_set() and (error.never or attempt >= _FIRST_STARTS):
+                if not self._is_filled.is_set() and (error.is_permanent or attempt >= _FIRST_STARTS):
                     self.failure = error
                     self._is_filled.set()
                     return

@@ -144,7 +144,7 @@ class HostProxy:
                     raise ActorStartError(
                         self._title,
                         f"the cluster has {name} {ray_versions[name]}, and here it is {version}; both have to be equal",
-                        never=True,
+                        is_permanent=True,
                     )
         except RayError as error:
             if (missing := _MISSING_MODULE.search(str(error))) is None:
@@ -154,7 +154,7 @@ class HostProxy:
                 f"a node of the cluster has no module {missing[1]!r}: install callboard-actors "
                 f"{versions()['callboard']} there, with its extra `ray`, or have Ray do so by "
                 "RayEngine(runtime_env={'pip': [...]})",
-                never=True,
+                is_permanent=True,
             ) from error
         except BaseException:
             self.kill()
