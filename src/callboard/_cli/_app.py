@@ -40,8 +40,7 @@ def _print_version(is_requested: bool) -> None:
 def callboard(
     *,
     _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Tool calls of LLM agents as supervised tasks, on asyncio and trio."""

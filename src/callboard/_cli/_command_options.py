@@ -56,8 +56,7 @@ class DemoOptions:
     ] = None
     live: Live = False
     record: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, help="Append a recording of the calls to this file."),
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Append a recording of the calls to this file.")
     ] = None
 
 
@@ -89,8 +88,7 @@ class RunOptions:
         ),
     ] = None
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue where the thread stopped, instead of sending a message."),
+        bool, typer.Option("--resume", help="Continue where the thread stopped, instead of sending a message.")
     ] = False
     yes: Annotated[
         bool,
@@ -104,8 +102,7 @@ class RunOptions:
     app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Directory to search first for the module.")] = Path()
     backend: OnBackend = Backend.asyncio
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print the final state as JSON on stdout, and everything else on stderr."),
+        bool, typer.Option("--json", help="Print the final state as JSON on stdout, and everything else on stderr.")
     ] = False
     live: Live = False
     web: Annotated[
@@ -116,8 +113,7 @@ class RunOptions:
         ),
     ] = False
     web_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, metavar="N", help="Port of the page.", show_default="a free port"),
+        int | None, typer.Option(min=0, max=65535, metavar="N", help="Port of the page.", show_default="a free port")
     ] = None
     wait: Annotated[
         bool | None,

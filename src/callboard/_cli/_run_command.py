@@ -34,15 +34,7 @@ from callboard import Agent, IdleMiddlewareWarning, commands, observe
 from callboard._cli._command_options import RunOptions
 from callboard._cli._grid import call_label
 from callboard._cli._screen import Calls, Screen
-from callboard._cli._shown_text import (
-    CommandError,
-    as_json,
-    as_text,
-    count,
-    error_text,
-    escape_name,
-    one_line,
-)
+from callboard._cli._shown_text import CommandError, as_json, as_text, count, error_text, escape_name, one_line
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
 from callboard._cli._storage import open_database, record_calls, recording_path
 from callboard._cli._view import open_console

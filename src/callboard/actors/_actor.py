@@ -212,8 +212,7 @@ def handler(
     on_cancel: OnCancel = "go_on",
     idempotent: bool = False,
 ) -> Callable[
-    [Callable[Concatenate[S, Reply[T], P], Awaitable[None]]],
-    Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+    [Callable[Concatenate[S, Reply[T], P], Awaitable[None]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]: ...
 
 

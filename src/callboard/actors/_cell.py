@@ -24,16 +24,7 @@ from callboard._records._events import ActorEvent, ActorPhase
 from callboard._records._fleets import Ownership
 from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor, Handler, S
-from callboard.actors._mailbox import (
-    NOTHING,
-    Mailbox,
-    Message,
-    Needs,
-    Poison,
-    circle,
-    first_obstacle,
-    observe_ask,
-)
+from callboard.actors._mailbox import NOTHING, Mailbox, Message, Needs, Poison, circle, first_obstacle, observe_ask
 from callboard.actors._snapshots import own_key
 from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, MailboxFullError, PoisonousCallError
 

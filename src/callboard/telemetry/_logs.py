@@ -107,10 +107,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
 
     def on_begin(self, event: CallEvent) -> _Call:
         log = self._log.bind(
-            tool=sendable(event.tool),
-            call_id=event.call_id and sendable(event.call_id),
-            **_of_run(event.run),
-            **_ids(),
+            tool=sendable(event.tool), call_id=event.call_id and sendable(event.call_id), **_of_run(event.run), **_ids()
         )
         log.debug("call started" if event.resumes is None else "call resumed", batch=event.batch)
         return _Call(event, log)

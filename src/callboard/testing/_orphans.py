@@ -17,12 +17,7 @@ _TURNS = 10
 """Turns of the event loop in which ended tasks may disappear."""
 _PATIENCE = 1.0
 """Seconds in which threads and processes that are told to end may do so."""
-_POOLS = (
-    "callboard._loops",
-    "trio._core._thread_cache",
-    "anyio._backends._asyncio",
-    "concurrent.futures.thread",
-)
+_POOLS = ("callboard._loops", "trio._core._thread_cache", "anyio._backends._asyncio", "concurrent.futures.thread")
 """Modules in which an idle worker thread waits for its next job."""
 _SERVICES = ("callboard watchdog", "callboard-asyncio")
 """Names of threads that serve the whole process."""

@@ -147,10 +147,7 @@ _AUTHORIZATION = (
         re.compile(r"bearer(?<![^\W_]bearer)\s{1,3}(?P<secret>(?=[a-z._~+/-]{0,64}[0-9])[\w.~+/=-]{16,8192}(?<!\.))"),
         _is_written_out,
     ),
-    (
-        re.compile(r"basic(?<![^\W_]basic)\s{1,3}(?P<secret>[a-z0-9+/]{8,1024}={0,2})(?![\w+/=])"),
-        _is_user_and_password,
-    ),
+    (re.compile(r"basic(?<![^\W_]basic)\s{1,3}(?P<secret>[a-z0-9+/]{8,1024}={0,2})(?![\w+/=])"), _is_user_and_password),
 )
 
 

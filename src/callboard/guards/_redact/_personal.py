@@ -164,12 +164,7 @@ def _is_ip(text: str) -> bool:
     return True
 
 
-PERSONAL = (
-    Detector("email", in_pieces(_EMAIL, 700), check=_is_address),
-    PHONES,
-    Detector("card", _cards),
-    IBANS,
-)
+PERSONAL = (Detector("email", in_pieces(_EMAIL, 700), check=_is_address), PHONES, Detector("card", _cards), IBANS)
 
 PERSONAL_ON_DEMAND = (Detector("ip", in_pieces(_IP, 60), check=_is_ip),)
 """Detectors of personal data that `Redact` uses only if they are chosen by name: many harmless numbers match them."""
