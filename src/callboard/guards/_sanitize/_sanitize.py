@@ -62,6 +62,9 @@ class Rules:
     """
 
     def __init__(self, by_name: Mapping[str, Rule], tool: BaseTool | None) -> None:
+        injected = None if tool is None else injected_args(tool)
+        self.injected: frozenset[str] = frozenset() if injected is None else injected.names | injected.unwritable
+        """Names of the injected arguments, which do not come from the model and are not checked."""
         self._exact: dict[Path, Rule] = {}
         self._wild: list[tuple[Path, Rule]] = []
         spelled: list[tuple[Path, Rule]] = []
@@ -82,9 +85,8 @@ class Rules:
     def rule_at(self, location: Location) -> Rule | None:
         """Return the rule for a path in the arguments, or `None`. Rules without `*` are preferred."""
         path = tuple("[]" if isinstance(part, int) else part for part in location)
-        rule = self._exact.get(path)
-        if rule is not None or not self._wild:
-            return rule
+        if path in self._exact:
+            return self._exact[path]
         for pattern, rule in self._wild:
             if len(pattern) == len(path) and all(name in ("*", part) for name, part in zip(pattern, path, strict=True)):
                 return rule
@@ -122,7 +124,6 @@ class Walk:
     text: Text
     max_depth: int
     max_size: int
-    skip: frozenset[str] = frozenset()
     checks: list[PendingCheck] = field(default_factory=list[PendingCheck])
     """Checks that the caller must run; the checks of inner values come before the checks of outer ones."""
     refusals: list[Refusal] = field(default_factory=list[Refusal])
@@ -153,7 +154,7 @@ class Walk:
     def _mapping(self, value: Mapping[Any, Any], location: Location) -> dict[Any, Any]:
         new: dict[Any, Any] = {}
         for key, item in value.items():
-            if not location and key in self.skip:
+            if not location and key in self.rules.injected:
                 new[key] = item
                 continue
             clean: object = key
@@ -312,18 +313,8 @@ class Sanitize(Middleware):
         """Check the arguments, run the call with cleaned arguments, and clean its result."""
         name, written = request.tool_call["name"], request.tool_call["args"]
         # Those of a known tool are cached, because reading annotations takes time.
-        tool_rules = (
-            _ToolRules(self._rules_of(name, None), frozenset())
-            if request.tool is None
-            else self._tool_rules.of(request.tool)
-        )
-        walk = Walk(
-            rules=tool_rules.rules,
-            text=self._text,
-            max_depth=self._max_depth,
-            max_size=self._max_size,
-            skip=tool_rules.unchecked_args,
-        )
+        rules = self._rules_of(name, None) if request.tool is None else self._tool_rules.of(request.tool)
+        walk = Walk(rules=rules, text=self._text, max_depth=self._max_depth, max_size=self._max_size)
         arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
         for check in walk.checks:
             # The innermost checks come first. A check of a list must not see items that are already refused.
@@ -367,22 +358,12 @@ class Sanitize(Middleware):
             note("sanitized", result=sorted(cleaning.changes))
         return clean
 
-    def _read_tool_rules(self, tool: BaseTool) -> "_ToolRules":
+    def _read_tool_rules(self, tool: BaseTool) -> Rules:
         _check_rules(tool, self._for_tool.get(tool.name, {}))
-        injected = injected_args(tool)
-        unchecked_args = injected.names | injected.unwritable
-        return _ToolRules(self._rules_of(tool.name, tool), unchecked_args)
+        return self._rules_of(tool.name, tool)
 
     def _rules_of(self, name: str, tool: BaseTool | None) -> Rules:
         return Rules({**self._for_all, **self._for_tool.get(name, {})}, tool)
-
-
-@dataclass(frozen=True, slots=True)
-class _ToolRules:
-    """Rules and injected arguments of a tool, which are the same for all its calls."""
-
-    rules: Rules
-    unchecked_args: frozenset[str]
 
 
 def _validate_rules(option: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
