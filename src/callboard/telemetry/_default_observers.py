@@ -34,13 +34,6 @@ def default_observers(kinds: frozenset[str]) -> Observers:
     ):
         return _NOBODY
     tracers, meters = get_tracers(), get_meters()
-    if (
-        tracers.__class__ in _noop_classes
-        and meters.__class__ in _noop_classes
-        and not _calls_log.level
-        and not _log.level
-    ):
-        return _NOBODY
     observers = _NOBODY
     if is_set_up(tracers) and "spans" not in kinds:
         observers = _tracing(ByIdentity(tracers))
