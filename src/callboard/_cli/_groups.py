@@ -1,7 +1,7 @@
 """Calls of a recording, grouped by agent run and batch, and short texts about recordings, runs and calls."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as count_from
 from math import isfinite
@@ -116,7 +116,7 @@ def statement(part: Part) -> str:
 
 def about_part(part: Part) -> str:
     """Return a line of text about a part of a recording: start time, process id, versions of callboard and Python."""
-    facts: Iterable[str] = (
+    facts = (
         f"{part.started.astimezone():%Y-%m-%d %H:%M:%S}" if part.started else "",
         f"callboard {part.callboard}" if part.callboard else "",
         f"Python {part.python}" if part.python else "",

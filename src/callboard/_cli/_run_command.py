@@ -312,14 +312,11 @@ class ThreadRunner:
         recording: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         own_checkpointer = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
-        self.is_stored = saver is not None or (
-            own_checkpointer is not None and not isinstance(own_checkpointer, InMemorySaver)
-        )
+        checkpointer = saver or own_checkpointer
+        self.is_stored = saver is not None or not isinstance(own_checkpointer, InMemorySaver | None)
         self._agent = copy.copy(agent)
         # Questions need a checkpointer even if nothing is stored. With pickle: the state may have values of any type.
-        self._agent.checkpointer = (
-            saver or own_checkpointer or InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
-        )
+        self._agent.checkpointer = checkpointer or InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
         self._config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         self._console = console
         self._live = live

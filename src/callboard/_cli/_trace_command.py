@@ -105,11 +105,9 @@ class Waterfall:
         """Print calls by run and batch, in the order of their starts."""
         # With a `limit`, failed calls are selected first, then the slowest calls.
         all_calls = [(call, part) for part in self._recording.parts for call in part.calls]
-        shown_calls = (
-            all_calls
-            if limit is None
-            else nsmallest(limit, all_calls, key=lambda pair: (not pair[0].failed, -_duration_of(*pair)))
-        )
+        shown_calls = all_calls
+        if limit is not None:
+            shown_calls = nsmallest(limit, all_calls, key=lambda pair: (not pair[0].failed, -_duration_of(*pair)))
         shown_ids = {id(call) for call, _ in shown_calls}
         for part in self._recording.parts:
             self._line(about_part(part), "bold")

@@ -48,10 +48,8 @@ class SwallowedCancellation:
             raise asyncio.CancelledError
 
     def _look(self) -> None:
-        was_seen, self._was_cancelled = (
-            self._was_cancelled,
-            self._task.cancelling() - self._cancellations > self._before,
-        )
+        was_seen = self._was_cancelled
+        self._was_cancelled = self._task.cancelling() - self._cancellations > self._before
         # Only a cancellation that two checks have seen was swallowed: a new one may still be in a clean-up.
         if was_seen and self._was_cancelled:
             self._task.cancel()

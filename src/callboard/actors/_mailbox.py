@@ -418,9 +418,7 @@ class Mailbox:
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
         """Take the first message of the queue if its handler may begin now, and return it; return `None` otherwise."""
-        waiting = (
-            (entry for entry in self.waiting if entry.is_awaited_here) if only_awaited_here else iter(self.waiting)
-        )
+        waiting = (entry for entry in self.waiting if not only_awaited_here or entry.is_awaited_here)
         if (message := next(waiting, None)) is None:
             return None
         group = message.handler.group

@@ -46,21 +46,14 @@ def _parts_of(annotation: Any) -> Iterable[Any]:
     if origin is Literal:
         return ()
     if origin is not None:
-        # The parameters of a `Callable` are a list.
-        return (
-            origin,
-            *(
-                part
-                for argument in get_args(annotation)
-                for part in (argument if isinstance(argument, list) else [argument])
-            ),
-        )
+        return (origin, *get_args(annotation))
     if isinstance(annotation, NewType):
         return (annotation.__supertype__,)
     if isinstance(annotation, TypeVar):
         return (annotation.__bound__, *annotation.__constraints__)
-    if isinstance(annotation, tuple):
-        return annotation  # `response_format` as a pair: a system prompt and a schema
+    if isinstance(annotation, (list, tuple)):
+        # The parameters of a `Callable`, or `response_format` as a pair: a system prompt and a schema.
+        return annotation
     if isinstance(annotation, type):
         return _fields(annotation)
     # An alias made by `type X = ...`, or LangChain's strategy for a structured response.

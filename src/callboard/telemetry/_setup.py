@@ -147,11 +147,9 @@ def formatter(kind: str, *, is_coloured: bool = False) -> logging.Formatter:
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer: Any = (
-        structlog.processors.JSONRenderer(default=repr)
-        if kind == "json"
-        else structlog.dev.ConsoleRenderer(colors=is_coloured)
-    )
-    exceptions = [structlog.processors.format_exc_info] if kind == "json" else []
-    last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *exceptions, renderer]
+    last: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    if kind == "json":
+        last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=repr)]
+    else:
+        last.append(structlog.dev.ConsoleRenderer(colors=is_coloured))
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last)

@@ -292,11 +292,8 @@ def _group_faults(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
         allowed_length = next((i for i, schemas in enumerate(schemas_on_path) if not schemas), len(schemas_on_path)) - 1
         path = fault[:allowed_length]
         # A value that breaks one alternative may be valid in another: all faults within them are one group.
-        union_depths = (
-            depth
-            for depth, schemas in enumerate(schemas_on_path[: len(path) + 1])
-            if sum(schema.get("type") != "null" for schema in schemas) > 1
-        )
+        alternatives = [[schema for schema in schemas if schema.get("type") != "null"] for schemas in schemas_on_path]
+        union_depths = (depth for depth, schemas in enumerate(alternatives[: len(path) + 1]) if len(schemas) > 1)
         group = groups.setdefault(path[: next(union_depths, len(path))], [])
         if path not in group:
             group.append(path)

@@ -123,11 +123,9 @@ def _spell_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo
     is_open = config.get("extra") == "allow"
     by_name = bool(config.get("populate_by_name") or config.get("validate_by_name"))
     spellings = {field_name: _spellings_of(field_name, field, by_name=by_name) for field_name, field in fields.items()}
-    matching = (
-        [name]
-        if name in fields
-        else [declared_name for declared_name in fields if name == "*" or (name,) in spellings[declared_name]]
-    )
+    matching = [name]
+    if name not in fields:
+        matching = [field_name for field_name in fields if name == "*" or (name,) in spellings[field_name]]
     if not matching and not is_open:
         raise NoSuchPathError(no_such("argument", name, fields))
     for field_name in matching:
