@@ -45,9 +45,8 @@ def list_threads(options: ThreadsOptions) -> int:
         last = one_line(_last_text(thread.messages), length)
         left_open = f"before {_join_names(thread.next)}" if thread.next else ""
         left_open = count(len(thread.questions), "question") if thread.questions else left_open
-        table.add_row(
-            *map(Text, (escape_name(thread.thread_id), str(thread.turns), _time(thread.when), left_open, last))
-        )
+        cells = (escape_name(thread.thread_id), str(thread.turns), _time(thread.when), left_open, last)
+        table.add_row(*map(Text, cells))
     console.print(table)
     return 0
 

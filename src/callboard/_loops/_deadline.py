@@ -66,9 +66,8 @@ class TimeLimit:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         try:
             swallowed = self._scope.__exit__(kind, error, traceback)
-        except (
-            Exception
-        ) as other_error:  # trio removes its cancellation from an exception group, and raises the other errors
+        except Exception as other_error:
+            # trio removes its cancellation from an exception group, and raises the other errors.
             if not self._is_cleanup_error(other_error):
                 raise
             self.cause = other_error

@@ -487,10 +487,9 @@ def _check_class(cls: type[Actor]) -> None:
                 f"{handler.title} is a plain function, and all of those run one by one in the actor's thread; write "
                 "`async def` for one that has a group or a deferred reply"
             )
+    overridden = [method for method in ("snapshot", "restore") if getattr(cls, method) is not getattr(Actor, method)]
     for method, counterpart in (("snapshot", "restore"), ("restore", "snapshot")):
-        if getattr(cls, method) is not getattr(Actor, method) and getattr(cls, counterpart) is getattr(
-            Actor, counterpart
-        ):
+        if method in overridden and counterpart not in overridden:
             raise TypeError(f"{name} has `{method}` and no `{counterpart}`; a state that is to last needs both")
 
 

@@ -313,9 +313,8 @@ class Incarnation:
                 # The actor's task or nursery is cancelled; only its own scope may swallow that. The call is not settled
                 # while the reason of the end is unknown, unless the actor itself awaits it and could not end before.
                 if self._is_broken() or message.cancel_asked or message.is_awaited_here:
-                    self._cell.record_result(
-                        message, None, ActorDiedError(message.title, message.call_id, self._end_reason())
-                    )
+                    died = ActorDiedError(message.title, message.call_id, self._end_reason())
+                    self._cell.record_result(message, None, died)
                 raise
             # The worker was gone before the handler began: the next incarnation may run the message safely.
             elif isinstance(exc, SeatLostError) and exc.never_began and self._cell.put_back(message):

@@ -147,14 +147,9 @@ class Restarts:
             return GiveUp(index, restarts)
         delay = self.backoff.delay(max(1, restarts), self.chance())
         first = {"one_for_one": len(self.children), "one_for_all": 0, "rest_for_one": index}[self.strategy]
-        other_children = tuple(
-            other_index
-            for other_index in range(first, len(self.children))
-            if other_index != index and other_index not in self._not_restarted
-        )
+        ended = {index, *self._not_restarted}
+        others = tuple(other for other in range(first, len(self.children)) if other not in ended)
         # OTP's rule: a temporary child that is stopped with the others is not started again.
-        self._not_restarted.update(
-            other_index for other_index in other_children if self.children[other_index].restart == "temporary"
-        )
-        starts = tuple(sorted({index, *other_children} - self._not_restarted))
-        return StartAgain(other_children, starts, delay)
+        self._not_restarted.update(other for other in others if self.children[other].restart == "temporary")
+        starts = tuple(sorted({index, *others} - self._not_restarted))
+        return StartAgain(others, starts, delay)

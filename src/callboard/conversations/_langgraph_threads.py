@@ -86,9 +86,8 @@ def read_next_nodes(thread: Thread, checkpoint_tuple: CheckpointTuple) -> None:
         thread.has_unattributed_questions = len(batch) != 1 and any(channel == INTERRUPT for channel, _ in writes)
     for node in branches:
         if node != TOOLS:
-            thread.records[node] = _record_of(
-                _writes(checkpoint_tuple, _pull_task_id(thread, checkpoint_tuple.checkpoint["id"], node))
-            )
+            task_id = _pull_task_id(thread, checkpoint_tuple.checkpoint["id"], node)
+            thread.records[node] = _record_of(_writes(checkpoint_tuple, task_id))
 
 
 def _own_node(thread: Thread, name: str) -> str | None:

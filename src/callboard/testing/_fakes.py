@@ -184,9 +184,8 @@ def _plan_with_fake(tool: BaseTool, used: FakedTools, fake: object) -> Plan:
     fake_plan = replace(
         plan, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, sync_variant=None
     )
-    object.__setattr__(
-        fake_plan, "takes_thread", plan.takes_thread
-    )  # a sync tool waits as before if all threads are busy
+    # A sync tool waits as before if all threads are busy.
+    object.__setattr__(fake_plan, "takes_thread", plan.takes_thread)
     return fake_plan
 
 
@@ -197,9 +196,8 @@ async def _run_fake(fake: Any, args: Sequence[Any], kwargs: Mapping[str, Any], i
         return fake
     parameters = _parameters(fake)
     hidden_names = {*kwargs} if parameters == () else set(injected) - set(parameters or kwargs)
-    output = fake(
-        *(args if parameters != () else ()), **{key: value for key, value in kwargs.items() if key not in hidden_names}
-    )
+    visible = {key: value for key, value in kwargs.items() if key not in hidden_names}
+    output = fake(*(args if parameters != () else ()), **visible)
     return await output if inspect.isawaitable(output) else output
 
 

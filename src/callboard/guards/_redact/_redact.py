@@ -85,9 +85,8 @@ class Redaction:
 
     def redact(self, value: Any) -> Any:
         """Return a copy of a nested value with tokens in place of secrets, or the value itself if it has no secrets."""
-        return replace_texts(
-            value, self.redact_text, self._token_under, Clearing(self.redact_text, self._token_under).copy
-        )
+        clearing = Clearing(self.redact_text, self._token_under)
+        return replace_texts(value, self.redact_text, self._token_under, clearing.copy)
 
     def redact_conversation(self, messages: Iterable[BaseMessage | None]) -> list[Any]:
         """Return copies of the messages of a model request with tokens in place of secrets."""
@@ -508,9 +507,8 @@ class Redact(Middleware):
             if not new_values:
                 break
             values |= new_values
-            value = await run_if_long(
-                self._threads, value, partial(replace_texts, value, partial(_with_values, new_values))
-            )
+            reveal = partial(_with_values, new_values)
+            value = await run_if_long(self._threads, value, partial(replace_texts, value, reveal))
         return value, values
 
     async def _keep(self, thread_id: str, redaction: Redaction) -> None:

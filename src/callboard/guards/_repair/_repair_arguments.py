@@ -102,10 +102,8 @@ def find_only_match(word: str, choices: Iterable[str]) -> str | None:
         return None
     folded_choices = {choice: fold(choice) for choice in choices if len(choice) <= _MAX_WORD_CHARS}
     key = fold(word)
-    matches = [choice for choice, folded_choice in folded_choices.items() if folded_choice == key]
-    matches = matches or [
-        choice for choice, folded_choice in folded_choices.items() if _differ_by_one_slip(key, folded_choice)
-    ]
+    matches = [choice for choice, folded in folded_choices.items() if folded == key]
+    matches = matches or [choice for choice, folded in folded_choices.items() if _differ_by_one_slip(key, folded)]
     return matches[0] if len(matches) == 1 and matches[0] != word else None
 
 
@@ -255,9 +253,8 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
             faults = contract.faults(args)
             if not faults:
                 return Repaired(args, tuple(dict.fromkeys(repairs))) if repairs else None
-            choices = [
-                [*_corrections_of(contract.shape, args, group)] for group in _group_faults(contract.shape, faults)
-            ]
+            groups = _group_faults(contract.shape, faults)
+            choices = [[*_corrections_of(contract.shape, args, group)] for group in groups]
             if (inner := _unwrap(contract, args)) is not None:
                 if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(choices):
                     return None  # an argument with the name of a wrapper: either may be meant

@@ -239,9 +239,8 @@ class _Run:
     def take(self, entry: _RunLine) -> None:
         """Add a line that follows the beginning of the run."""
         if entry.event == "run_ended":
-            self.record = replace(
-                self.record, end=entry.time, **_fields(entry, "outcome", "error", "questions", "question_ids")
-            )
+            fields = _fields(entry, "outcome", "error", "questions", "question_ids")
+            self.record = replace(self.record, end=entry.time, **fields)
         elif entry.event == "model_asked":
             self.requests.append(ModelRequest(start=entry.time, model=entry.model))
         elif self.requests and self.requests[-1].end is None:
@@ -322,9 +321,8 @@ class PartBuilder:
             start_time = ask.handler_start
             if start_time is None and entry.waited and entry.outcome == "ok":
                 start_time = min(entry.time, ask.start + entry.waited)  # the line "ask_taken" was lost: infer its time
-            self._asks[entry.ask] = replace(
-                ask, end=entry.time, handler_start=start_time, **_fields(entry, "outcome", "error")
-            )
+            fields = _fields(entry, "outcome", "error")
+            self._asks[entry.ask] = replace(ask, end=entry.time, handler_start=start_time, **fields)
 
 
 def _fields(entry: _Line, *names: str) -> dict[str, Any]:
