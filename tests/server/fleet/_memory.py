@@ -44,8 +44,8 @@ class MemoryServer:
     def is_alive(self, member: str) -> bool:
         return self.members.get(member, 0.0) >= time.monotonic()
 
-    def is_owner(self, gate: str, member: str, token: int) -> bool:
-        key = self.keys[gate]
+    def is_owner(self, server_key: str, member: str, token: int) -> bool:
+        key = self.keys[server_key]
         return (key.owner, key.token) == (member, token) and self.is_alive(member)
 
 
@@ -97,10 +97,10 @@ class MemoryConnection:
             server.members[self._member] = time.monotonic() + self._lease
             return was_member
 
-    async def own(self, gate: str) -> KeyOwner:
+    async def own(self, server_key: str) -> KeyOwner:
         server = await self._reach()
         with server.lock:
-            key = server.keys[gate]
+            key = server.keys[server_key]
             if key.owner and key.owner != self._member and server.is_alive(key.owner):
                 return KeyOwner(owner=key.owner, token=key.token)
             if not server.is_alive(self._member):
@@ -112,25 +112,25 @@ class MemoryConnection:
     async def are_owners(self, addresses: Sequence[Address]) -> Sequence[bool]:
         server = await self._reach()
         with server.lock:
-            return [server.is_owner(address.gate, address.owner, address.token) for address in addresses]
+            return [server.is_owner(address.server_key, address.owner, address.token) for address in addresses]
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
         server = await self._reach()
         with server.lock:
             if server.counts.get((to.owner, self._member), 0) >= number:
                 return True
-            if not server.is_owner(to.gate, to.owner, to.token):
+            if not server.is_owner(to.server_key, to.owner, to.token):
                 return False
             server.counts[to.owner, self._member] = number
             server.asks[to.owner, ask] = "waiting"
             server.put(to.owner, frame)
             return True
 
-    async def begin(self, gate: str, token: int, ask: str) -> bool:
+    async def begin(self, server_key: str, token: int, ask: str) -> bool:
         server = await self._reach()
         with server.lock:
             state = server.asks.get((self._member, ask))
-            if state not in ("waiting", "begun") or not server.is_owner(gate, self._member, token):
+            if state not in ("waiting", "begun") or not server.is_owner(server_key, self._member, token):
                 return False
             server.asks[self._member, ask] = "begun"
             return True
@@ -152,23 +152,23 @@ class MemoryConnection:
                 server.put(to, frame)
                 server.asks.pop((self._member, ask), None)
 
-    async def give_back(self, gate: str, token: int) -> None:
+    async def give_back(self, server_key: str, token: int) -> None:
         server = await self._reach()
         with server.lock:
-            if (server.keys[gate].owner, server.keys[gate].token) == (self._member, token):
-                server.keys[gate].owner = ""
+            if (server.keys[server_key].owner, server.keys[server_key].token) == (self._member, token):
+                server.keys[server_key].owner = ""
 
-    async def save(self, gate: str, token: int, state: bytes) -> bool:
+    async def save(self, server_key: str, token: int, state: bytes) -> bool:
         server = await self._reach()
         with server.lock:
-            if server.keys[gate].token > token:
+            if server.keys[server_key].token > token:
                 return False
-            server.keys[gate].state = state
+            server.keys[server_key].state = state
             return True
 
-    async def load(self, gate: str) -> bytes | None:
+    async def load(self, server_key: str) -> bytes | None:
         server = await self._reach()
-        return server.keys[gate].state
+        return server.keys[server_key].state
 
     async def mail(self) -> AsyncIterator[Sequence[bytes]]:
         while True:

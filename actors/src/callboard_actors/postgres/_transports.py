@@ -265,22 +265,22 @@ class PostgresFleetTransport(PostgresConnection):
             raise self._common.refusal(self._server_address, other_settings)
         return bool(was_member)
 
-    async def own(self, gate: str) -> KeyOwner:
-        owner, token = await self._call_function("own", gate, self._client)
+    async def own(self, server_key: str) -> KeyOwner:
+        owner, token = await self._call_function("own", server_key, self._client)
         return KeyOwner(owner=owner, token=token)
 
     async def are_owners(self, addresses: Sequence[Address]) -> Sequence[bool]:
         return [
-            bool((await self._call_function("owns", address.gate, address.owner, address.token))[0])
+            bool((await self._call_function("owns", address.server_key, address.owner, address.token))[0])
             for address in addresses
         ]
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
-        arguments = (to.gate, to.owner, to.token, self._client, number, ask, frame)
+        arguments = (to.server_key, to.owner, to.token, self._client, number, ask, frame)
         return bool((await self._call_function("send", *arguments))[0])
 
-    async def begin(self, gate: str, token: int, ask: str) -> bool:
-        return bool((await self._call_function("begin", gate, self._client, token, ask))[0])
+    async def begin(self, server_key: str, token: int, ask: str) -> bool:
+        return bool((await self._call_function("begin", server_key, self._client, token, ask))[0])
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
         return bool((await self._call_function("recall", owner, ask, self._client, marker))[0])
@@ -290,15 +290,15 @@ class PostgresFleetTransport(PostgresConnection):
         for to, frame, ask in messages:
             await self._call_function("tell", self._client, to, frame, ask)
 
-    async def give_back(self, gate: str, token: int) -> None:
-        await self._call_function("free", gate, self._client, token)
+    async def give_back(self, server_key: str, token: int) -> None:
+        await self._call_function("free", server_key, self._client, token)
 
-    async def save(self, gate: str, token: int, state: bytes) -> bool:
-        return bool((await self._call_function("save", gate, token, state))[0])
+    async def save(self, server_key: str, token: int, state: bytes) -> bool:
+        return bool((await self._call_function("save", server_key, token, state))[0])
 
-    async def load(self, gate: str) -> bytes | None:
+    async def load(self, server_key: str) -> bytes | None:
         statement = "SELECT state FROM callboard_fleet_keys WHERE fleet = %s AND gate = %s"
-        rows = await self._fetch(statement, self._prefix, gate)
+        rows = await self._fetch(statement, self._prefix, server_key)
         return bytes(rows[0][0]) if rows and rows[0][0] is not None else None
 
     async def mail(self) -> AsyncIterator[Sequence[bytes]]:

@@ -45,7 +45,7 @@ def receive_settings(sock: socket) -> Settings:
 
 def load(settings: Settings, report: socket) -> None:
     """Import the modules of the option `preload`, which must load, then the optional modules."""
-    forks = settings.terms.start == "fork"
+    is_forked = settings.terms.start == "fork"
     # Only registered: the main module is loaded when a name of it is needed.
     _main_module.expect(settings.main)
     for name in settings.terms.preload:
@@ -55,7 +55,7 @@ def load(settings: Settings, report: socket) -> None:
             traceback_text = "".join(traceback.format_exception(error))
             raise FatalError(f"preload={name!r} cannot be imported: {error!r}\n{traceback_text}") from error
         # A fork has only the forking thread. Locks that other threads held stay locked in it for ever.
-        if forks and threading.active_count() > 1:
+        if is_forked and threading.active_count() > 1:
             raise FatalError(f"preload={name!r} starts a thread, which a fork would lose; leave it to the workers")
     for index, name in enumerate(settings.optional_modules):
         # Before the import, which may end this process in any way, even by a crash in C code.
@@ -71,7 +71,7 @@ def load(settings: Settings, report: socket) -> None:
                 raise FatalError(str(error)) from error
             if not settings.quiet:
                 sys.stderr.write(f"callboard: {name} is not preloaded in worker processes: {error!r}\n")
-        if forks and threading.active_count() > 1:
+        if is_forked and threading.active_count() > 1:
             os._exit(1)  # the pool starts another zygote without this module
 
 

@@ -410,7 +410,7 @@ class SeatProxy:
             await call.until_ended()
         if not call.is_over:
             reason = f"{body.title!r} had been cancelled there and did not end within its grace"
-            await self._break(reason, by_itself=False)
+            await self._break(reason, is_fault_of_worker=False)
 
     def _death(self, body: Body, *, begun: bool) -> WorkerDiedError:
         reason = self._reason or f"the worker process of {self._title!r} is ended"
@@ -499,12 +499,12 @@ class SeatProxy:
         if not self._worker.ended.is_set():
             await self._break("its worker process closed its socket")
 
-    async def _break(self, reason: str, *, by_itself: bool = True) -> None:
+    async def _break(self, reason: str, *, is_fault_of_worker: bool = True) -> None:
         """Store the reason why the worker cannot be used any longer, end the worker, and wait for its end."""
-        # `by_itself` is true if the worker's own code is to blame. Otherwise the worker is ended without a grace.
+        # If the worker's own code is not to blame, the worker is ended without a grace.
         # The first reason counts: later ones are consequences of it.
         if self._break_reason is None and not self._worker.is_ending:
-            self._break_reason, self._recurs = reason, by_itself
-        await self._end(self._worker, None if by_itself else 0.0)
+            self._break_reason, self._recurs = reason, is_fault_of_worker
+        await self._end(self._worker, None if is_fault_of_worker else 0.0)
         with anyio.CancelScope(shield=True):
             await self._worker.ended.wait()

@@ -33,7 +33,7 @@ class KeyOwner:
 class Address:
     """Actor key, and the owner to which a call is sent; the server rejects the call if another member owns the key."""
 
-    gate: str
+    server_key: str
     owner: str
     token: int
 
@@ -81,7 +81,7 @@ class FleetTransport(Connection, Protocol):
         """Send a heartbeat, which renews the membership of this process; return False if it was no member before."""
         ...
 
-    async def own(self, gate: str) -> KeyOwner:
+    async def own(self, server_key: str) -> KeyOwner:
         """Acquire an actor key if it has no owner; return the owner of the key, which may be another member."""
         ...
 
@@ -96,7 +96,7 @@ class FleetTransport(Connection, Protocol):
         """
         ...
 
-    async def begin(self, gate: str, token: int, ask: str) -> bool:
+    async def begin(self, server_key: str, token: int, ask: str) -> bool:
         """Record at the server that this member begins an ask (actor call); return False if it must not begin."""
         ...
 
@@ -114,15 +114,15 @@ class FleetTransport(Connection, Protocol):
         """
         ...
 
-    async def give_back(self, gate: str, token: int) -> None:
+    async def give_back(self, server_key: str, token: int) -> None:
         """Give up an actor key, so that another process may own it."""
         ...
 
-    async def save(self, gate: str, token: int, state: bytes) -> bool:
+    async def save(self, server_key: str, token: int, state: bytes) -> bool:
         """Save the state of a key's actor; return False if another process has become the owner of the key."""
         ...
 
-    async def load(self, gate: str) -> bytes | None:
+    async def load(self, server_key: str) -> bytes | None:
         """Return the state of a key's actor that the last owner saved; `None` if no state was saved."""
         ...
 

@@ -84,7 +84,7 @@ class Answers:
         ownership = self._router.ownership_of(loads(contents.key))
         if ownership is None or ownership.token != contents.token:
             # The server may still name this process as the owner under that token.
-            await self._router.free(contents.gate, contents.token)
+            await self._router.free(contents.server_key, contents.token)
 
     async def _answer(self, message: Message, contents: AskContents, key: Hashable) -> None:
         """Run an ask in the event loop of the actors, and post its reply to the client's thread."""
@@ -129,10 +129,10 @@ class Answers:
     async def _request_begin(self, message: Message, contents: AskContents) -> bool:
         # Noted before the server is asked: from then on it may count the ask as begun, and `free` must wait for it.
         if message.ask in self._cancels:  # otherwise it was cancelled meanwhile, and has its reply
-            self._router.note_begun(contents.gate, contents.token, message.ask)
+            self._router.note_begun(contents.server_key, contents.token, message.ask)
         # Repeated until answered; the server answers a repeated "begin" like the first one.
         may_begin = await self._router.client.request(
-            lambda connection: connection.begin(contents.gate, contents.token, message.ask)
+            lambda connection: connection.begin(contents.server_key, contents.token, message.ask)
         )
         if may_begin:
             self._router.tell(message.sender, "begun", message.ask)
@@ -149,7 +149,7 @@ class Answers:
         else:
             self._router.tell(message.sender, kind, message.ask, reply, is_last=True)
         # Last: a key is freed only after the reply to each begun ask is in the outbox.
-        self._router.note_answered(contents.gate, contents.token, message.ask)
+        self._router.note_answered(contents.server_key, contents.token, message.ask)
 
     @property
     def is_quiet(self) -> bool:

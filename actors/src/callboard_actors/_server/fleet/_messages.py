@@ -26,8 +26,8 @@ class Message(NamedTuple):
 class AskContents(NamedTuple):
     """Content of an ask message: the key, the fencing token of the key's owner, and the handler with its arguments."""
 
-    # Gate and token tie the ask to one ownership of the key; the number guards against replays.
-    gate: str
+    # Server key and token tie the ask to one ownership of the key; the number guards against replays.
+    server_key: str
     token: int
     number: int
     key: bytes

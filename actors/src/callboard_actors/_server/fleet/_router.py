@@ -157,9 +157,9 @@ class Route:
     `ownership`, `queue`, `is_unwanted` and `is_busy` change under the router's lock; the rest in the client's thread.
     """
 
-    def __init__(self, key: Hashable, gate: str) -> None:
+    def __init__(self, key: Hashable, server_key: str) -> None:
         self.key = key
-        self.gate = gate
+        self.server_key = server_key
         self.ownership: KeyOwnership | None = None
         """This process's ownership of the key; `None` if it does not own the key."""
         # May be out of date: the server checks it when an ask is sent.
@@ -277,29 +277,29 @@ class Router:
             ownership, route.ownership = route.ownership, None
             # Before the server hears of it: from here on, no handler or save under this token is allowed.
             ownership.end()
-        self.client.post(lambda: self.client.start(lambda: self.free(route.gate, ownership.token)))
+        self.client.post(lambda: self.client.start(lambda: self.free(route.server_key, ownership.token)))
 
-    def note_begun(self, gate: str, token: int, ask: str) -> None:
+    def note_begun(self, server_key: str, token: int, ask: str) -> None:
         """Record that this process begins to run an ask of another process; runs in the client's thread."""
-        self._unanswered.setdefault((gate, token), set()).add(ask)
+        self._unanswered.setdefault((server_key, token), set()).add(ask)
 
-    def note_answered(self, gate: str, token: int, ask: str) -> None:
+    def note_answered(self, server_key: str, token: int, ask: str) -> None:
         """Record that the reply to an ask of another process is in the outbox; runs in the client's thread."""
-        asks = self._unanswered.get((gate, token), set())
+        asks = self._unanswered.get((server_key, token), set())
         asks.discard(ask)
         if not asks:
-            self._unanswered.pop((gate, token), None)
+            self._unanswered.pop((server_key, token), None)
 
-    async def free(self, gate: str, token: int) -> None:
+    async def free(self, server_key: str, token: int) -> None:
         """Wait until the server has the replies to all asks of a key that have begun here, then give up the key."""
         # An asker that finds its key without this owner counts an ask without a reply as unknown.
-        while (gate, token) in self._unanswered:
+        while (server_key, token) in self._unanswered:
             await asyncio.sleep(_CHECK_INTERVAL)
         # Now every reply is in the outbox; wait until the server has all that was written up to here.
         outbox_count = self._outbox_count
         while self._sent_count < outbox_count:
             await asyncio.sleep(_CHECK_INTERVAL)
-        await self.client.request(lambda connection: connection.give_back(gate, token))
+        await self.client.request(lambda connection: connection.give_back(server_key, token))
 
     def lose_all(self, reason: str) -> None:
         """Give up all keys that this process owns, because another process may own them."""
@@ -390,7 +390,7 @@ class Router:
     async def _find_owner(self, route: Route) -> None:
         # Read before the request: if all keys are lost while it is under way, the answer belongs to the old era.
         era = self.client.lease.era
-        answer = await self.client.request(lambda connection: connection.own(route.gate))
+        answer = await self.client.request(lambda connection: connection.own(route.server_key))
         if answer.owner == self._member:
             ownership = KeyOwnership(answer.token, lambda: self.client.lease.is_safe(era))
             with self._lock:
@@ -399,7 +399,7 @@ class Router:
             if route.ownership is None:
                 await asyncio.sleep(_PAUSE)
         elif answer.owner:
-            route.owner = Address(gate=route.gate, owner=answer.owner, token=answer.token)
+            route.owner = Address(server_key=route.server_key, owner=answer.owner, token=answer.token)
         else:
             await asyncio.sleep(_PAUSE)  # this process is no member at the moment, so the server gives it no key
 
@@ -416,7 +416,7 @@ class Router:
                 return
             number = self._numbers[to.owner] = self._numbers.get(to.owner, 0) + 1
             contents = AskContents(
-                to.gate, to.token, number, key, ask.handler, ask.title, ask.grace, routed.context, arguments
+                to.server_key, to.token, number, key, ask.handler, ask.title, ask.grace, routed.context, arguments
             )
             frame = self.frame(to.owner, "ask", routed.id, contents)
             with self._lock:
