@@ -129,11 +129,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind not in optional
-    ]
+    return [param.name for param in parameters if param.default is param.empty and param.kind not in optional]
 
 
 # Questions of a run: short texts, and the accepting answer.

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -213,20 +214,16 @@ class _Runs(RunTracker[_OpenRun]):
         requests = (names.AGENT_INFERENCE_CALLS, names.COUNT_BUCKETS, "Model requests of a run.", "1")
         self._requests = histogram(meter, *requests)
         self._request = histogram(meter, names.INFERENCE_DURATION, names.TOOL_BUCKETS, "Duration of a model request.")
+        counter = partial(meter.create_counter, unit="{token}", description="Tokens of model requests.")
         self._used = {
-            key: meter.create_counter(name, "{token}", "Tokens of model requests.")
-            for key, name in (
-                (names.INPUT_TOKENS, names.USED_INPUT_TOKENS),
-                (names.OUTPUT_TOKENS, names.USED_OUTPUT_TOKENS),
-                (names.CACHED_TOKENS, names.USED_CACHED_TOKENS),
-            )
+            names.INPUT_TOKENS: counter(names.USED_INPUT_TOKENS),
+            names.OUTPUT_TOKENS: counter(names.USED_OUTPUT_TOKENS),
+            names.CACHED_TOKENS: counter(names.USED_CACHED_TOKENS),
         }
+        about_tokens = (names.TOKEN_BUCKETS, "Tokens of a model request.", "{token}")
         self._tokens = {
-            key: histogram(meter, name, names.TOKEN_BUCKETS, "Tokens of a model request.", "{token}")
-            for key, name in (
-                (names.INPUT_TOKENS, names.REQUEST_INPUT_TOKENS),
-                (names.OUTPUT_TOKENS, names.REQUEST_OUTPUT_TOKENS),
-            )
+            names.INPUT_TOKENS: histogram(meter, names.REQUEST_INPUT_TOKENS, *about_tokens),
+            names.OUTPUT_TOKENS: histogram(meter, names.REQUEST_OUTPUT_TOKENS, *about_tokens),
         }
 
     def on_begin(self, event: RunEvent) -> _OpenRun:

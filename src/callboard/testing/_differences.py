@@ -33,6 +33,10 @@ class Story:
         """`True` if the run was started by a tool, or by a graph that contains the agent."""
         return bool(self.run.namespace)
 
+    def has_call(self, call_id: str | None) -> bool:
+        """Return whether the recorded run has a call with this id."""
+        return any(call.id == call_id for call in self.calls)
+
     def take(self, call_id: str | None) -> RecordedCall:
         """Return the next recorded call with this id; raise LookupError if the recorded run has no such call."""
         for call in self.calls:

@@ -194,13 +194,9 @@ class _Player:
             # After a kill, a question may be answered in an earlier run than in the recording; the last run has its
             # result.
             call_id = call.call.get("id")
-            later = [
-                candidate
-                for candidate in reversed(self.stories)
-                if any(recorded_call.id == call_id for recorded_call in candidate.calls)
-            ]
-            is_early = self.was_killed and all(recorded_call.id != call_id for recorded_call in story.calls)
-            recorded = (later[0] if is_early and later else story).take(call_id)
+            if self.was_killed and not story.has_call(call_id):
+                story = next((later for later in reversed(self.stories) if later.has_call(call_id)), story)
+            recorded = story.take(call_id)
             self.recording_by_call[call.number] = (recorded, list(recorded.attempts))
         recorded, attempts = self.recording_by_call[call.number]
         attempt = attempts.pop(0) if attempts else None
