@@ -156,7 +156,16 @@ class ActorJournal:
         state = self._states.get((actor, key))
         if state is None:
             return None
-        entry = state.entry or await self._read((actor, key), state)
+        entry = state.entry
+        if entry is None:
+            assert state.checkpoint_id is not None
+            checkpoint_tuple = await self._saver.get(state.checkpoint_id)
+            entries: list[Any] = [] if checkpoint_tuple is None else entries_of(checkpoint_tuple)
+            states = [entry for entry in entries if isinstance(entry, ActorState) and entry.name == (actor, key)]
+            entry = next((entry for entry in states if (entry.digest, entry.at) == (state.digest, None)), None)
+        if entry is None:
+            position = self._saver.describe_position(str(state.checkpoint_id))
+            raise StorageError(position, f"has lost the state of the actor {actor!r}. {MEND}")
         return self._saver.deserialize(entry.type, entry.data)
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
@@ -169,14 +178,3 @@ class ActorJournal:
             self._states[actor, key] = StateReference(entry.digest, None, entry)
             self._new_states.add(call_id, entry)
         return entry.digest
-
-    async def _read(self, name: Name, state: StateReference) -> ActorState:
-        assert state.checkpoint_id is not None
-        checkpoint_tuple = await self._saver.get(state.checkpoint_id)
-        entries: list[Any] = [] if checkpoint_tuple is None else entries_of(checkpoint_tuple)
-        for entry in entries:
-            if isinstance(entry, ActorState) and (entry.name, entry.digest, entry.at) == (name, state.digest, None):
-                return entry
-        raise StorageError(
-            self._saver.describe_position(state.checkpoint_id), f"has lost the state of the actor {name[0]!r}. {MEND}"
-        )

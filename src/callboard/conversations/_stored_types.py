@@ -55,18 +55,14 @@ def _parts_of(annotation: Any) -> Iterable[Any]:
         # The parameters of a `Callable`, or `response_format` as a pair: a system prompt and a schema.
         return annotation
     if isinstance(annotation, type):
-        return _fields(annotation)
+        if annotation.__module__ == "builtins" or not getattr(annotation, "__annotations__", None):
+            return ()
+        try:
+            return get_type_hints(annotation, include_extras=True).values()
+        except Exception:  # a name imported for type checkers only; pydantic may know it
+            return [field.annotation for field in getattr(annotation, "model_fields", {}).values()]
     # An alias made by `type X = ...`, or LangChain's strategy for a structured response.
     return (getattr(annotation, "__value__", None), getattr(annotation, "schema", None))
-
-
-def _fields(kind: type) -> Iterable[Any]:
-    if kind.__module__ == "builtins" or not getattr(kind, "__annotations__", None):
-        return ()
-    try:
-        return get_type_hints(kind, include_extras=True).values()
-    except Exception:  # a name imported for type checkers only; pydantic may know it
-        return [field.annotation for field in getattr(kind, "model_fields", {}).values()]
 
 
 def parse_stored_types(types: Iterable[Any], checkpointer: object) -> list[type]:
