@@ -76,11 +76,7 @@ class RunReporter:
 
 @contextmanager
 def report_run(
-    observers: tuple[RunObserver, ...],
-    agent: str,
-    config: RunnableConfig,
-    thread: Thread,
-    run_input: object,
+    observers: tuple[RunObserver, ...], agent: str, config: RunnableConfig, thread: Thread, run_input: object
 ) -> Generator[RunReporter]:
     """Report the start and the end of a run on a thread to observers; yield the reporter of the run."""
     conf = config["configurable"]

@@ -259,8 +259,7 @@ class CircuitBreaker(Middleware):
     """
 
     order = Order(
-        "breaker",
-        not_inside={"retry": "each attempt counts as a failure, and attempts are spent on an open circuit"},
+        "breaker", not_inside={"retry": "each attempt counts as a failure, and attempts are spent on an open circuit"}
     )
 
     def __init__(

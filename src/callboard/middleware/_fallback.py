@@ -176,12 +176,7 @@ class Fallback(Middleware):
         },
     )
 
-    def __init__(
-        self,
-        instead_of: Mapping[str, Alternative | Sequence[Alternative]],
-        *,
-        on: When = Exception,
-    ) -> None:
+    def __init__(self, instead_of: Mapping[str, Alternative | Sequence[Alternative]], *, on: When = Exception) -> None:
         self._failures = Failures("Fallback", on, None)
         if not isinstance(cast("object", instead_of), Mapping):
             raise TypeError(

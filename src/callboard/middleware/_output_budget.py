@@ -243,8 +243,7 @@ class OutputBudget(Middleware):
     """
 
     order = Order(
-        "output",
-        not_inside={"redact": "secrets are stored in the clear, and one that is cut in two is not recognised"},
+        "output", not_inside={"redact": "secrets are stored in the clear, and one that is cut in two is not recognised"}
     )
 
     def __init__(

@@ -45,12 +45,7 @@ class TokenLimit:
     """
 
     def __init__(
-        self,
-        tokens: int,
-        *,
-        per: float = 60.0,
-        reserve: int = 0,
-        key: Callable[[CallContext], Hashable] | None = None,
+        self, tokens: int, *, per: float = 60.0, reserve: int = 0, key: Callable[[CallContext], Hashable] | None = None
     ) -> None:
         check_count("TokenLimit(tokens=...)", tokens, least=1)
         check_count("TokenLimit(reserve=...)", reserve, least=0)

@@ -249,11 +249,7 @@ def with_notice(result: Any, notice: str) -> Any:
     return f"{text}\n\n({notice})"
 
 
-_TAKES_MANY = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.VAR_POSITIONAL,
-    inspect.Parameter.VAR_KEYWORD,
-)
+_TAKES_MANY = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 # Handlers as tools

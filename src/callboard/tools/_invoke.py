@@ -16,12 +16,7 @@ from langchain_core.messages.tool import ToolOutputMixin
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import _set_config_context, var_child_runnable_config
 from langchain_core.tools import BaseTool
-from langchain_core.tools.base import (
-    ToolException,
-    _format_output,
-    _handle_tool_error,
-    _handle_validation_error,
-)
+from langchain_core.tools.base import ToolException, _format_output, _handle_tool_error, _handle_validation_error
 from pydantic import ValidationError
 from pydantic.v1 import ValidationError as ValidationErrorV1
 

@@ -21,13 +21,7 @@ from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit, by_reference, check_graces, is_idempotent, with_handlers
 from callboard.tools._chain import Chain, chain_of, wrapper_middleware
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
-from callboard.tools._middleware import (
-    check_policies,
-    check_tools,
-    offers_of,
-    redaction_of,
-    tools_of,
-)
+from callboard.tools._middleware import check_policies, check_tools, offers_of, redaction_of, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import Plan, ToolFacts, injected_args, plan_for
 from callboard.tools._results import InputKind, ResultRules
