@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
@@ -23,16 +24,14 @@ INSTANT = 1e-6
 """Difference in seconds below which two times are equal; times of two loops' clocks differ in the last digits."""
 
 
+@dataclass(slots=True, eq=False)
 class TimeLimits:
     """Deadline (loop time) of a block of code, and seconds for clean-up after a cancellation (grace)."""
 
-    __slots__ = ("_cleanup_until", "grace", "loop", "until")
-
-    def __init__(self, loop: EventLoop, until: float, grace: float) -> None:
-        self.loop = loop
-        self.until = until
-        self.grace = grace
-        self._cleanup_until: float | None = None
+    loop: EventLoop
+    until: float
+    grace: float
+    _cleanup_until: float | None = None
 
     def cleanup_deadline(self) -> float:
         """Return the loop time until which a clean-up that begins now is shielded."""

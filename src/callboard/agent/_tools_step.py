@@ -7,7 +7,7 @@ node run beside the calls of the reply; streams show them as one task.
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from operator import itemgetter
 from typing import Any, cast
@@ -79,27 +79,15 @@ async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False
     has_many_calls = count_calls(state, messages_key) > MANY_CALLS
     request, keys = await run_in_worker(read) if has_many_calls else read()
     task_names = {key: key for key in keys}  # the task of a call of a reply has the call's key as its name
-    places = _NodePlacesOfReply(run, keys)
-    return CallStep(run, request, task_names, places, {}, by_call=run.by_call, ends_step=ends_step)
+    numbers = dict(zip(keys, count(len(run.thread.sends)), strict=False))
 
+    @cache  # most calls need no place
+    def node_place_of(key: str) -> NodePlace:
+        if key not in numbers:
+            raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {keys}")
+        return run.node_place(TOOLS, numbers[key])
 
-class _NodePlacesOfReply(dict[str, NodePlace]):
-    """LangGraph's task ids, namespaces and paths of a reply's calls, by key of the call; computed on first use."""
-
-    def __init__(self, run: RunContext, keys: Sequence[str]) -> None:
-        super().__init__()
-        self._run = run
-        self._keys = keys
-        self._numbers: dict[str, int] = {}
-
-    def __missing__(self, key: str) -> NodePlace:
-        if not self._numbers:
-            self._numbers = dict(zip(self._keys, count(), strict=False))
-        if key not in self._numbers:
-            raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {self._keys}")
-        number = len(self._run.thread.sends) + self._numbers[key]
-        node_place = self[key] = self._run.node_place(TOOLS, number)
-        return node_place
+    return CallStep(run, request, task_names, node_place_of, {}, by_call=run.by_call, ends_step=ends_step)
 
 
 async def run_sent_calls(run: RunContext, send: NumberedSend) -> list[str]:
@@ -120,7 +108,7 @@ async def run_sent_calls(run: RunContext, send: NumberedSend) -> list[str]:
             key: run.node_place(send.node, send.number, *position)
             for key, position in zip(keys, positions, strict=True)
         }
-        step = CallStep(run, request, tasks, node_places, {}, by_call=False)
+        step = CallStep(run, request, tasks, node_places.__getitem__, {}, by_call=False)
         await step.settle_unknown()
         await step.run_as_one(node_place, send.payload)
     return [*tasks.values()]
@@ -137,7 +125,8 @@ class CallStep:
 
     Name and key are equal for the calls of a reply.
     """
-    _node_places: Mapping[str, NodePlace]
+    _node_place_of: Callable[[str], NodePlace]
+    """Function that returns LangGraph's task id, namespace and path of a call, by its key."""
     _answers: dict[str, Any]
     _: KW_ONLY
     by_call: bool
@@ -158,10 +147,10 @@ class CallStep:
         """Send to the stream's readers the start of each call, and the results of calls that are already finished."""
         stream = self._run.stream
         for key, call in zip(self.tasks, self._request.calls, strict=True):
-            stream.send_start(self._node_places[key], self._task_input(call))
+            stream.send_start(self._node_place_of(key), self._task_input(call))
         for key, task in self.tasks.items():
             if self._run.thread.record_of(task).is_finished:
-                stream.send_cached(self._node_places[key], [self._update_of(key)])
+                stream.send_cached(self._node_place_of(key), [self._update_of(key)])
         if stream.has_readers:
             await stream.wait_for_reader()
 
@@ -204,7 +193,7 @@ class CallStep:
         """Store a message as the result of a call whose tool has returned no result."""
         await self._run.thread.record_result(self.tasks[key], message)
         if self.by_call:
-            self._run.stream.send_end(self._node_places[key], [self._update_of(key)])
+            self._run.stream.send_end(self._node_place_of(key), [self._update_of(key)])
 
     def _update_of(self, key: str) -> Any:
         return as_update(self._run.thread.records[self.tasks[key]].output, self._run.tools.messages_key)
@@ -242,7 +231,7 @@ class CallStep:
             records={key: records[task] for key, task in self.tasks.items() if task in records} if records else {},
             answers=self._answers,
             keys=self._keys,
-            namespaces={key: self._node_places[key].namespace for key in self.tasks} if is_named else None,
+            namespaces={key: self._node_place_of(key).namespace for key in self.tasks} if is_named else None,
             reports=Reports(
                 on_finish=self._record_finish if self._records_each_result else None,
                 on_claim=self._ensure_claim if thread.is_kept else None,
@@ -259,7 +248,7 @@ class CallStep:
             await thread.claim_ahead([self.tasks[key] for key in claims])
         for key in self.tasks if self._streams_each_call else ():
             if batch.ledger.is_waiting(key):  # an unanswered question of an earlier run
-                run.stream.send_questions(self._node_places[key], batch.ledger.records[key].pending, thread.state)
+                run.stream.send_questions(self._node_place_of(key), batch.ledger.records[key].pending, thread.state)
         try:
             output = await batch.run()
             if not self._records_each_result:
@@ -294,7 +283,7 @@ class CallStep:
             name_calls = partial(keys_of, request.calls)
             keys = await run_in_worker(name_calls) if len(request.calls) > MANY_CALLS else name_calls()
             tasks = {key: self.tasks.get(key, key) for key in keys}
-            part = CallStep(run, request, tasks, self._node_places, self._answers, by_call=self.by_call)
+            part = CallStep(run, request, tasks, self._node_place_of, self._answers, by_call=self.by_call)
             combined = await part.run(config)
             self._writes |= part._writes
             return combined
@@ -315,7 +304,7 @@ class CallStep:
 
     async def _run_call_task(self, ledger: Ledger, index: int, body: CallBody) -> Any:
         run, key, call = self._run, self._keys[index], self._request.calls[index]
-        node_place = self._node_places[key]
+        node_place = self._node_place_of(key)
         try:
             call_input = self._task_input(call)
             output = await run.trace(run.config_at(node_place), body, call_input, node_place.node, self._display_output)
