@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from anyio.lowlevel import checkpoint
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
-from langgraph.types import Interrupt, PregelTask, StateSnapshot
+from langgraph.types import Interrupt, StateSnapshot
 
 from callboard._langgraph._node_scope import (
     NodePlace,
@@ -327,25 +327,26 @@ def _task_payload(
 
 
 def _checkpoint_payload(snapshot: StateSnapshot, values: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+    tasks: list[dict[str, Any]] = []
+    for task in snapshot.tasks:
+        payload: dict[str, Any] = {"id": task.id, "name": task.name}
+        if task.error:
+            payload["error"] = task.error
+        else:
+            if task.result:
+                payload["result"] = task.result
+            payload["interrupts"] = tuple(asdict(question) for question in task.interrupts)
+        tasks.append({**payload, "state": task.state})
     return {
         "config": _with_user_keys(snapshot.config, config),
         "parent_config": None if snapshot.parent_config is None else _with_user_keys(snapshot.parent_config, config),
         "values": dict(values),
         "metadata": snapshot.metadata,
         "next": [task.name for task in snapshot.tasks],
-        "tasks": [_pending_task(task) for task in snapshot.tasks],
+        "tasks": tasks,
     }
 
 
 def _with_user_keys(snapshot_config: RunnableConfig, config: RunnableConfig) -> RunnableConfig:
     user_keys = {key: value for key, value in config.get("configurable", {}).items() if not key.startswith("__pregel_")}
     return {"configurable": {**user_keys, **snapshot_config["configurable"]}}
-
-
-def _pending_task(task: PregelTask) -> dict[str, Any]:
-    payload: dict[str, Any] = {"id": task.id, "name": task.name}
-    if task.error:
-        return {**payload, "error": task.error, "state": task.state}
-    if task.result:
-        payload["result"] = task.result
-    return {**payload, "interrupts": tuple(asdict(question) for question in task.interrupts), "state": task.state}

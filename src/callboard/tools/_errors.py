@@ -89,19 +89,17 @@ class ErrorPolicy:
             if (reason := text_about_lost_result(error)) is not None:
                 return f"Error: {reason}"
             try:
-                text = _repr_of(error)
+                # Python would write a text of 16 MB for 0.1 s, in which no other task and no other thread runs.
+                args = [
+                    f"{arg[:_MAX_TEXT]}..." if isinstance(arg, str) and len(arg) > _MAX_TEXT else arg
+                    for arg in error.args
+                ]
+                is_whole = all(map(is_, args, error.args)) or type(error).__repr__ is not BaseException.__repr__
+                text = repr(error) if is_whole else f"{type(error).__name__}({', '.join(map(repr, args))})"
             except Exception as failure:  # such as a RecursionError for arguments that are nested too deeply
                 text = f"{type(error).__name__}, whose text cannot be made ({type(failure).__name__})"
             return str(TOOL_CALL_ERROR_TEMPLATE.format(error=text))
         return handling(error)
-
-
-def _repr_of(error: Exception) -> str:
-    """Return the `repr` of an error, in which long texts among its arguments are cut."""
-    # Python would write a text of 16 MB for 0.1 s, in which no other task and no other thread runs.
-    args = [f"{arg[:_MAX_TEXT]}..." if isinstance(arg, str) and len(arg) > _MAX_TEXT else arg for arg in error.args]
-    is_whole = all(map(is_, args, error.args)) or type(error).__repr__ is not BaseException.__repr__
-    return repr(error) if is_whole else f"{type(error).__name__}({', '.join(map(repr, args))})"
 
 
 def is_control_flow(error: BaseException) -> bool:

@@ -34,7 +34,7 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
     runs_again,
 )
-from callboard.tools._large_values import as_content, run_in_worker, takes_long, to_text, write_in_pieces
+from callboard.tools._large_values import content_of, run_in_worker, takes_long, to_text
 from callboard.tools._plan import Plan, model_args
 from callboard.tools._results import items_in
 
@@ -169,16 +169,11 @@ async def _format_in_worker(content: Any, artifact: Any, call: ToolCall, tool: B
         return content
     message = cast("ToolMessage", _format_message("", artifact, call, tool, status))
     try:
-        message.content = await run_in_worker(partial(_content_of, content))
+        message.content = await run_in_worker(partial(content_of, content))
     except Exception as error:
         note_lost_result(error, tool.name, call["id"], content)
         raise
     return message
-
-
-def _content_of(result: object) -> str | list[Any]:
-    content = as_content(result)
-    return write_in_pieces(result) if content is None else content
 
 
 def _outcome_of(error: Exception, plan: Plan, call: ToolCall, remaining_reruns: int) -> tuple[bool, Exception | None]:

@@ -132,12 +132,12 @@ def write_in_pieces(value: object) -> str:
         return _stringify(value)
 
 
-def as_content(value: object) -> str | list[Any] | None:
-    """Return a copy of a value if it is valid message content for LangChain; `None` for any other value."""
+def content_of(value: object) -> str | list[Any]:
+    """Return the message content for a value: a copy of one that LangChain accepts, or the text of any other value."""
     if isinstance(value, str):
         return value
     if not isinstance(value, (list, tuple)) or not all(map(_is_message_content_block, value)):
-        return None
+        return write_in_pieces(value)
     return [{**block} if isinstance(block, dict) else block for block in value]
 
 

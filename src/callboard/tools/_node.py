@@ -213,15 +213,17 @@ class Entries:
 
     async def __call__(self, entry: Entry, run_calls: Callable[[Entry], Awaitable[Any]]) -> Any:
         """Run the override, and `run_calls` in the place of the base method. A sync override runs in a thread."""
+        node = self._node
+
+        def invoke(entry: Entry, run_calls: Callable[[Entry], Any]) -> Any:
+            with as_running(RunningMethod(node, "invoke", run_calls)):
+                return node.invoke(entry.input, entry.config, **entry.options)
+
         if self._method == "invoke":
-            in_thread: SyncMiddleware[Entry, Any] = SyncMiddleware(self._invoke)
+            in_thread: SyncMiddleware[Entry, Any] = SyncMiddleware(invoke)
             return await in_thread(entry, partial(_without_method, run_calls))
         with as_running(RunningMethod(self._node, "ainvoke", partial(_without_method, run_calls))):
             return await self._node.ainvoke(entry.input, entry.config, **entry.options)
-
-    def _invoke(self, entry: Entry, run_calls: Callable[[Entry], Any]) -> Any:
-        with as_running(RunningMethod(self._node, "invoke", run_calls)):
-            return self._node.invoke(entry.input, entry.config, **entry.options)
 
 
 async def _without_method(run_calls: Callable[[Entry], Awaitable[Any]], entry: Entry) -> Any:

@@ -180,7 +180,19 @@ def _collect_tools(
 ) -> dict[str, BaseTool]:
     by_name: dict[str, BaseTool] = {}
     for item in (*tools, *middleware_tools):
-        tool = item if isinstance(item, BaseTool) else _tool_of(item)
+        if isinstance(item, BaseTool):
+            tool = item
+        else:
+            _check_function(item)
+            try:
+                tool = create_tool(item)
+            except ValueError as error:
+                if inspect.isroutine(item) and not inspect.getdoc(item):
+                    error.add_note(
+                        f"The tool {item.__name__!r} has no docstring, and a model has to be told what it does: write "
+                        f"one below `def {item.__name__}(...)`, or use @tool(description=...)."
+                    )
+                raise
         if tool.name in by_name and by_name[tool.name] is not tool:
             raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
         fn = getattr(tool, "func", None) or getattr(tool, "coroutine", None) or tool._run
@@ -192,20 +204,6 @@ def _collect_tools(
             )
         by_name[tool.name] = tool
     return by_name
-
-
-def _tool_of(function: Callable[..., Any]) -> BaseTool:
-    """Return a LangChain tool made of a function; if the function has no docstring, the error names the function."""
-    _check_function(function)
-    try:
-        return create_tool(function)
-    except ValueError as error:
-        if inspect.isroutine(function) and not inspect.getdoc(function):
-            error.add_note(
-                f"The tool {function.__name__!r} has no docstring, and a model has to be told what it does: write one "
-                f"below `def {function.__name__}(...)`, or use @tool(description=...)."
-            )
-        raise
 
 
 def _check_function(item: object) -> None:

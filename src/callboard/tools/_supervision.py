@@ -93,8 +93,16 @@ class Supervision:
         self.threads = ThreadPermits(_DEFAULT_THREADS).at_least(None if limit is None else limit.concurrency)
         self.batches: set[Batch[Any]] = set()
         """Running batches; a set of their calls would cost 0.1 KB per call."""
-        for name, policy in _by_tool(f"{owner}(policies=...)", label, policies).items():
-            self._add(name, policy, label.format(name))
+        given_policies: object = {} if policies is None else policies
+        if not isinstance(given_policies, Mapping):
+            raise TypeError(f"{owner}(policies=...) {_BY_NAME}; got {policies!r}")
+        for name, policy in given_policies.items():
+            if not isinstance(name, str):
+                raise TypeError(f"{owner}(policies=...) {_BY_NAME}; got {name!r} for a name")
+            tool_label = label.format(name)
+            if not isinstance(policy, CallPolicy):
+                raise TypeError(f"{tool_label} takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
+            self._add(name, policy, tool_label)
 
     def _add(self, name: str, policy: CallPolicy, label: str) -> None:
         """Set the policy of a tool; options that are missing in it are taken from the default policy."""
@@ -234,20 +242,6 @@ async def _rework_message(
 async def keep_message(message: ToolMessage, _: object) -> ToolMessage:
     """Return the error message unchanged; takes the place of `_rework_message` where no middleware may change it."""
     return message
-
-
-def _by_tool(option: str, label: str, policies: object) -> Mapping[str, CallPolicy]:
-    """Return the option `policies` as a mapping from tool names to policies; raise TypeError for an invalid value."""
-    if not isinstance(policies, Mapping):
-        if policies is None:
-            return {}
-        raise TypeError(f"{option} {_BY_NAME}; got {policies!r}")
-    for name, policy in policies.items():
-        if not isinstance(name, str):
-            raise TypeError(f"{option} {_BY_NAME}; got {name!r} for a name")
-        if not isinstance(policy, CallPolicy):
-            raise TypeError(f"{label.format(name)} takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
-    return policies
 
 
 def _permits_of(limit: Limit) -> float:

@@ -222,7 +222,13 @@ class ToolBatch:
         setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
         batch_context = create_batch_context(progress_writer(self._runtime))
         if batch_context.observers.calls:
-            batch_context = self._with_observer_data(batch_context)
+            run = batch_context.run
+            if run is None and "thread_id" in self.config["configurable"]:
+                run_id = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
+                run = RunInfo(number=0, agent="", run_id=str(run_id), thread_id=str(thread_id))
+            batch_context = batch_context._replace(
+                run=run, describe=setup.description, redact_call=lambda call: setup.redact_call(call, run)
+            )
         # The node's actors take time to start: a drain cancels that, too.
         grace = setup.supervision.grace if setup.actors.is_needed else None
         with Operation(setup.in_flight, batch_context.loop, grace=grace, thread_id=thread_id) as operation:
@@ -282,16 +288,6 @@ class ToolBatch:
             supervised_calls.append(
                 call_class(self, key, index, terms, batch_context=batch_context, resumed_mark=resumed_mark)
             )
-
-    def _with_observer_data(self, batch_context: BatchContext) -> BatchContext:
-        """Return a copy of the batch's context with data for observers: tool descriptions, redaction and run ids."""
-        run, conf = batch_context.run, self.config["configurable"]
-        if run is None and "thread_id" in conf:
-            run_id = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
-            run = RunInfo(number=0, agent="", run_id=str(run_id), thread_id=str(conf["thread_id"]))
-        return batch_context._replace(
-            run=run, describe=self.setup.description, redact_call=lambda call: self.setup.redact_call(call, run)
-        )
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
         """Return the policy and the limits of the call in a request; middleware may have changed the call."""
@@ -449,7 +445,10 @@ class _BatchCall(SupervisedCall[Output]):
             del config["run_id"]
         try:
             if batch.overrides is not None:
-                output = await self._run_override(batch.overrides)
+                # An override may call `interrupt()`; its question must belong to this call.
+                var_child_runnable_config.set(self._config)
+                run_override = partial(batch.overrides, self._tool_call_request(), self._run_within_override)
+                output = cast("Output", await run_judged(self, run_override, setup.judge_override_error, keep_message))
             else:
                 # The body of `run_judged`, written out: its frame would take 7 % of the memory of a call that waits.
                 try:
@@ -472,14 +471,6 @@ class _BatchCall(SupervisedCall[Output]):
         """Return an error message after the middleware has changed it."""
         chain = self.batch.setup.chain
         return message if chain is None else await chain.rework(message, self._tool_call_request(), on_failure)
-
-    async def _run_override(self, overrides: Chain) -> Output:
-        """Run the call through `ainvoke` or `invoke` of a user's subclass of `ToolNode`, within its time budget."""
-        setup, request = self.batch.setup, self._tool_call_request()
-        # An override may call `interrupt()`; its question must belong to this call.
-        var_child_runnable_config.set(self._config)
-        run_override = partial(overrides, request, self._run_within_override)
-        return cast("Output", await run_judged(self, run_override, setup.judge_override_error, keep_message))
 
     async def _run_within_override(self, request: ToolCallRequest) -> Output:
         """Run the call with the request that a `ToolNode` subclass's override has passed on; return its output."""
@@ -517,9 +508,11 @@ class _BatchCall(SupervisedCall[Output]):
             or (request is not None and setup.plans.of(ready_tool.tool) is not ready_tool.plan)
         ):
             if (tool := setup.tools.get(call["name"]) if request is None else request.tool) is None:
+                if call["name"] in setup.tools:
+                    raise TypeError(f"Tool {call['name']} is not registered with ToolNode")  # a middleware removed it
                 with self.outside_timeout():  # as an attempt, it restarts the timeout of the middleware
-                    message, self.handled_error = self._answer_unknown_tool(call)
-                return message
+                    self.handled_error = LookupError(f"there is no tool {call['name']!r}")
+                    return unknown_tool(call, setup.tools)
             ready_tool = batch.ready_tool_of(tool, config)
         if request is not None:
             # `invoke` modifies the config, and middleware may make another attempt.
@@ -554,14 +547,6 @@ class _BatchCall(SupervisedCall[Output]):
             output, self.handled_error = error_message(content, call, error), error
             log_failure(logging.DEBUG, f"the error of call {call['id']!r} of {call['name']!r} became a message", error)
         return output
-
-    def _answer_unknown_tool(self, call: ToolCall) -> tuple[ToolMessage, Exception]:
-        """Return the message and the error for an unknown tool; raise TypeError if only a middleware has removed it."""
-        tools = self.batch.setup.tools
-        is_removed_by_middleware = call["name"] in tools
-        if is_removed_by_middleware:
-            raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
-        return unknown_tool(call, tools), LookupError(f"there is no tool {call['name']!r}")
 
     def _is_claimed(self, terms: CallOptions | None) -> bool:
         policy = self.policy if terms is None else terms.policy
