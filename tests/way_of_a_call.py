@@ -29,12 +29,11 @@ async def look_up(query: str) -> str:
 def _way(work: Callable[[], Awaitable[object]]) -> list[tuple[str, str]]:
     """Return the functions of callboard that run, one after the other, as pairs of file and qualified name."""
     steps: list[tuple[str, str]] = []
-    frames: set[FrameType] = set()  # a coroutine that goes on after a wait is not called again
 
     def profile(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame not in frames:
-            frames.add(frame)
-            code = frame.f_code
+        code = frame.f_code
+        # A coroutine that goes on after a wait is not called again: its instruction RESUME has another argument then.
+        if event == "call" and code.co_code[frame.f_lasti + 1] == 0:
             path = Path(code.co_filename)
             if path.is_relative_to(_SOURCE):
                 steps.append((path.relative_to(_SOURCE).as_posix(), code.co_qualname))

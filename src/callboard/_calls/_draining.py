@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -40,6 +40,7 @@ class Stoppable(Protocol):
     def stop(self, error: Callable[[], Exception]) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class Operation:
     """Operation in progress: a `with` block in one task; a drain may cancel the block.
 
@@ -47,28 +48,27 @@ class Operation:
     a drain stops the batch, and the block needs no cancel scope.
     """
 
-    def __init__(
-        self,
-        in_flight: "InFlight",
-        loop: EventLoop | None = None,
-        *,
-        grace: float | None = DEFAULT_GRACE,
-        thread_id: str | None = None,
-    ) -> None:
-        self.loop = current_loop() if loop is None else loop
-        self.batches: set[Stoppable] = set()
-        """Batches that run within the operation."""
-        self.in_flight = in_flight
-        self.has_entered = self.is_over = False
-        """`has_entered`: the object has admitted the operation. `is_over`: the operation has ended."""
-        self._thread_id = thread_id
-        self._body: UnknownCall | None = None
-        self._calls_at_cancel: list[SupervisedCall[Any]] = []  # calls that ran when a drain cancelled the operation
+    in_flight: "InFlight"
+    loop: EventLoop = field(default_factory=current_loop)
+    _: KW_ONLY
+    grace: InitVar[float | None] = DEFAULT_GRACE
+    thread_id: str | None = None
+    batches: set[Stoppable] = field(default_factory=set[Stoppable], init=False)
+    """Batches that run within the operation."""
+    has_entered: bool = field(default=False, init=False)
+    """True once the object has admitted the operation."""
+    is_over: bool = field(default=False, init=False)
+    """True once the operation has ended."""
+    batch: Stoppable | None = field(default=None, init=False)
+    """Only batch of a block without a cancel scope, which a drain stops."""
+    is_stopped: bool = field(default=False, init=False)
+    """True once a drain has cancelled the operation. A block sees it before it starts its batch."""
+    _body: UnknownCall | None = field(default=None, init=False)
+    _calls_at_cancel: list[SupervisedCall[Any]] = field(default_factory=list["SupervisedCall[Any]"], init=False)
+    """Calls that ran when a drain cancelled the operation."""
+
+    def __post_init__(self, grace: float | None) -> None:
         self._scope = None if grace is None else self.loop.scope(math.inf, grace)
-        self.batch: Stoppable | None = None
-        """Only batch of a block without a cancel scope, which a drain stops."""
-        self.is_stopped = False
-        """True once a drain has cancelled the operation. A block sees it before it starts its batch."""
 
     def __enter__(self) -> Self:
         enclosing = operations.get()
@@ -106,7 +106,7 @@ class Operation:
 
     def begin(self, tool: str, call_id: str | None) -> None:
         """Record that the operation's function begins: a later cancellation leaves its outcome unknown."""
-        self._body = UnknownCall(tool=tool, call_id=call_id, thread_id=self._thread_id)
+        self._body = UnknownCall(tool=tool, call_id=call_id, thread_id=self.thread_id)
 
     @property
     def has_begun(self) -> bool:
@@ -130,7 +130,7 @@ class Operation:
     def unknown(self) -> list[UnknownCall]:
         """Return the calls whose outcome is unknown after a cancellation of the operation."""
         unknown_calls = [
-            UnknownCall(tool=call.name, call_id=call.id, thread_id=self._thread_id)
+            UnknownCall(tool=call.name, call_id=call.id, thread_id=self.thread_id)
             for call in self._calls_without_result()
         ]
         return unknown_calls if self._body is None else [*unknown_calls, self._body]

@@ -69,22 +69,17 @@ class CallRecord(NamedTuple):
             return {"output": self.output}
         if self.parent is not None:
             return {"parent": self.parent}
-        stored: dict[str, Any] = {}
-        if self.answers:
-            stored["answers"] = [*self.answers]
-        if self.digests:
-            stored["digests"] = [*self.digests]
-        if self.pending:
-            stored |= {"pending": [*self.pending], "own": self.own}
-        if self.mark is not None:
-            stored["mark"] = self.mark
-        if self.claimed:
-            stored["claimed"] = True
-        if self.error is not None:
-            stored["error"] = self.error
-        if self.tasks:
-            stored["tasks"] = [[*task] for task in self.tasks]
-        return stored
+        values: dict[str, Any] = {
+            "answers": [*self.answers],
+            "digests": [*self.digests],
+            "pending": [*self.pending],
+            "own": self.own,
+            "mark": self.mark,
+            "claimed": self.claimed,
+            "error": self.error,
+            "tasks": [[*task] for task in self.tasks],
+        }
+        return {name: value for name, value in values.items() if value}
 
     @classmethod
     def decode(cls, stored: Mapping[str, Any]) -> Self:
