@@ -286,23 +286,22 @@ HOST, USER = "ac8d8342bbb2362d13f0a559a3621bb4", "cec78459472eed8b9f4625f155fd70
 
 @pytest.mark.every_variant
 @pytest.mark.parametrize(
-    ("options", "takes_context", "expected"),
+    ("options", "expected"),
     [
-        ({}, False, ("", "", "the queue")),
-        ({"key": by_host}, False, (HOST, "", "the queue for calls like this one")),
-        ({"key": by_user}, True, (USER, "", "the queue for calls like this one")),
-        ({"tenant": by_user}, True, ("", USER, "the queue")),
-        ({"key": by_host, "tenant": by_user}, True, (HOST, USER, "the queue for calls like this one")),
+        ({}, ("", "", "the queue")),
+        ({"key": by_host}, (HOST, "", "the queue for calls like this one")),
+        ({"key": by_user}, (USER, "", "the queue for calls like this one")),
+        ({"tenant": by_user}, ("", USER, "the queue")),
+        ({"key": by_host, "tenant": by_user}, (HOST, USER, "the queue for calls like this one")),
     ],
 )
 def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
-    loop: Any, options: Any, takes_context: bool, expected: tuple[str, str, str]
+    loop: Any, options: Any, expected: tuple[str, str, str]
 ) -> None:
     """Keys and tenants may be confidential, and the digests of all processes must be equal."""
     store: Any = Store()
     limit = Limit(concurrency=2, shared=store, **options)
     limiter = _limits.limiter_of(limit, "tool:fetch", "the queue")
-    assert limiter.takes_context == takes_context
     context = partial(CallContext, config={"user": "ann"})
     result_of(limiter.gate(call_of("a"), loop, context).enter(loop))
     key, tenant, title = expected

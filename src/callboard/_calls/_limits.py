@@ -316,11 +316,6 @@ class Limiter:
         self._lock = threading.Lock()
         self._prune_at = 64  # number of gates at which idle ones are removed
 
-    @property
-    def takes_context(self) -> bool:
-        """True if the key function takes a `CallContext` in addition to the call."""
-        return self._key is not None and self._key.takes_context
-
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
         """Return the permits and queue (a `Gate`) of the call's key; `context` creates the key function's context."""
         if self._gate is not None:
@@ -336,7 +331,7 @@ class Limiter:
                 self._prune(loop)
                 # The model reads the name in a rejection. A key of the call's arguments came from the model itself; a
                 # key from the context, such as a user or a tenant, must not be shown to it.
-                calls = "calls like this one" if self.takes_context else repr(key)
+                calls = "calls like this one" if self._key.takes_context else repr(key)
                 gate = self._by_key[key] = Gate(self._limit, f"{self._name} for {calls}")
             return gate
 
@@ -374,11 +369,6 @@ class SharedLimiter:
         self._title = title
         self._key = None if limit.key is None else key_function("Limit(key=...)", limit.key)
         self._tenant = None if limit.tenant is None else key_function("Limit(tenant=...)", limit.tenant)
-
-    @property
-    def takes_context(self) -> bool:
-        """True if the key or tenant function takes a `CallContext` in addition to the call."""
-        return any(function is not None and function.takes_context for function in (self._key, self._tenant))
 
     def gate(
         self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext

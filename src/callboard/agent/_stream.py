@@ -238,8 +238,6 @@ class RunStream:
             self._emit("values", lambda: self._read(state))
 
     def send_start(self, node_place: NodePlace, node_input: object) -> None:
-        if not self.has_readers:
-            return
         self._emit(
             "tasks",
             lambda: {

@@ -86,8 +86,6 @@ class Supervision:
         """Engines for the bodies of some tools, by tool name."""
         self.shared = [] if limit is None else [limiter_of(limit, queue, f"the queue of {queue}")]
         self.limiters: dict[str, list[Limiter | SharedLimiter]] = {}
-        self.takes_context = any(limiter.takes_context for limiter in self.shared)
-        """`True` if a limit's key or tenant function takes a `CallContext`."""
         self.grace = grace
         """Seconds of clean-up after a cancel for a whole run: the longest grace of all policies."""
         self.threads = ThreadPermits(_DEFAULT_THREADS).at_least(None if limit is None else limit.concurrency)
@@ -122,8 +120,7 @@ class Supervision:
         tool_limiters = (
             [limiter_of(policy.limit, f"tool:{name}", f"the queue of tool {name!r}")] if policy.limit else []
         )
-        self.limiters[name] = limiters = [*tool_limiters, *self.shared]
-        self.takes_context = self.takes_context or any(limiter.takes_context for limiter in limiters)
+        self.limiters[name] = [*tool_limiters, *self.shared]
         self.grace = max(self.grace, policy.grace or 0.0)
         self.threads = self.threads.at_least(None if policy.limit is None else policy.limit.concurrency)
 

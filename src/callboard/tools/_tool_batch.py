@@ -499,14 +499,11 @@ class _BatchCall(SupervisedCall[Output]):
         # Few local names: this frame lives as long as the call, and thousands may wait.
         batch, setup = self.batch, self.batch.setup
         call, config = self.call if request is None else request.tool_call, self._config
-        ready_tool = batch.ready_tools.get(call["name"])
-        if (
-            ready_tool is None
-            or config.get("callbacks") is not batch.callbacks
-            # Without middleware no user's code runs between two attempts, so the facts need no check.
-            or (request is not None and ready_tool.tool is not request.tool)
-            or (request is not None and setup.plans.of(ready_tool.tool) is not ready_tool.plan)
-        ):
+        ready_tool = None
+        # Without middleware no user's code runs between two attempts, so the facts need no check.
+        if request is None and config.get("callbacks") is batch.callbacks:
+            ready_tool = batch.ready_tools.get(call["name"])
+        if ready_tool is None:
             if (tool := setup.tools.get(call["name"]) if request is None else request.tool) is None:
                 if call["name"] in setup.tools:
                     raise TypeError(f"Tool {call['name']} is not registered with ToolNode")  # a middleware removed it
@@ -522,10 +519,8 @@ class _BatchCall(SupervisedCall[Output]):
         if not ready_tool.plan.injected.none:
             runtime = batch.runtime_for(call, self._config) if request is None else request.runtime
             injected_call = inject(call, ready_tool.plan.injected, runtime, setup.messages_key)
-        terms = None
         # A middleware may have changed the call, whose name decides policy and limits, or the context of key functions.
-        if request is not None and (call is not self.call or setup.supervision.takes_context):
-            terms = batch.terms(request)
+        terms = None if request is None else batch.terms(request)
         try:
             try:
                 response = await self.attempt(
