@@ -409,7 +409,7 @@ class _BatchCall(SupervisedCall[Output]):
 
     __slots__ = ("_config", "batch", "index", "key")
 
-    call: ToolCall
+    call: ToolCall  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
         self,
