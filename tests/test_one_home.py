@@ -13,7 +13,7 @@ ANSWERS_IN_SOURCE = {
     "until when must code report activity": r"callboard_idle",
     "for which call does code run": r"callboard_supervised",
     "which kinds of entries does a journal have": r'KIND\b.* = "(actor|amend|asked|claim|failed|hold|leave|step|task)"',
-    "what does a record say of a call between two runs": r'\["(claimed|digests|pending)"\]',
+    "what does a record say of a call between two runs": r'"(claimed|digests)"[]:]',
     "who makes a batch": r"\bToolBatch\((?!self\._setup)",
     "which calls have an answer": r"[\[{(][^\]})]*\.tool_call_id\b[^\]})]* for \w+ in "
     r"| for \w+ in [^\n]*\.tool_call_id\b|\.tool_call_id\b *(not )?in "
