@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from callboard._langgraph._node_scope import graph_runnable
 from callboard._util._suggestions import did_you_mean
 from callboard.conversations._channels import MESSAGES, Flow, State
-from callboard.conversations._history import is_repair, repair
+from callboard.conversations._history import is_placeholder, repair
 from callboard.tools._bounds import is_refusal_of_storage
 from callboard.tools._call_record import keys_of
 from callboard.tools._results import NodeRequest, parse_input
@@ -148,7 +148,7 @@ class ReactFlow:
         # id. So a model that repeats itself comes to an end. This agent does the same only if the whole call is equal:
         # some models start their ids anew in each reply.
         earlier = messages[: last_reply(messages)]
-        answered = ids_with_answer(message for message in earlier if not is_repair(message))
+        answered = ids_with_answer(message for message in earlier if not is_placeholder(message))
         return [
             call
             for call in calls

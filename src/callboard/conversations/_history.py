@@ -122,5 +122,10 @@ def storable_messages(reply: BaseMessage, answered_ids: Collection[str] = (), *,
 
 
 def is_repair(message: BaseMessage) -> bool:
-    """Return whether a message is the error message that `repair` adds in place of a missing answer."""
+    """Return whether a message is the error message for a call of unknown outcome, whose result may still come."""
     return message.content == UNANSWERED
+
+
+def is_placeholder(message: BaseMessage) -> bool:
+    """Return whether a message only stands for an answer: the model may call the tool again."""
+    return message.content in (UNANSWERED, NOT_BEGUN)
