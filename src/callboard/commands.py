@@ -70,11 +70,6 @@ def _module(name: str, app_dir: Path) -> ModuleType:
         missing = error.name or ""
         if name != missing and not name.startswith(f"{missing}."):
             raise  # the module exists, and one of its own imports is missing
-        raise NotThereError(
-            f"there is no module {missing!r}; looked in {directory} first ({_files(app_dir)})"
-        ) from None
-
-
-def _files(app_dir: Path) -> str:
-    names = sorted(path.stem for path in app_dir.glob("*.py"))
-    return f"its modules: {', '.join(names[:20])}" if names else "which has no modules"
+        modules = sorted(path.stem for path in app_dir.glob("*.py"))
+        content = f"its modules: {', '.join(modules[:20])}" if modules else "which has no modules"
+        raise NotThereError(f"there is no module {missing!r}; looked in {directory} first ({content})") from None

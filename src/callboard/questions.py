@@ -62,10 +62,12 @@ def approval_in(value: object) -> Approval | None:
     """
     schema: object = getattr(value, "response_schema", None)
     value = getattr(value, "value", value)
-    if _is_call(value):
-        return _approval_of_call(cast("Mapping[str, Any]", value), schema)
-    if _is_batch(value):
-        return _batch(cast("Mapping[str, Any]", value))
+    if isinstance(value, Mapping):
+        question = cast("Mapping[str, Any]", value)
+        if question.get("type") == "tool_approval" and {"name", "args"} <= question.keys():
+            return _approval_of_call(question, schema)
+        if {"action_requests", "review_configs"} <= question.keys():
+            return _batch(question)
     interrupts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if not interrupts or not all(_is_human_interrupt(item) for item in interrupts):
         return None
@@ -113,10 +115,6 @@ def _response(action: Action, answer: Answer) -> dict[str, Any]:
 _DECISIONS: Mapping[Word, str] = {"accept": "approve", "edit": "edit", "respond": "respond", "ignore": "reject"}
 
 
-def _is_batch(value: object) -> bool:
-    return isinstance(value, Mapping) and {"action_requests", "review_configs"} <= value.keys()
-
-
 def _batch(value: Mapping[str, Any]) -> Approval:
     """Return a question of `HumanInTheLoopMiddleware` about all actions of a reply as an `Approval`."""
     allowed = {config["action_name"]: config["allowed_decisions"] for config in value["review_configs"]}
@@ -134,10 +132,6 @@ def _batch(value: Mapping[str, Any]) -> Approval:
         return {"decisions": [_decision(*pair) for pair in zip(actions, answers, strict=True)]}
 
     return Approval(actions, encode)
-
-
-def _is_call(value: object) -> bool:
-    return isinstance(value, Mapping) and value.get("type") == "tool_approval" and {"name", "args"} <= value.keys()
 
 
 def _approval_of_call(value: Mapping[str, Any], schema: object) -> Approval:

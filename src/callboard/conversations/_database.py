@@ -283,18 +283,19 @@ class LazyStore(BaseStore):
         except StorageError:
             raise
         except Exception as error:
-            if not isinstance(error, JSONDecodeError) and not all(map(_only_reads, operations)):
-                raise  # the caller's values may be the cause
+            # Operations that read without filter or query have no values of the caller that may be the cause.
+            only_read = all(
+                isinstance(operation, (GetOp, ListNamespacesOp))
+                or (isinstance(operation, SearchOp) and not operation.filter and not operation.query)
+                for operation in operations
+            )
+            if not isinstance(error, JSONDecodeError) and not only_read:
+                raise
             reason = f"holds what no store has written: {error_text(error)}. {MEND}"
             raise StorageError(str(self._database), reason) from error
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         return await to_thread.run_sync(self.batch, list(ops))
-
-
-def _only_reads(op: Op) -> bool:
-    """Return whether a store operation reads without filter or query, so that its arguments cannot cause an error."""
-    return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 
 async def close(*resources: object) -> None:

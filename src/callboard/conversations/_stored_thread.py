@@ -274,13 +274,13 @@ class _Saver(LazySaver):
 
     def thread_ids(self) -> "Sequence[str]":
         """Return the thread ids of all conversations. Blocks the thread."""
-        return self._call(_thread_ids)
 
+        def read(saver: Any) -> list[str]:
+            # `saver.list(None)` would read every checkpoint of every conversation.
+            cursor = saver.cursor(transaction=False) if hasattr(saver, "cursor") else saver._cursor()
+            with cursor as rows:
+                rows.execute(_NAMES)
+                fetched_rows: list[Any] = rows.fetchall()
+            return [str(row["thread_id"] if isinstance(row, Mapping) else row[0]) for row in fetched_rows]
 
-def _thread_ids(saver: Any) -> list[str]:
-    # `saver.list(None)` would read every checkpoint of every conversation.
-    cursor = saver.cursor(transaction=False) if hasattr(saver, "cursor") else saver._cursor()
-    with cursor as rows:
-        rows.execute(_NAMES)
-        fetched_rows: list[Any] = rows.fetchall()
-    return [str(row["thread_id"] if isinstance(row, Mapping) else row[0]) for row in fetched_rows]
+        return self._call(read)

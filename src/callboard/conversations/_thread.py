@@ -410,8 +410,13 @@ class RecordedThread(Thread):
             self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
         if START in self.next:
             self.actor_states = self.actor_states.before_calls()  # this input replaces an unapplied one
+        # One update of the state, in which lists for the same key are joined.
+        values: dict[str, Any] = {}
+        for name, value in entry.writes:
+            before = values.get(name)
+            values[name] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
         self.source, self._origin = "input", None
-        self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=_merge(entry.writes))}
+        self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=values)}
 
     def _move(self, entry: Move, source: Source, received: Stamp | None = None) -> None:
         self._origin = self.origin if entry.next is None else None
@@ -443,15 +448,6 @@ def as_update(output: Any, messages_key: str) -> Any:
     if isinstance(output, list):
         return [as_update(item, messages_key) for item in output]
     return {messages_key: [output]} if isinstance(output, ToolMessage) else output
-
-
-def _merge(writes: Iterable[Write]) -> dict[str, Any]:
-    """Return several writes as one update of the state: a dict in which lists for the same key are joined."""
-    merged: dict[str, Any] = {}
-    for name, value in writes:
-        before = merged.get(name)
-        merged[name] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
-    return merged
 
 
 def _with_ids(messages: Any) -> Any:

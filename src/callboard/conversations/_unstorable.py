@@ -32,7 +32,15 @@ def describe_unstorable(value: object, can_store: CanStore) -> str:
             parts = half
         [value] = parts
         path += text_of(start)
-    description = _description(value)
+    kind = type(value)
+    if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
+        description = f"an integer of {value.bit_length()} bits, and 64 are the most"
+    elif isinstance(value, str):
+        description = "a text with a lone surrogate, which has no bytes in UTF-8"
+    elif kind.__module__ == "builtins":
+        description = f"a value of the type {kind.__qualname__}"
+    else:
+        description = f"a value of the type {kind.__module__}.{kind.__qualname__}"
     return f"{path.lstrip('.')} is {description}" if path else f"it is {description}"
 
 
@@ -52,13 +60,3 @@ def _parts(value: Any) -> tuple[list[object], Callable[[int], str]]:
     elif isinstance(value, Command):
         names = ["update", "goto", "resume", "graph"]
     return [getattr(value, name) for name in names], lambda position: f".{names[position]}"
-
-
-def _description(value: object) -> str:
-    if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
-        return f"an integer of {value.bit_length()} bits, and 64 are the most"
-    if isinstance(value, str):
-        return "a text with a lone surrogate, which has no bytes in UTF-8"
-    kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return f"a value of the type {name}"

@@ -122,7 +122,13 @@ def _compare_runs(title: str, expected: Story, got: Story, options: ComparisonOp
     requests = list(zip_longest(expected.run.requests, got.run.requests))
     for number, (recorded_calls, replayed_calls) in enumerate(zip_longest(expected.turns(), got.turns(), fillvalue=())):
         if number:
-            yield from _compare_texts(f"{title}, model request {number}", *map(_describe_request, requests[number - 1]))
+            texts = [
+                "no further request to the model"
+                if request is None
+                else f"a request to the model ({request.error or 'ok'})"
+                for request in requests[number - 1]
+            ]
+            yield from _compare_texts(f"{title}, model request {number}", *texts)
         turn = f"{title}, after model request {number}" if number else f"{title}, at its start"
         yield from _compare_turns(turn, recorded_calls, replayed_calls, options)
     yield from _compare_texts(f"{title}, its end", _describe_end(expected.run), _describe_end(got.run))
@@ -206,12 +212,6 @@ def _describe_changes(call: RecordedCall, replayed_call: RecordedCall | None) ->
                 yield f"  argument  {name}: {recorded_value} -> {replayed_value}"
     if replayed_call.failed and not call.failed and replayed_call.result:
         yield f"  message   {_shorten(replayed_call.result)}"
-
-
-def _describe_request(request: ModelRequest | None) -> str:
-    if request is None:
-        return "no further request to the model"
-    return f"a request to the model ({request.error or 'ok'})"
 
 
 def _describe_call(call: RecordedCall | None) -> str:

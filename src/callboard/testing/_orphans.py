@@ -58,14 +58,14 @@ def no_orphans() -> Generator[None]:
     before = {**_threads(), **_processes()}
     yield
     end = time.monotonic() + _PATIENCE
-    while orphans := {kind: names for kind, find in _KINDS.items() if (names := _new_names(find, before))}:
+    while True:
+        current = {kind: find() for kind, find in _KINDS.items()}
+        orphans = {kind: [name for key, name in names.items() if key not in before] for kind, names in current.items()}
+        if not any(orphans.values()):
+            return
         if time.monotonic() > end:
-            raise OrphansError("; ".join(_text(kind, names) for kind, names in orphans.items()))
+            raise OrphansError("; ".join(_text(kind, names) for kind, names in orphans.items() if names))
         time.sleep(0.01)
-
-
-def _new_names(find: Callable[[], Mapping[object, str]], before: Mapping[object, str]) -> list[str]:
-    return [name for key, name in find().items() if key not in before]
 
 
 def _threads() -> dict[object, str]:
