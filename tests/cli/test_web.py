@@ -281,7 +281,7 @@ def test_open_connections_do_not_keep_the_server(monkeypatch: pytest.MonkeyPatch
 
 def test_a_very_long_recording_keeps_what_was_shown(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_web, "_LEAST_AGE", 0)
-    monkeypatch.setattr(_web, "_SHARE", 0)
+    monkeypatch.setattr(_web, "_PAUSE_FACTOR", 0)
     client = show(page, [HEADER, *call(1, 0)])
     assert client.calls() == {"fetch": "ok"}
     monkeypatch.setattr(_web, "_LONGEST", 10)
@@ -306,7 +306,7 @@ def test_making_the_data_takes_a_share_of_the_time(page: WebPage, monkeypatch: p
 @pytest.mark.real_clock
 async def test_twenty_thousand_calls_do_not_hold_the_loop(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_web, "_LEAST_AGE", 0)
-    monkeypatch.setattr(_web, "_SHARE", 0)
+    monkeypatch.setattr(_web, "_PAUSE_FACTOR", 0)
     monkeypatch.setattr(_web, "_LIFE", PATIENCE)  # a busy machine takes longer than ten seconds for the data
     client = show(page, [HEADER, *(event for number in range(20_000) for event in call(number, 0))])
     holds = []

@@ -79,7 +79,7 @@ class CallRecord(NamedTuple):
             "error": self.error,
             "tasks": [[*task] for task in self.tasks],
         }
-        return {name: value for name, value in values.items() if value}
+        return {name: value for name, value in values.items() if value or value == ""}  # an empty text is one
 
     @classmethod
     def decode(cls, stored: Mapping[str, Any]) -> Self:

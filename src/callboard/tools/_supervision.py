@@ -91,10 +91,10 @@ class Supervision:
         self.threads = ThreadPermits(_DEFAULT_THREADS).at_least(None if limit is None else limit.concurrency)
         self.batches: set[Batch[Any]] = set()
         """Running batches; a set of their calls would cost 0.1 KB per call."""
-        given_policies: object = {} if policies is None else policies
-        if not isinstance(given_policies, Mapping):
+        policies_by_name: object = {} if policies is None else policies
+        if not isinstance(policies_by_name, Mapping):
             raise TypeError(f"{owner}(policies=...) {_BY_NAME}; got {policies!r}")
-        for name, policy in given_policies.items():
+        for name, policy in policies_by_name.items():
             if not isinstance(name, str):
                 raise TypeError(f"{owner}(policies=...) {_BY_NAME}; got {name!r} for a name")
             tool_label = label.format(name)
