@@ -363,6 +363,7 @@ def database(request: pytest.FixtureRequest) -> tuple[str, str]:
 @example([("ask", "a", 0.0), ("read", "a", 0.0), ("on past", "a", 0.68)])
 @example([("ask", "a", 0.0), ("answer", "a", 0.0), ("on past", "a", 0.35), ("answer", "a", 0.0)])
 @example([("ask", "a", 0.0), ("copy past", "a", 0.0), ("on", "a", 0.0), ("answer", "a", 0.0)])
+@example([("ask", "a", 0.0), ("copy past", "a", 0.0), ("append", "a", 0.0)])
 @example(
     [("toggle", "a", 0.0), ("append", "a", 0.0), ("append", "a", 0.0), ("read past", "a", 0.9), ("read", "a", 0.0)]
 )

@@ -1,7 +1,9 @@
 """People in the loop: questions, answers, stops, and changes from outside (promises 2, 5 and 10)."""
 
+from functools import partial
 from typing import Any, Literal, NotRequired
 
+import anyio
 import pytest
 from langchain.agents import AgentState as LangChainState
 from langchain.agents.middleware import HumanInTheLoopMiddleware
@@ -154,6 +156,29 @@ async def test_a_new_message_before_a_call_began_tells_the_model_that_it_did_not
     await agent.ainvoke(QUESTION, AT)
     await agent.ainvoke(MORE, AT)
     assert [text in message.text for message in model.requests[1]] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_new_message_after_a_cancelled_call_tells_the_model_that_its_outcome_is_unknown(
+    durability: Any, saver: Any
+) -> None:
+    begun = anyio.Event()
+
+    async def work(query: str) -> str:
+        """Work."""
+        begun.set()
+        await anyio.sleep_forever()
+        return query
+
+    model = ScriptedModel([calls(("work", {"query": "x"})), "done"])
+    agent = create_react_agent(model, [work], checkpointer=saver)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(agent.ainvoke, QUESTION, AT, durability=durability))
+        with anyio.fail_after(30):
+            await begun.wait()
+        group.cancel_scope.cancel()
+    await agent.ainvoke(MORE, AT)
+    assert ["unknown" in message.text for message in model.requests[1]] == [False, False, True, False]
 
 
 async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_results(saver: Any) -> None:

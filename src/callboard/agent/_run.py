@@ -107,8 +107,10 @@ class Run:
                 break
             if thread.is_kept:
                 await thread.prepare()
+            thread.is_before_step = False
             try:
                 await self._end_step(await self._run_tasks([*thread.sends, *thread.next]))
+                thread.is_before_step = True
             except CallsInterrupted as interruption:
                 self._has_stopped = True
                 self.interrupts.extend(interruption.interrupts)

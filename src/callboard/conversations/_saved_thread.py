@@ -20,6 +20,7 @@ from callboard.conversations._langgraph_threads import (
 from callboard.conversations._positions import no_checkpoint, read_position, read_whole
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import (
+    BEFORE,
     FIRST_ID,
     ORIGIN,
     PARENT,
@@ -124,7 +125,7 @@ class SavedThread(RecordedThread):
                     self.apply_entry(entry)  # only to be read: a new branch starts without those results
         else:
             self.play(await read_whole(self.saver, self.schema, checkpoint_tuple), entries)
-            self.is_before_step = base_of(checkpoint_tuple).is_ours and not entries
+            self.is_before_step = not entries and base_of(checkpoint_tuple).notes.get(BEFORE, False)
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
     def play(self, checkpoint_tuple: CheckpointTuple, entries: Sequence[Entry]) -> None:
@@ -368,6 +369,8 @@ class SavedThread(RecordedThread):
             sends=len(self.sends),
             actors=self.actor_states.as_notes(),
             origin=self._origin,
+            # With "exit", a later run stores no claims of the calls that it begins.
+            is_before_step=self.is_before_step and source == "loop" and self._durability != "exit",
             parents=self.parents,
             next_version=self.saver.next_version,
         )

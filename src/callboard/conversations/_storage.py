@@ -318,6 +318,7 @@ NEXT = "next"  # of a thin checkpoint: id of the checkpoint that has its message
 COUNT = "count"  # of a thin checkpoint: number of its messages
 ACTORS = "actors"  # states of actors and where they are stored; valid for the following checkpoints, too
 SENDS = "sends"  # number of sends that are not calls of the conversation
+BEFORE = "before"  # true if a run has ended before the next step: no call of that step has begun
 
 _OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
@@ -430,6 +431,7 @@ class _StoredNotes(TypedDict, total=False):
     next: str
     count: int
     sends: int
+    before: bool
     actors: list[Annotated[tuple[str, str, str, str], Strict(False)]]
 
 
@@ -513,6 +515,7 @@ def new_base(
     sends: int = 0,
     actors: StoredStates = (),
     origin: tuple[str, int] | None = None,
+    is_before_step: bool = False,
     parents: Mapping[str, str],
     next_version: Callable[[Any], Any],
 ) -> tuple[Base, Mapping[str, Any]]:
@@ -537,7 +540,11 @@ def new_base(
         updated_channels=None,
     )
     notes: dict[str, Any] = {OF: checkpoint_id, PARENT: previous_id}
-    notes |= {name: value for name, value in ((SENDS, sends), (ACTORS, actors), (ORIGIN, origin)) if value}
+    notes |= {
+        name: value
+        for name, value in ((SENDS, sends), (ACTORS, actors), (ORIGIN, origin), (BEFORE, is_before_step))
+        if value
+    }
     annotated_checkpoint = _with_notes(checkpoint, notes)
     metadata = {"source": source, "step": step, "parents": parents}
     return Base(annotated_checkpoint, metadata, None if before is None else before.id), new_versions
