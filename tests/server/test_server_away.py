@@ -151,11 +151,12 @@ async def test_calls_that_wait_when_their_store_is_closed_are_told(stores: Store
 async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) -> None:
     """The thread of the store may end at the moment of the request, which must not wait for ever."""
     store = store_at(nowhere, "limits")
-    client = store._client()
-    store.close()
-
     answered: list[str] = []
     request = PermitRequest(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
+    store.ask(request, lambda: None).leave()
+    client = store._current
+    store.close()
+
     permit = client.ask("tool:t", request, lambda: answered.append("late"))
     permit.leave()
 
