@@ -108,7 +108,7 @@ class Processes(OpenedEngine[Crew]):
         """Start the workers of the pool in this event loop, unless another `async with` block has started them already.
 
         Raises:
-            callboard.ActorStartError: if it has no workers; with `never` if trying again is of no use.
+            callboard.ActorStartError: if it has no workers; `is_permanent` if trying again is of no use.
         """
         if (reason := why_no_pool()) is not None:
             raise ActorStartError("Processes", reason, is_permanent=True)
@@ -210,29 +210,34 @@ class Processes(OpenedEngine[Crew]):
             kind, reply = await worker.exchange(number, call_of(inject_context(), data), max_result)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
-            reason = broken.reason
-            recurs = reason is not None
-            with anyio.CancelScope(shield=True):
-                # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.
-                if reason is None:
-                    with anyio.move_on_after(REPORT_TIMEOUT):
-                        await worker.ended.wait()
-                if worker.is_ending:
-                    reason, recurs = "its pool of processes was closed", False
-                elif not worker.ended.is_set():
-                    reason, recurs = reason or "its worker process closed its socket", True
-                elif reason is None:
-                    recurs = is_own_doing(worker.exitcode)
-                # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
-                await crew.end(worker, body.grace)
-            reason = reason or end_of(worker.exitcode, self._terms.cpu)
-            return worker.death(body, reason, begun=worker.has_begun(number), recurs=recurs)
+            return await self._end_broken(worker, crew, body, number, broken.reason)
         except BaseException:
             # Cancelled, or an observer failed: the reply will not be read, so the worker cannot be reused.
             await crew.end(worker, body.grace)
             raise
         finally:
             worker.release()
+
+    async def _end_broken(
+        self, worker: WorkerProxy, crew: Crew, body: Body, number: int, reason: str | None
+    ) -> WorkerDiedError:
+        """End a worker that cannot finish its call, and return the error to raise for the call."""
+        recurs = reason is not None
+        with anyio.CancelScope(shield=True):
+            # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.
+            if reason is None:
+                with anyio.move_on_after(REPORT_TIMEOUT):
+                    await worker.ended.wait()
+            if worker.is_ending:
+                reason, recurs = "its pool of processes was closed", False
+            elif not worker.ended.is_set():
+                reason, recurs = reason or "its worker process closed its socket", True
+            elif reason is None:
+                recurs = is_own_doing(worker.exitcode)
+            # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
+            await crew.end(worker, body.grace)
+        reason = reason or end_of(worker.exitcode, self._terms.cpu)
+        return worker.death(body, reason, begun=worker.has_begun(number), recurs=recurs)
 
     async def _finish(
         self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str

@@ -451,20 +451,24 @@ class SeatProxy:
         with suppress(*_LOSS_ERRORS):
             while True:
                 while self._queue:
-                    frames: list[bytes] = []
-                    size = 0
-                    while self._queue and size < _LONGEST_WRITE:
-                        data, call = self._queue.popleft()
-                        if call is not None and call.is_over:
-                            continue
-                        if call is not None:
-                            # Before the write: one that is cancelled or fails may have sent any part of the frame.
-                            call.is_sent = True
-                        frames.append(data)
-                        size += len(data)
-                    await self._worker.send(b"".join(frames))
+                    await self._worker.send(self._take_frames())
                 self._has_frames = anyio.Event()
                 await self._has_frames.wait()
+
+    def _take_frames(self) -> bytes:
+        """Remove the next frames from the queue, and return their bytes, joined for one write."""
+        frames: list[bytes] = []
+        size = 0
+        while self._queue and size < _LONGEST_WRITE:
+            data, call = self._queue.popleft()
+            if call is not None and call.is_over:
+                continue
+            if call is not None:
+                # Before the write: one that is cancelled or fails may have sent any part of the frame.
+                call.is_sent = True
+            frames.append(data)
+            size += len(data)
+        return b"".join(frames)
 
     async def _read(self) -> None:
         """Receive events and replies until the process closes its socket; raise `GarbageError` for an invalid frame."""
