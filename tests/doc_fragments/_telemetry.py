@@ -76,6 +76,7 @@ def sent_to_phoenix(world: World) -> Steps:
 
 @fragment(TRACES, "cloud.langfuse.com", faked="Langfuse is a receiver of OTLP")
 def sent_to_langfuse(world: World) -> Steps:
+    world.patch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "")
     with collector(world) as (server, handles):
         yield {"public_key": "pk-1", "secret_key": "sk-1"}
         searching().invoke(QUESTION)

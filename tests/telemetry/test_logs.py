@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from callboard import AbandonedThreadWarning, CallPolicy, CallsInterrupted, Limit, ToolNode, create_react_agent
 from callboard.middleware import Retry
-from callboard.telemetry import Logs, Tracing, setup
+from callboard.telemetry import Tracing, setup
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 WAIT = 1000
@@ -110,14 +110,6 @@ async def test_logs_are_off_by_default(caplog: Lines, capfd: pytest.CaptureFixtu
     await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
-
-
-async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own(caplog: Lines) -> None:
-    """The block's own logger works without any level on the logger `callboard`."""
-    caplog.set_level(logging.INFO, "mine")
-    with Logs(logging.getLogger("mine")).on():
-        await asked(ToolNode([Recorder().tool("work")]), tool_call("work", "call_1"))
-    assert said(caplog) == [("INFO", "call finished")]
 
 
 @pytest.mark.parametrize("kind", ["json", "console"])

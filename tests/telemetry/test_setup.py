@@ -110,8 +110,8 @@ def run(program: str, backend: str = "asyncio", **environment: str) -> subproces
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend: str) -> None:
-    options = f"endpoint={receiver.url!r}, service_name='shop', headers={{'x-key': 'k'}}"
-    run(f"with setup({options}): run()", backend)
+    environment = {"OTEL_SERVICE_NAME": "shop", "OTEL_EXPORTER_OTLP_HEADERS": "x-key=k"}
+    run(f"with setup(endpoint={receiver.url!r}): run()", backend, **environment)
     assert [span.name for span in receiver.spans()] == ["attempt work", "execute_tool work"]
     assert receiver.service_names() == {"shop"}
     assert "gen_ai.execute_tool.duration" in receiver.metrics()
@@ -197,8 +197,9 @@ def test_it_may_be_set_up_again_and_sends_nothing_in_between(receiver: Receiver)
     """OpenTelemetry allows one provider per process, and silently drops spans after its shutdown."""
     done = run(
         "import logging\nlogging.basicConfig(level='INFO')\n"
-        "for name in ('first', 'second'):\n"
-        f"    with setup(endpoint={receiver.url!r}, headers={{'x-key': name}}): run()\n    run()"
+        "import os\nfor name in ('first', 'second'):\n"
+        "    os.environ['OTEL_EXPORTER_OTLP_HEADERS'] = f'x-key={name}'\n"
+        f"    with setup(endpoint={receiver.url!r}): run()\n    run()"
     )
 
     assert done.stderr == ""

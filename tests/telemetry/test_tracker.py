@@ -40,11 +40,13 @@ class Seen:
         self.lines: list[str] = []
         handler = logging.Handler()
         handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
-        logger = logging.getLogger("told to all readers")
-        logger.handlers, logger.propagate = [handler], False
+        logger = logging.getLogger("callboard.calls")
+        logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         with ExitStack() as stack:
-            for one in (self.traces, self._measured.metrics, Logs(logger)):
+            stack.callback(logger.removeHandler, handler)
+            stack.callback(logger.setLevel, logging.NOTSET)
+            for one in (self.traces, self._measured.metrics, Logs()):
                 stack.enter_context(one.on())
             stack.enter_context(RecordingWriter(file))
             stack.enter_context(observe(self.counts))

@@ -85,17 +85,14 @@ class Logs(ObserverSet):
     Each line has an event name and fields. structlog passes them to the standard library's logging as the message and
     the `extra` of a record. Any handler of the application receives them. Setting a level is enough to get them:
     `logging.getLogger("callboard").setLevel("INFO")`. No field contains an argument, a result or an error's text.
-
-    Args:
-        logger: logger to use instead of "callboard.calls".
     """
 
-    def __init__(self, logger: logging.Logger | None = None) -> None:
+    def __init__(self) -> None:
         processors = [structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs]
-        self._log: Any = structlog.wrap_logger(
-            logger or logging.getLogger(LOGGER), processors=processors, wrapper_class=structlog.stdlib.BoundLogger
+        log: Any = structlog.wrap_logger(
+            logging.getLogger(LOGGER), processors=processors, wrapper_class=structlog.stdlib.BoundLogger
         )
-        self.observers = careful_observers(_Calls(self._log), _Runs(self._log), _Actors(self._log), kind="logs")
+        self.observers = careful_observers(_Calls(log), _Runs(log), _Actors(log), kind="logs")
 
 
 class _Calls(CallTracker[_Call, CallEvent]):

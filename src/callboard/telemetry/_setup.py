@@ -35,9 +35,7 @@ class Telemetry(AbstractContextManager["Telemetry"]):
 
 def setup(
     *,
-    service_name: str | None = None,
     endpoint: str | None = None,
-    headers: dict[str, str] | None = None,
     traces: bool = True,
     metrics: bool = True,
     logs: LogFormat | None = None,
@@ -47,12 +45,11 @@ def setup(
 ) -> Telemetry:
     """Observe all calls of the process; send spans and metrics over OTLP (HTTP) until the returned handle is shut down.
 
-    The providers of an application's own SDK are used unchanged. OpenTelemetry's environment variables apply.
+    The providers of an application's own SDK are used unchanged. OpenTelemetry's environment variables apply, such as
+    OTEL_SERVICE_NAME (by default "callboard") and OTEL_EXPORTER_OTLP_HEADERS.
 
     Args:
-        service_name: by default OTEL_SERVICE_NAME, or "callboard".
         endpoint: base URL of an OTLP receiver; by default OTEL_EXPORTER_OTLP_ENDPOINT, or "http://localhost:4318".
-        headers: HTTP headers of each export.
         traces: make spans.
         metrics: record metrics; turn them off for receivers of traces only, such as Phoenix.
         logs: format of log lines on stderr; `None` for no lines.
@@ -67,19 +64,16 @@ def setup(
         if logs is not None:
             _add_handler(ends, logs, log_level)
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
-            resource = service_name or os.environ.get("OTEL_SERVICE_NAME") or "callboard"
             if traces:
-                spans = _provider(ends, "traces", resource, endpoint, headers)
+                spans = _provider(ends, "traces", endpoint)
                 ends.callback(observe_everywhere(Tracing(spans, capture=capture, redact=redact).observers))
             if metrics:
-                meters = _provider(ends, "metrics", resource, endpoint, headers)
+                meters = _provider(ends, "metrics", endpoint)
                 ends.callback(observe_everywhere(Metrics(meters).observers))
         return Telemetry(ends.pop_all())
 
 
-def _provider(
-    ends: ExitStack, signal: Signal, service_name: str, endpoint: str | None, headers: dict[str, str] | None
-) -> Any:
+def _provider(ends: ExitStack, signal: Signal, endpoint: str | None) -> Any:
     """Return the global provider of traces or metrics if it is set up or export is off; else return a new provider."""
     provider: Any = trace.get_tracer_provider() if signal == "traces" else metrics.get_meter_provider()
     if is_set_up(provider) or os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") == "none":
@@ -90,20 +84,20 @@ def _provider(
         new_provider: Any
         from opentelemetry.sdk.resources import Resource
 
-        resource = Resource.create({"service.name": service_name})
+        resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME") or "callboard"})
         if signal == "traces":
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
             new_provider = TracerProvider(resource=resource)
-            new_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, headers=headers)))
+            new_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
         else:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.sdk.metrics import MeterProvider
             from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-            reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=url, headers=headers))
+            reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=url))
             new_provider = MeterProvider([reader], resource=resource)
     except ImportError:
         raise ImportError(

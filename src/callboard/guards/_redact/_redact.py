@@ -395,11 +395,6 @@ class Redact(Middleware):
         for name in self._reveal.keys() & tools:
             check_argument_names(f"Redact(reveal={{{name!r}: ...}})", self._reveal[name] or (), tools[name])
 
-    @property
-    def reveals(self) -> bool:
-        """`True` if the option `reveal` names at least one tool, which gets the original values in place of tokens."""
-        return bool(self._reveal)
-
     def redact(self, text: str, *, thread_id: str = "") -> str:
         """Return a text for logs or spans, with tokens in place of secrets; the vault does not store the secrets."""
         return self._redaction(thread_id).redact_text(text)
