@@ -15,7 +15,7 @@ LAYERS = {
     1: ["_loops"],
     2: ["_calls"],
     3: ["actors", "extend"],
-    4: ["_langgraph"],
+    4: ["_langgraph", "_langchain"],
     5: ["tools"],
     6: ["middleware", "guards", "conversations"],
     7: ["agent"],

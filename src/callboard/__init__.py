@@ -5,8 +5,8 @@
     layer 7   agent                            the ReAct loop
     layer 6   middleware  guards               retry, cache, approval and others; redact, sanitize, repair arguments
               conversations                    the journal of a thread, checkpoints, databases
-    layer 5   tools                            LangChain tools as supervised calls, and the chain around them
-    layer 4   _langgraph                       every private name of LangGraph
+    layer 5   tools                            tool calls as supervised calls, and the chain around them
+    layer 4   _langgraph  _langchain           every private name of LangGraph; LangChain's convention of a tool call
     layer 3   actors  extend                   supervised state behind a mailbox; extension points, such as engines
     layer 2   _calls                           one supervised call and a batch of them, limits, observers
     layer 1   _loops                           asyncio and trio, threads, deadlines, bridges
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from callboard._calls._progress import progress as progress
     from callboard._calls._shutdown import Shutdown as Shutdown
     from callboard._calls._shutdown import drain_on_signal as drain_on_signal
+    from callboard._langchain._results import tools_condition as tools_condition
     from callboard._langgraph._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
     from callboard._langgraph._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
     from callboard._langgraph._vocabulary import TOOL_EXECUTION_ERROR_TEMPLATE as TOOL_EXECUTION_ERROR_TEMPLATE
@@ -102,7 +103,6 @@ if TYPE_CHECKING:
     from callboard.tools._ledger import can_ask as can_ask
     from callboard.tools._ledger import earlier_question as earlier_question
     from callboard.tools._node import ToolNode as ToolNode
-    from callboard.tools._results import tools_condition as tools_condition
     from callboard.tools._validation import ValidationNode as ValidationNode
 
 _HOMES = {
@@ -142,7 +142,7 @@ _HOMES = {
         "ToolRuntime",
         "msg_content_output",
     ),
-    "callboard.tools._results": ("tools_condition",),
+    "callboard._langchain._results": ("tools_condition",),
     "callboard.tools._ledger": ("CallsInterrupted", "earlier_question", "can_ask"),
     "callboard.tools._node": ("ToolNode",),
     "callboard.tools._validation": ("ValidationNode",),

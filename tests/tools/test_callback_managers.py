@@ -23,9 +23,9 @@ from langsmith.run_helpers import tracing_context
 from langsmith.utils import get_env_var
 
 import callboard
+from callboard._langchain import _callbacks
+from callboard._langchain._callbacks import is_traced, manager_of_tool
 from callboard.testing import calls
-from callboard.tools import _callbacks
-from callboard.tools._callbacks import is_traced, manager_of_tool
 
 HANDLER = BaseCallbackHandler()
 

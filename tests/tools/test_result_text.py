@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from langchain_core.tools.base import _stringify
 
 from callboard import AbandonedThreadWarning
-from callboard.tools import _large_values
-from callboard.tools._large_values import run_in_worker, write_in_pieces
+from callboard._langchain import _large_values
+from callboard._langchain._large_values import run_in_worker, write_in_pieces
 
 from .test_unanswered import work_of
 

@@ -11,10 +11,10 @@ from langgraph.prebuilt import InjectedState
 from pydantic import BaseModel
 
 from callboard import Actor, ToolNode, ToolRuntime, child, handler
+from callboard._langchain import _plan
 from callboard.extend import actor_behind
 from callboard.middleware import injected_args
 from callboard.testing import Recorder, calls, tool_call
-from callboard.tools import _plan
 
 
 def search() -> StructuredTool:

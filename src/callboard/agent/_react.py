@@ -15,6 +15,8 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 
 from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
+from callboard._langchain._errors import only_invalid_arguments
+from callboard._langchain._unanswered import all_calls_in
 from callboard._langgraph._outer_task import arguments_of
 from callboard._records._policies import OnUnknown, check_seconds
 from callboard._util._callers import user_stacklevel
@@ -44,9 +46,7 @@ from callboard.conversations._history import complete_calls, repair, storable_me
 from callboard.conversations._stored_types import collect_types, parse_stored_types
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._actor_tools import Toolkit
-from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import NodeAccess, ToolNode
-from callboard.tools._unanswered import all_calls_in
 
 
 class ReactNodes(NodeBodies):

@@ -14,6 +14,8 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.types import Interrupt, Send
 
+from callboard._langchain._errors import is_control_flow
+from callboard._langchain._unanswered import last_reply
 from callboard._langgraph._call_scope import with_sent_writes
 from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -24,9 +26,7 @@ from callboard.conversations._flow import TOOLS, NumberedSend, Target, admit_tar
 from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._snapshots import snapshot_of, writes_of_finished_tasks
 from callboard.conversations._thread import Thread
-from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._unanswered import last_reply
 
 
 class NodeRun(NamedTuple):

@@ -9,6 +9,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
 
+from callboard._langchain._unanswered import id_of
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
 from callboard.agent._model import run_user_code
@@ -19,7 +20,6 @@ from callboard.conversations._flow import TOOLS
 from callboard.conversations._history import NOT_BEGUN, UNANSWERED, repair
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
-from callboard.tools._unanswered import id_of
 
 Nodes = Sequence[str] | Literal["*"]
 

@@ -19,6 +19,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import TracePolicy
 
 from callboard._calls._observers import current_run, note_of_run, numbers
+from callboard._langchain._callbacks import HandlerContext, manager_of_run, may_be_traced, own_span, tell
 from callboard._langgraph._node_scope import traced_payload
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
@@ -26,7 +27,6 @@ from callboard._loops._deadline import cleanup
 from callboard._loops._protocol import EventLoop
 from callboard._records._events import RunEvent, RunInfo, RunObserver, RunPhase
 from callboard.conversations._thread import Thread
-from callboard.tools._callbacks import HandlerContext, manager_of_run, may_be_traced, own_span, tell
 from callboard.tools._ledger import CallsInterrupted
 
 R = TypeVar("R")

@@ -19,14 +19,8 @@ from langgraph.types import Send
 from pydantic import BaseModel, create_model
 from typing_extensions import TypedDict
 
-from callboard._langgraph._node_scope import graph_runnable
-from callboard._util._suggestions import did_you_mean
-from callboard.conversations._channels import MESSAGES, Flow, State
-from callboard.conversations._history import is_placeholder, repair
-from callboard.tools._bounds import is_refusal_of_storage
-from callboard.tools._call_record import keys_of
-from callboard.tools._results import NodeRequest, parse_input
-from callboard.tools._unanswered import (
+from callboard._langchain._results import NodeRequest, parse_input
+from callboard._langchain._unanswered import (
     calls_in,
     each_without_answer,
     has_only_malformed,
@@ -35,6 +29,12 @@ from callboard.tools._unanswered import (
     last_reply,
     unanswered_calls,
 )
+from callboard._langgraph._node_scope import graph_runnable
+from callboard._util._suggestions import did_you_mean
+from callboard.conversations._channels import MESSAGES, Flow, State
+from callboard.conversations._history import is_placeholder, repair
+from callboard.tools._bounds import is_refusal_of_storage
+from callboard.tools._call_record import keys_of
 
 _MOST_MALFORMED = 3
 """Number of successive replies with malformed calls alone that end the turn: the model would repeat itself for ever."""

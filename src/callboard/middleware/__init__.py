@@ -10,6 +10,16 @@ from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from callboard._calls._call import note as note
+    from callboard._langchain._errors import error_message as error_message
+    from callboard._langchain._errors import is_control_flow as is_control_flow
+    from callboard._langchain._large_values import run_if_long as run_if_long
+    from callboard._langchain._plan import ToolFacts as ToolFacts
+    from callboard._langchain._plan import injected_args as injected_args
+    from callboard._langchain._results import CallNext as CallNext
+    from callboard._langchain._results import Output as Output
+    from callboard._langchain._results import entries_in as entries_in
+    from callboard._langchain._results import is_output as is_output
+    from callboard._langchain._results import with_entries as with_entries
     from callboard.middleware._approval import RequireApproval as RequireApproval
     from callboard.middleware._approval import approved_arguments as approved_arguments
     from callboard.middleware._breaker import CircuitBreaker as CircuitBreaker
@@ -20,9 +30,6 @@ if TYPE_CHECKING:
     from callboard.middleware._retry import Retry as Retry
     from callboard.middleware._supervise import Supervise as Supervise
     from callboard.middleware._token_limit import TokenLimit as TokenLimit
-    from callboard.tools._errors import error_message as error_message
-    from callboard.tools._errors import is_control_flow as is_control_flow
-    from callboard.tools._large_values import run_if_long as run_if_long
     from callboard.tools._middleware import Middleware as Middleware
     from callboard.tools._middleware import Order as Order
     from callboard.tools._middleware import RunningCall as RunningCall
@@ -30,13 +37,6 @@ if TYPE_CHECKING:
     from callboard.tools._middleware import is_answered as is_answered
     from callboard.tools._middleware import running_call as running_call
     from callboard.tools._middleware import takes_only_arguments as takes_only_arguments
-    from callboard.tools._plan import ToolFacts as ToolFacts
-    from callboard.tools._plan import injected_args as injected_args
-    from callboard.tools._results import CallNext as CallNext
-    from callboard.tools._results import Output as Output
-    from callboard.tools._results import entries_in as entries_in
-    from callboard.tools._results import is_output as is_output
-    from callboard.tools._results import with_entries as with_entries
 
 _HOMES = {
     "callboard.middleware._approval": ("RequireApproval", "approved_arguments"),
@@ -48,14 +48,14 @@ _HOMES = {
     "callboard.middleware._retry": ("Retry",),
     "callboard.middleware._supervise": ("Supervise",),
     "callboard.middleware._token_limit": ("TokenLimit",),
-    "callboard.tools._errors": ("error_message", "is_control_flow"),
-    "callboard.tools._large_values": ("run_if_long",),
+    "callboard._langchain._errors": ("error_message", "is_control_flow"),
+    "callboard._langchain._large_values": ("run_if_long",),
     "callboard.tools._middleware": (
         *("Middleware", "Order", "RunningCall", "running_call"),
         *("has_valid_arguments", "is_answered", "takes_only_arguments"),
     ),
-    "callboard.tools._plan": ("ToolFacts", "injected_args"),
-    "callboard.tools._results": ("CallNext", "Output", "entries_in", "is_output", "with_entries"),
+    "callboard._langchain._plan": ("ToolFacts", "injected_args"),
+    "callboard._langchain._results": ("CallNext", "Output", "entries_in", "is_output", "with_entries"),
 }
 """Private module of each public name. Modules are imported on first use: most nodes need few of them, and
 `Supervise` imports LangChain."""

@@ -13,15 +13,15 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
+from callboard._langchain._errors import is_control_flow
+from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 from callboard._loops._current import common_time
 from callboard._records._policies import LimitKey, check_count, check_seconds, key_function
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._retry import Failures, When
-from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, running_call
-from callboard.tools._results import CallNext, Output
 
 T = TypeVar("T")
 

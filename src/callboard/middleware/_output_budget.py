@@ -23,6 +23,7 @@ from langgraph.store.memory import InMemoryStore
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
+from callboard._langchain._results import CallNext, Output, entries_in, with_entries, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import remaining
@@ -32,7 +33,6 @@ from callboard._util._extras import require
 from callboard._util._suggestions import suggests_options
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
-from callboard.tools._results import CallNext, Output, entries_in, with_entries, with_facts
 
 # Stored texts
 

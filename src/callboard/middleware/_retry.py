@@ -12,6 +12,8 @@ import anyio
 from langchain_core.messages import ToolMessage
 
 from callboard._calls._call import note, waiting
+from callboard._langchain._errors import is_control_flow
+from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy, check_count, check_seconds, check_type
@@ -26,9 +28,7 @@ from callboard.exceptions import (
     IdleMiddlewareWarning,
     PoisonousCallError,
 )
-from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, running_call
-from callboard.tools._results import CallNext, Output
 
 R = TypeVar("R")
 T = TypeVar("T")

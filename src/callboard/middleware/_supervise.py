@@ -14,6 +14,17 @@ from callboard._calls._batch import Batch
 from callboard._calls._call import Attempt, BatchContext, CallOptions, SupervisedCall, create_batch_context, note
 from callboard._calls._call_keys import KeyScope
 from callboard._calls._limits import NoKeyError
+from callboard._langchain._errors import (
+    ErrorHandling,
+    ErrorPolicy,
+    error_message,
+    only_invalid_arguments,
+    raise_invalid_arguments,
+)
+from callboard._langchain._invoke import arguments_of
+from callboard._langchain._plan import ToolFacts, inject, plan_for
+from callboard._langchain._results import Item, messages_in
+from callboard._langchain._unanswered import answer_of, calls_in, last_reply
 from callboard._langgraph._call_scope import scope_in_task
 from callboard._langgraph._outer_task import runtime_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
@@ -26,21 +37,10 @@ from callboard._util._extras import install_command
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallRejectedError
 from callboard.tools._chain import chain_of, middleware_in
-from callboard.tools._errors import (
-    ErrorHandling,
-    ErrorPolicy,
-    error_message,
-    only_invalid_arguments,
-    raise_invalid_arguments,
-)
-from callboard.tools._invoke import arguments_of
 from callboard.tools._middleware import check_policies, check_tools, redaction_of, tools_of
 from callboard.tools._middleware_hooks import Missing, check_missing
-from callboard.tools._plan import ToolFacts, inject, plan_for
-from callboard.tools._results import Item, messages_in
 from callboard.tools._supervision import OnFailure, Supervision, run_judged
 from callboard.tools._tool_batch import progress_writer
-from callboard.tools._unanswered import answer_of, calls_in, last_reply
 
 try:
     from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr

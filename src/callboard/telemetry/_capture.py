@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert
 from langgraph.types import Command
 from pydantic_core import to_jsonable_python
 
+from callboard._langchain._large_values import remaining_size
 from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
-from callboard.tools._large_values import remaining_size
 
 Redactor = Callable[[Any], Any]
 """Function that gets a value of plain JSON types, and returns it without secrets."""

@@ -20,6 +20,8 @@ from langchain_core.tools.base import _get_runnable_config_param, _stringify
 from langgraph.types import Command
 
 from callboard._calls._call import SupervisedCall, current_call, note, own_attempt
+from callboard._langchain._errors import REPEATS, OutcomeUnknown, is_control_flow, is_lost, runs_again
+from callboard._langchain._plan import Plan
 from callboard._langgraph._vocabulary import ToolRuntime, call_context
 from callboard._loops._current import current_loop
 from callboard._records._policies import (
@@ -37,9 +39,7 @@ from callboard.actors._cell import Cell, target_of
 from callboard.actors._child import ChildSpec, check_alone, check_grace, spec_of
 from callboard.actors._snapshots import InThread
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
-from callboard.tools._errors import REPEATS, OutcomeUnknown, is_control_flow, is_lost, runs_again
 from callboard.tools._on_engine import portable, sendable
-from callboard.tools._plan import Plan
 
 # Handler calls
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 
+from callboard._langchain._errors import error_message
 from callboard.exceptions import CallRejectedError
-from callboard.tools._errors import error_message
 
 MAX_DEPTH = 100
 """Maximum nesting of lists and objects in arguments. Python itself can copy and serialize about 300 levels."""

@@ -20,6 +20,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt, UnknownInterruptError
 from langgraph.types import Command, Interrupt, interrupt
 
+from callboard._langchain._errors import OutcomeUnknown, unknown_text
 from callboard._langgraph._call_scope import (
     CALL_PREFIX,
     PLACEHOLDER_ID,
@@ -37,7 +38,6 @@ from callboard._langgraph._call_scope import (
 from callboard._langgraph._outer_task import GraphTask, graph_task, is_graph_node
 from callboard.questions import approval_in
 from callboard.tools._call_record import EMPTY_RECORD, CallRecord, are_plain, segment_of
-from callboard.tools._errors import OutcomeUnknown, unknown_text
 
 # Answers
 

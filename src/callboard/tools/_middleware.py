@@ -13,16 +13,16 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import SupervisedCall, current_call
+from callboard._langchain._invoke import refusal
+from callboard._langchain._plan import plan_for
+from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._outer_task import graph_task
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._callers import user_stacklevel
 from callboard.exceptions import MiddlewareOrderWarning
-from callboard.tools._invoke import refusal
 from callboard.tools._middleware_hooks import check_tool_names, tools_to_approve
-from callboard.tools._plan import plan_for
-from callboard.tools._results import CallNext, Output
 
 _log = logging.getLogger("callboard")
 

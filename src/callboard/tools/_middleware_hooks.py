@@ -14,12 +14,12 @@ from langchain_core.tools import BaseTool
 from pydantic import AliasChoices, BaseModel
 
 from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
+from callboard._langchain._plan import injected_args
+from callboard._langchain._results import with_entries
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import misspelt_in, no_such
 from callboard.exceptions import IgnoredHooksWarning
-from callboard.tools._plan import injected_args
-from callboard.tools._results import with_entries
 
 # Names in options
 

@@ -10,12 +10,12 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from callboard._calls._call import current_call, own_attempt
 from callboard._calls._call_context import BodyRaisedError
+from callboard._langchain._plan import Plan
 from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._records._policies import Body, Engine, actor_behind
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._engine_runner import worker_grace
 from callboard.tools._in_worker import await_with_config, run_with_config
-from callboard.tools._plan import Plan
 
 _PORTABLE_KEYS = ("tags", "recursion_limit", "max_concurrency", "run_name")
 _PLAIN = (str, int, float, bool, type(None))

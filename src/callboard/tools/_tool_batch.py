@@ -29,6 +29,18 @@ from callboard._calls._limits import Limiter, NoKeyError
 from callboard._calls._observers import current_mark, log_failure
 from callboard._calls._progress import OnProgress, Progress
 from callboard._calls._thread_pool import ThreadPermits
+from callboard._langchain._callbacks import NO_HANDLERS, manager_of_tool
+from callboard._langchain._errors import (
+    error_message,
+    is_control_flow,
+    raise_invalid_arguments,
+    runs_again,
+    unknown_tool,
+)
+from callboard._langchain._invoke import copy_config, invoke, raise_without_key, supplied_names
+from callboard._langchain._large_values import MANY_CALLS, has_many, run_in_worker
+from callboard._langchain._plan import Plan, inject
+from callboard._langchain._results import NodeRequest, Output, messages_in, open_calls_and_reply
 from callboard._langgraph._call_scope import config_for_calls, scope_of
 from callboard._langgraph._outer_task import NO_RUNTIME, read_state, runtime_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
@@ -36,14 +48,8 @@ from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
 from callboard.tools._bounds import admission, is_small
 from callboard.tools._call_record import CallRecord, keys_of
-from callboard.tools._callbacks import NO_HANDLERS, manager_of_tool
 from callboard.tools._chain import Chain, Link
-from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
-from callboard.tools._invoke import copy_config, invoke, raise_without_key, supplied_names
-from callboard.tools._large_values import MANY_CALLS, has_many, run_in_worker
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._plan import Plan, inject
-from callboard.tools._results import NodeRequest, Output, messages_in, open_calls_and_reply
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure, keep_message, limiter_of_run, message_for, run_judged
 

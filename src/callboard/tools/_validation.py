@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
+from callboard._langchain._errors import error_message
 from callboard.tools._bounds import MAX_NAME, offence
-from callboard.tools._errors import error_message
 
 FormatError = Callable[[BaseException, ToolCall, type[BaseModel]], str]
 

@@ -18,6 +18,9 @@ from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
+from callboard._langchain._errors import is_control_flow
+from callboard._langchain._large_values import run_if_long
+from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_type
 from callboard._util._extras import is_installed, require
@@ -28,11 +31,8 @@ from callboard.guards._redact._personal import LIBRARIES, PERSONAL, PERSONAL_ON_
 from callboard.guards._redact._values import Clearing, RedactedError, replace_texts
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware._output_budget import StoreAccess
-from callboard.tools._errors import is_control_flow
-from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order, bind_to_thread, running_call
 from callboard.tools._middleware_hooks import check_argument_names, check_tool_names, tool_names
-from callboard.tools._results import CallNext, Output
 
 if TYPE_CHECKING:
     from cachetools import LRUCache

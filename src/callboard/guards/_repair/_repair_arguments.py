@@ -14,6 +14,10 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
+from callboard._langchain._errors import is_control_flow
+from callboard._langchain._large_values import run_if_long
+from callboard._langchain._plan import ToolFacts
+from callboard._langchain._results import CallNext, Output, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._util._suggestions import suggests_options
 from callboard.guards._repair._schema import (
@@ -28,11 +32,7 @@ from callboard.guards._repair._schema import (
     is_type,
     types_of,
 )
-from callboard.tools._errors import is_control_flow
-from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
-from callboard.tools._plan import ToolFacts
-from callboard.tools._results import CallNext, Output, with_facts
 
 # Frequent mistakes of models in a single value or name, and their possible corrections
 

@@ -16,10 +16,10 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
+from callboard._langchain._errors import is_control_flow
+from callboard._langchain._plan import injected_args
 from callboard._util._extras import require
 from callboard.guards._sanitize._argument_paths import referenced_part
-from callboard.tools._errors import is_control_flow
-from callboard.tools._plan import injected_args
 
 Path = tuple[str | int, ...]
 Schema = Mapping[str, Any]

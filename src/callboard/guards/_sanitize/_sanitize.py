@@ -17,6 +17,10 @@ from pydantic import ValidationError
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
+from callboard._langchain._errors import error_message, is_control_flow
+from callboard._langchain._large_values import run_if_long
+from callboard._langchain._plan import ToolFacts, injected_args
+from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_count, check_type
 from callboard._util._suggestions import no_such, suggests_options
@@ -25,8 +29,6 @@ from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
 from callboard.guards._sanitize._text import RefusedError, Text, quote, shorten, strip_invisible
 from callboard.guards._sanitize._untrusted import OTHER_NODES, Cleaning, Results
-from callboard.tools._errors import error_message, is_control_flow
-from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import (
     Missing,
@@ -37,8 +39,6 @@ from callboard.tools._middleware_hooks import (
     spellings,
     tool_names,
 )
-from callboard.tools._plan import ToolFacts, injected_args
-from callboard.tools._results import CallNext, Output
 
 # Walk
 

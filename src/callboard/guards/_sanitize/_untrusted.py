@@ -12,10 +12,10 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 
+from callboard._langchain._results import Output, with_entries
 from callboard._records._policies import check_count
 from callboard.guards._sanitize._text import shorten, strip_invisible
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
-from callboard.tools._results import Output, with_entries
 
 _MAX_DEPTH = 20
 """Maximum nesting of a content block; deeper parts are left out."""

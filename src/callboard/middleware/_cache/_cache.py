@@ -18,6 +18,10 @@ from langgraph.cache.base import BaseCache
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
+from callboard._langchain._errors import is_control_flow
+from callboard._langchain._large_values import has_many, is_long, run_if_long
+from callboard._langchain._plan import ToolFacts
+from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._policies import CallContext, check_count, check_seconds, key_function
@@ -27,8 +31,6 @@ from callboard._util._suggestions import no_such, suggests_options
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._cache._local_results import Flight, Follower, Hit, LocalResults, Turn, copy_error
 from callboard.middleware._cache._stored_results import PendingResult, StoredResults
-from callboard.tools._errors import is_control_flow
-from callboard.tools._large_values import has_many, is_long, run_if_long
 from callboard.tools._middleware import (
     Middleware,
     Order,
@@ -39,8 +41,6 @@ from callboard.tools._middleware import (
     takes_only_arguments,
 )
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
-from callboard.tools._plan import ToolFacts
-from callboard.tools._results import CallNext, Output
 
 
 def body_of(tool: BaseTool) -> Hashable:

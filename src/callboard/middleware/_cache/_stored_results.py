@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
+from callboard._langchain._large_values import run_if_long
 from callboard._util._canonical import digest
 from callboard.middleware._cache._local_results import Hit
 from callboard.middleware._cache._text_store import LARGEST, TextStore
-from callboard.tools._large_values import run_if_long
 
 # Text of a message: a line of JSON and, if the content is a text, this text as it is
 

@@ -25,12 +25,12 @@ from pydantic_core import to_json
 
 import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers, observe_in_context
+from callboard._langchain._large_values import is_long, remaining_size
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
 from callboard.telemetry._recording._timeline import FORMAT
 from callboard.telemetry._tracing import about_model, about_reply
 from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
-from callboard.tools._large_values import is_long, remaining_size
 
 # Lines
 

@@ -22,11 +22,8 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._calls._call import Attempt, current_call, note
 from callboard._calls._limits import NoKeyError
-from callboard._loops._bridge import run_on_asyncio
-from callboard._loops._current import current_loop
-from callboard.exceptions import CallError
-from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
-from callboard.tools._errors import (
+from callboard._langchain._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
+from callboard._langchain._errors import (
     REPEATS,
     is_lost,
     note_lost_result,
@@ -34,9 +31,12 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
     runs_again,
 )
-from callboard.tools._large_values import content_of, run_in_worker, takes_long, to_text
-from callboard.tools._plan import Plan, model_args
-from callboard.tools._results import items_in
+from callboard._langchain._large_values import content_of, run_in_worker, takes_long, to_text
+from callboard._langchain._plan import Plan, model_args
+from callboard._langchain._results import items_in
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._current import current_loop
+from callboard.exceptions import CallError
 
 _TEXT_MESSAGE = ToolMessage("", artifact=None, tool_call_id="", name="", status="success")
 """Template whose fields are copied into the message of each plain text result."""

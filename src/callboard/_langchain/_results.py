@@ -10,8 +10,7 @@ from uuid import UUID
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolCall, ToolMessage, convert_to_messages
 from langgraph.types import Command, Send
 
-from callboard._langgraph._vocabulary import ToolCallRequest, msg_content_output
-from callboard.tools._unanswered import (
+from callboard._langchain._unanswered import (
     answers_to,
     each_without_answer,
     id_of,
@@ -19,6 +18,7 @@ from callboard.tools._unanswered import (
     reply_index_of,
     without_answer,
 )
+from callboard._langgraph._vocabulary import ToolCallRequest, msg_content_output
 
 # Input
 
