@@ -88,16 +88,16 @@ if TYPE_CHECKING:
     from callboard.actors._supervisor import Supervisor as Supervisor
     from callboard.actors._supervisor import running as running
     from callboard.agent._create_agent import create_agent as create_agent
+    from callboard.agent._flow import AgentState as AgentState
+    from callboard.agent._flow import AgentStatePydantic as AgentStatePydantic
+    from callboard.agent._flow import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
+    from callboard.agent._flow import (
+        AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
+    )
 
     # 4: the agent
     from callboard.agent._react import Agent as Agent
     from callboard.agent._react import create_react_agent as create_react_agent
-    from callboard.conversations._flow import AgentState as AgentState
-    from callboard.conversations._flow import AgentStatePydantic as AgentStatePydantic
-    from callboard.conversations._flow import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
-    from callboard.conversations._flow import (
-        AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
-    )
     from callboard.exceptions import *  # noqa: F403 (the list of the names is `exceptions.__all__`)
     from callboard.tools._ledger import CallsInterrupted as CallsInterrupted
     from callboard.tools._ledger import can_ask as can_ask
@@ -148,7 +148,7 @@ _HOMES = {
     "callboard.tools._validation": ("ValidationNode",),
     "callboard.agent._create_agent": ("create_agent",),
     "callboard.agent._react": ("Agent", "create_react_agent"),
-    "callboard.conversations._flow": (
+    "callboard.agent._flow": (
         "AgentState",
         "AgentStatePydantic",
         "AgentStateWithStructuredResponse",

@@ -27,8 +27,8 @@ from pydantic import BaseModel
 
 from callboard import AgentState, create_agent, create_react_agent
 from callboard._langchain._unanswered import all_calls_in
+from callboard.agent._flow import ReactFlow, drawing
 from callboard.conversations._channels import Schema, State
-from callboard.conversations._flow import ReactFlow, drawing
 from callboard.conversations._history import repair
 from callboard.testing import ScriptedModel, calls, tool_call
 from tests.helpers import make

@@ -10,8 +10,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, Send
 
 from callboard import AgentState, create_react_agent
+from callboard.agent._flow import ReactFlow, drawing
 from callboard.conversations._channels import Schema
-from callboard.conversations._flow import ReactFlow, drawing
 from callboard.conversations._storage import Amended, Finished
 from callboard.conversations._stored_types import drop_untracked
 from callboard.testing import ScriptedModel, calls

@@ -39,9 +39,9 @@ from callboard.agent._react import collect_stored_types, list_tools, runner_of, 
 from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of
-from callboard.conversations._flow import END, MODEL, TOOLS
 from callboard.conversations._history import complete_calls, storable_messages
 from callboard.conversations._stored_types import parse_stored_types
+from callboard.conversations._targets import END, MODEL, TOOLS
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpack_toolkits
 from callboard.tools._chain import middleware_in

@@ -4,7 +4,7 @@ A request has the agent's prompt and tools. Sync runs use sync methods, async ru
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from anyio.from_thread import check_cancelled
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
 from langchain_core.runnables import (
     Runnable,
     RunnableBinding,
@@ -32,7 +32,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import is_missing, is_sync_entry
 from callboard._loops._protocol import Scope
 from callboard._loops._threads import run_in_thread
-from callboard.conversations._flow import value_in
+from callboard.conversations._history import repair
 from callboard.exceptions import CallboardError
 
 Prompt = (
@@ -230,10 +230,29 @@ def _step_with_tools(model: Any) -> Any:
     return model
 
 
+def for_model(payload: Any, *, before: bool) -> Any:
+    """Return the input of a LangGraph `Send` to the model, with its messages in an order that providers accept."""
+    # A hook before the model may have written messages for the model alone.
+    keys = ("llm_input_messages", "messages") if before else ("messages",)
+    messages: Any = next((value for key in keys if (value := value_in(payload, key))), value_in(payload, "messages"))
+    if messages is None:
+        expected = " or ".join(map(repr, keys))
+        raise ValueError(f"Expected input to call_model to have {expected} key, but got {payload}")
+    complete_messages = repair(convert_to_messages(messages)).request
+    if isinstance(payload, Mapping):
+        return {**payload, "messages": complete_messages}
+    payload.messages = complete_messages
+    return payload
+
+
+def value_in(payload: Any, key: str) -> Any:
+    """Return the value of a key in the input of a `Send`, which is a mapping or an object; `None` if it is missing."""
+    return payload.get(key) if isinstance(payload, Mapping) else getattr(payload, key, None)
+
+
 def messages_of(state: Any) -> list[BaseMessage]:
-    read = state.get if isinstance(state, dict) else partial(value_in, state)
-    llm_messages = read("llm_input_messages")
-    return list(read("messages") or () if llm_messages is None else llm_messages)
+    llm_messages = value_in(state, "llm_input_messages")
+    return list(value_in(state, "messages") or () if llm_messages is None else llm_messages)
 
 
 T = TypeVar("T")

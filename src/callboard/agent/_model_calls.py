@@ -25,7 +25,7 @@ from callboard._loops._entry_mode import entered_from
 from callboard._loops._idle import report_activity
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.agent._model import run_function, with_handler
-from callboard.conversations._flow import MODEL
+from callboard.conversations._targets import MODEL
 from callboard.exceptions import CallError
 from callboard.tools._supervision import Supervision, keep_message, run_judged
 

@@ -24,26 +24,15 @@ from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
-from callboard.agent._model import ChosenModel, FixedModel, ModelChoice, Prompt
+from callboard.agent._flow import AgentState, AgentStateWithStructuredResponse, Builder, ReactFlow, drawing
+from callboard.agent._model import ChosenModel, FixedModel, ModelChoice, Prompt, for_model, value_in
 from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
 from callboard.agent._runner import Runner
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import saver_of, store_of
-from callboard.conversations._flow import (
-    AFTER,
-    AGENT,
-    BEFORE,
-    RESPONSE,
-    AgentState,
-    AgentStateWithStructuredResponse,
-    Builder,
-    ReactFlow,
-    drawing,
-    for_model,
-    value_in,
-)
 from callboard.conversations._history import complete_calls, repair, storable_messages
 from callboard.conversations._stored_types import collect_types, parse_stored_types
+from callboard.conversations._targets import AFTER, AGENT, BEFORE, RESPONSE
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._node import NodeAccess, ToolNode

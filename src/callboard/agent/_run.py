@@ -22,9 +22,9 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._run_context import RunContext, has_breakpoint
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
 from callboard.conversations._channels import MESSAGES, State, goto_of
-from callboard.conversations._flow import TOOLS, NumberedSend, Target, admit_targets, check_sends, split_targets
 from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._snapshots import snapshot_of, writes_of_finished_tasks
+from callboard.conversations._targets import TOOLS, NumberedSend, Target, admit_targets, check_sends, split_targets
 from callboard.conversations._thread import Thread
 from callboard.tools._ledger import CallsInterrupted, Ledger
 

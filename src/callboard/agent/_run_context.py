@@ -16,8 +16,8 @@ from callboard.agent._model import run_user_code
 from callboard.agent._run_events import Body, RunReporter, trace_node
 from callboard.agent._stream import RunStream
 from callboard.conversations._channels import MESSAGES, Clock, Flow, Schema
-from callboard.conversations._flow import TOOLS
 from callboard.conversations._history import NOT_BEGUN, UNANSWERED, repair
+from callboard.conversations._targets import TOOLS
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
 

@@ -32,12 +32,12 @@ from callboard.agent._run_events import report_run, trace_agent
 from callboard.agent._stream import Chunk, Keys, Outbox, Reader, RunStream, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
-from callboard.conversations._flow import END, TOOLS, Target, admit_targets, check_sends, split_targets
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._saved_thread import Durability, SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import writes_of_finished_tasks
 from callboard.conversations._storage import Source
+from callboard.conversations._targets import END, TOOLS, Target, admit_targets, check_sends, split_targets
 from callboard.conversations._thread import START, Thread
 from callboard.exceptions import CallRejectedError, RunDeadlineExceededError, ThreadBusyError
 from callboard.tools._bounds import broken_text

@@ -38,7 +38,7 @@ from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
 from callboard.agent._run_context import RunContext
-from callboard.conversations._flow import TOOLS, NumberedSend
+from callboard.conversations._targets import TOOLS, NumberedSend
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of
 from callboard.tools._chain import Chain, Link, Next, link_of

@@ -9,7 +9,6 @@ from typing import Any, Self
 from langchain_core.messages import ToolCall
 
 from callboard._langgraph._serializers import MEND
-from callboard.conversations._flow import call_id_in
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import (
     ActorState,
@@ -23,6 +22,7 @@ from callboard.conversations._storage import (
     StoredStates,
     entries_of,
 )
+from callboard.conversations._targets import call_id_in
 from callboard.exceptions import StorageError
 from callboard.tools._call_record import keys_of
 

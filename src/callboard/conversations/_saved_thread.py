@@ -10,7 +10,6 @@ from langgraph.checkpoint.base import CheckpointTuple
 from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates
 from callboard.conversations._channels import MESSAGES, Schema, State, Write
-from callboard.conversations._flow import Target
 from callboard.conversations._journal import Journal
 from callboard.conversations._langgraph_threads import (
     entries_of_records,
@@ -46,6 +45,7 @@ from callboard.conversations._storage import (
     unknown_values,
 )
 from callboard.conversations._stored_types import drop_untracked
+from callboard.conversations._targets import Target
 from callboard.conversations._thread import START, RecordedThread
 from callboard.conversations._unstorable import describe_unstorable
 from callboard.exceptions import StorageError

@@ -13,11 +13,11 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
-from callboard.conversations._flow import END, TOOLS, Target, admit_targets
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._positions import read_whole
 from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._storage import FIRST_ID, Move, as_input_entry, entries_of, reading_stored_data
+from callboard.conversations._targets import END, TOOLS, Target, admit_targets
 from callboard.conversations._thread import START, Thread
 from callboard.tools._call_record import keys_of
 

@@ -14,7 +14,6 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates, PendingStates
 from callboard.conversations._channels import MESSAGES, Schema, State, Write
-from callboard.conversations._flow import NumberedSend, Target, number_sends, split_targets
 from callboard.conversations._storage import (
     ActorState,
     Amended,
@@ -32,6 +31,7 @@ from callboard.conversations._storage import (
     new_id,
     now,
 )
+from callboard.conversations._targets import NumberedSend, Target, number_sends, split_targets
 from callboard.tools._call_record import EMPTY_RECORD, NOT_YET, CallRecord
 
 NextTargets = Callable[[], Sequence[Target]]

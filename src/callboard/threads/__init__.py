@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from callboard._langchain._unanswered import Exchange as Exchange
     from callboard._langchain._unanswered import unanswered_calls as unanswered_calls
     from callboard.conversations._database import masked as masked
-    from callboard.conversations._stored_thread import CallState as CallState
-    from callboard.conversations._stored_thread import StoredThread as StoredThread
-    from callboard.conversations._stored_thread import Threads as Threads
+    from callboard.threads._stored_thread import CallState as CallState
+    from callboard.threads._stored_thread import StoredThread as StoredThread
+    from callboard.threads._stored_thread import Threads as Threads
 
 _HOMES = {
-    "callboard.conversations._stored_thread": ("CallState", "StoredThread", "Threads"),
+    "callboard.threads._stored_thread": ("CallState", "StoredThread", "Threads"),
     "callboard.conversations._database": ("masked",),
     "callboard._langchain._unanswered": ("Exchange", "unanswered_calls"),
 }

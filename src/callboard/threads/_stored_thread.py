@@ -19,9 +19,9 @@ from langgraph.types import Interrupt, StateSnapshot
 from callboard._langchain._unanswered import Exchange, exchanges_in
 from callboard._langgraph._node_scope import INTERRUPT
 from callboard._langgraph._serializers import StrictSerializer
+from callboard.agent._flow import AgentState, ReactFlow, drawing
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import LazySaver, masked, saver_of
-from callboard.conversations._flow import AgentState, ReactFlow, drawing
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._saver import Saver
