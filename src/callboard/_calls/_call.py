@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
 from callboard._calls._call_keys import KeyScope, key_of
 from callboard._calls._limits import AnyGate, AnyLimiter, Holder, Limiter, Loan, NoPlaceError, SharedPermit, count_start
-from callboard._calls._nested_permits import waiting as waiting_for_permit
+from callboard._calls._deadlocks import waiting as waiting_for_permit
 from callboard._calls._observers import Observers, current_observers, current_run, note_of_run, numbers
 from callboard._calls._progress import Host, OnProgress, Progress, Reporter, Throttle, reporter
 from callboard._calls._thread_pool import ThreadPermits
