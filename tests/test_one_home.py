@@ -21,8 +21,9 @@ ANSWERS_IN_SOURCE = {
     r"|for message in reversed\((?s:.{1,120})\.tool_call_id ==",
     "what is a key function": r"\bsignature\(key\)|\bkey\(request\b",
     "what may a key function look at": r"\bCallContext\((?!config: )",
-    "is a limit shared with other processes": r"\bLimiter\((policy\.)?limit\b|\.start_rate_gate\.pass_through\("
+    "is a limit shared with other processes": r"\bLimiter\((policy\.)?limit\b"
     r"|\.shared is (not )?None\b(?! and not has_members_of| *:\n *raise)",
+    "when does a rate limit count a start": r"\.start_rate_gate\.pass_through\(",
     "is an address public": r"\.(is_global|is_private|is_link_local|is_loopback|sixtofour|teredo)\b",
     "which addresses has a name": r"\bgetaddrinfo\(",
     "when may a server be asked again": r"parsedate_to_datetime",

@@ -12,8 +12,9 @@ import anyio
 import pytest
 
 from callboard import CallEvent, CallPolicy, Limit, observe
+from callboard._calls._attempt import Attempt
 from callboard._calls._batch import Batch
-from callboard._calls._call import Attempt, BatchContext, SupervisedCall, create_batch_context
+from callboard._calls._call import BatchContext, SupervisedCall, create_batch_context
 from callboard._calls._limits import Limiter
 from callboard._records._policies import ToolCallLike
 from callboard.exceptions import (

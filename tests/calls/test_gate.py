@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from callboard import CallContext, Limit, Rate
-from callboard._calls import _limits
-from callboard._calls._limits import Gate, Limiter, Loan, NoPlaceError, SharedPermit
+from callboard._calls import _gate, _shared_permits
+from callboard._calls._gate import Gate, NoPlaceError
+from callboard._calls._limits import Limiter, limiter_of
+from callboard._calls._permits import Loan, count_start
+from callboard._calls._shared_permits import SharedPermit
 from callboard.extend import PermitRequest
 
 
@@ -84,7 +87,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Any:
         while found.time < time:
             await pause()
 
-    monkeypatch.setattr(_limits, "sleep_until", sleep_until)
+    monkeypatch.setattr(_gate, "sleep_until", sleep_until)
     return found
 
 
@@ -127,7 +130,7 @@ def test_a_call_that_wakes_before_the_rate_allows_its_start_sleeps_again(
     async def nap(_: float) -> None:
         await pause()
 
-    monkeypatch.setattr(_limits, "sleep_until", nap)
+    monkeypatch.setattr(_gate, "sleep_until", nap)
     gate = Gate(Limit(concurrency=1, rate=Rate(1, per=0.75)), "the gate")
     assert gate.try_enter(loop)
     call = Call(gate, loop)
@@ -188,7 +191,7 @@ def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) ->
     permit = SharedPermit(store, store)
     result_of(permit.enter(loop))
     assert permit.token == 1
-    assert result_of(_limits.count_start([permit], loop)) is True
+    assert result_of(count_start([permit], loop)) is True
     permit.leave()
     permit.leave()
     assert (store.log, permit.token) == (["begun", "left"], None)
@@ -203,7 +206,7 @@ def test_no_body_starts_with_a_permit_that_was_lost(loop: Any, held: Callable[[S
     other, permit = shared(Store()), shared(store)
     result_of(permit.enter(loop))
     store.is_lost = True
-    assert result_of(_limits.count_start([other, held(permit)], loop)) is False
+    assert result_of(count_start([other, held(permit)], loop)) is False
     assert store.log == []
 
 
@@ -301,7 +304,7 @@ def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
     """Keys and tenants may be confidential, and the digests of all processes must be equal."""
     store: Any = Store()
     limit = Limit(concurrency=2, shared=store, **options)
-    limiter = _limits.limiter_of(limit, "tool:fetch", "the queue")
+    limiter = limiter_of(limit, "tool:fetch", "the queue")
     context = partial(CallContext, config={"user": "ann"})
     result_of(limiter.gate(call_of("a"), loop, context).enter(loop))
     key, tenant, title = expected
@@ -324,11 +327,11 @@ def test_holders_of_interchangeable_permits_are_listed_together_until_they_leave
     one: Any = object()
     other: Any = object()
     permit, twin = shared(store), shared(store)
-    permit.note_holder(one, has=True)
-    twin.note_holder(other, has=True)
+    permit.add_holder(one)
+    twin.add_holder(other)
     assert permit.holders == {one, other}
-    permit.note_holder(one, has=False)
+    permit.remove_holder(one)
     assert permit.holders == twin.holders == {other}
-    twin.note_holder(other, has=False)
+    twin.remove_holder(other)
     assert permit.holders == set()
-    assert permit.identity not in _limits._holders  # keys come from the model, in any number
+    assert permit.identity not in _shared_permits._holders  # keys come from the model, in any number

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from callboard._calls._call import Attempt
+from callboard._calls._permits import Permits
 from callboard.conversations._saved_thread import SavedThread
 from callboard.testing import backend_names
 from callboard_actors._server.fleet._lease import Lease
@@ -107,7 +107,7 @@ NEST = _nested.Nest(batches=((_nested.Nested("red", (_nested.Nested("green"),)),
 UNSTORABLE = _unstorable.Plan(((_unstorable.Asked("give", "object"), _unstorable.Asked()),))
 PLANTED = {
     "a nested call takes a place at the limit that it shares with the outer call": (
-        *("nested", NEST, Attempt, "lend", lambda self, identity: None),
+        *("nested", NEST, Permits, "lend", lambda self, identity: None),
         "one_limit_never_deadlocks",
     ),
     "an owner does not look at its lease": (

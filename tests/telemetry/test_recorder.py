@@ -67,7 +67,7 @@ async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
     assert set(ends) == {"timeout", "rejected"}
     assert ends["timeout"]["t"] == pytest.approx(4)
     assert ends["timeout"]["error"] == "timeout"
-    assert [line["error"] for line in lines if line["event"] == "gave_up"] == ["callboard._calls._limits.NoPlaceError"]
+    assert [line["error"] for line in lines if line["event"] == "gave_up"] == ["callboard._calls._gate.NoPlaceError"]
 
 
 async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) -> None:

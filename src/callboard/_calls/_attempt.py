@@ -1,102 +1,60 @@
-"""Supervised call: runs the attempts of one tool call with limits and timeouts, and records the outcome.
+"""Attempt of a call: one execution of the body, with permits, worker thread and timeouts.
 
-A call has a time budget as a whole. The middleware around its attempts has a timeout of its own. An attempt is one
-execution of the body; its timeouts are suspended while the body waits for its turn in an engine.
-Independent of LangChain: a call is a mapping, its body an async function, its result any object.
+The timeouts are suspended while the body waits for its turn in an engine.
 """
 
-import asyncio
-import math
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
-from time import monotonic
-from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from callboard._calls._call_keys import KeyScope, key_of
-from callboard._calls._limits import AnyGate, AnyLimiter, Holder, Limiter, Loan, NoPlaceError, SharedPermit, count_start
-from callboard._calls._deadlocks import waiting as waiting_for_permit
-from callboard._calls._observers import Observers, current_observers, current_run, note_of_run, numbers
-from callboard._calls._progress import Host, OnProgress, Progress, Reporter, Throttle, reporter
+from callboard._calls._limits import AnyLimiter, Limiter
+from callboard._calls._permits import Permits
+from callboard._calls._progress import Progress, Reporter, Throttle, reporter
 from callboard._calls._thread_pool import ThreadPermits
-from callboard._loops._current import current_loop
-from callboard._loops._deadline import (
-    DEFAULT_GRACE,
-    INSTANT,
-    AttemptClock,
-    TimeLimit,
-    TimeLimits,
-    TimeoutSuspension,
-    active_time_limits,
-    cleaning_up,
-)
-from callboard._loops._idle import idle_scope, is_postponed_by_activity, report_activity
-from callboard._loops._protocol import EventLoop, Scope
+from callboard._loops._deadline import AttemptClock, TimeLimit, TimeLimits, TimeoutSuspension, active_time_limits
+from callboard._loops._idle import idle_scope, report_activity
+from callboard._loops._protocol import EventLoop
 from callboard._loops._threads import run_in_thread
-from callboard._loops._watchdog import LoopHolder, mark
-from callboard._records._events import ActorObserver, CallEvent, CallPhase, Observer, RunInfo
+from callboard._loops._watchdog import LoopHolder
 from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
-from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
+from callboard.exceptions import CallTimeoutError
 
 T = TypeVar("T")
-R = TypeVar("R")
-Args = TypeVarTuple("Args")
 
 
-# Data of a batch
-
-
-class BatchContext(NamedTuple):
-    """Event loop, deadline, agent run and observers of a batch of tool calls; shared by all calls of the batch.
-
-    A named tuple, because one is made for each batch, and a frozen dataclass takes four times as long to create.
-    """
+class AttemptedCall(Protocol):
+    """Protocol of `SupervisedCall`, for its attempts. An import of `SupervisedCall` itself would be circular."""
 
     loop: EventLoop
-    now: float
-    until: float
-    """Deadline of the code that runs the batch, in loop time. That code cancels the calls; the batch does not."""
-    observers: Observers
-    run: RunInfo | None
-    batch: int
-    describe: Callable[[str], str | None] = lambda _: None
-    """Function that takes the name of a tool and returns the tool's description for observers."""
-    redact_call: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
-    """Function that takes a call and returns the version of the call that observers may see."""
-    on_progress: OnProgress | None = None
-    """Callback for the progress reports of the calls, run in the event loop's thread; `None` without one."""
+    time_limits: TimeLimits
+    outer: Reporter | None
+    throttle: Throttle[Any] | None
 
+    @property
+    def id(self) -> str | None:
+        """Id of the tool call."""
+        ...
 
-def create_batch_context(on_progress: OnProgress | None = None) -> BatchContext:
-    """Return the event loop, deadline, agent run and observers of a batch that the calling task starts."""
-    loop = current_loop()
-    now = loop.now()
-    outer = active_time_limits.get()
-    until = loop.deadline()
-    # An idle deadline is no deadline for the calls: each report of activity moves it.
-    if until != math.inf and is_postponed_by_activity(until, loop):
-        until = math.inf
-    # The enclosing call may run in another loop with another clock: only the remaining seconds can be compared.
-    if outer is not None:
-        until = min(until, now + outer.until - outer.loop.now())
-    observers = current_observers()
-    return BatchContext(loop, now, until, observers, current_run.get(), next(numbers), on_progress=on_progress)
+    @property
+    def key_scope(self) -> KeyScope | None:
+        """Source of the unique name from which the call's idempotency key is made."""
+        ...
 
+    def report(self, progress: Progress, attempt: int | None = None) -> None:
+        """Report progress of an attempt."""
+        ...
 
-# Attempts
-
-
-_lending = threading.Lock()
-"""Lock for lending and releasing permits; shared by all attempts, because the lock is held very briefly."""
+    def note(self, decision: str, facts: Mapping[str, object]) -> None:
+        """Report a decision about the call to its observers."""
+        ...
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Attempt:
     """Single attempt of a call: one execution of the tool, with permits, worker thread and time limits."""
 
-    owner: "SupervisedCall[Any]"
+    owner: AttemptedCall
     call: ToolCallLike
     """Tool call as this attempt executes it, without injected arguments."""
     _threads: ThreadPermits | None
@@ -104,13 +62,8 @@ class Attempt:
     """Number of the attempt within its call while the body runs; 0 before and after."""
     clock: AttemptClock | None = None
     """Clock of the body's timeouts while the body runs; `None` for a body without timeouts."""
-    # Permits and loans change under `_lending` once the body runs: nested calls borrow from other threads and loops.
-    permits: tuple[AnyGate | Loan, ...] = ()
-    """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
-    _loans: dict[Hashable, Loan] | None = None
-    """Loans of the attempt's permits to nested calls, by identity of the permit; `None` before the first loan."""
-    waits_for: AnyGate | None = None
-    stalled: dict[Holder, None] | None = None
+    permits: Permits | None = None
+    """Permits at the limits of the call; `None` without limits."""
     _thread_limiter: Limiter | None = None
     _is_handed_over: bool = False
     """True once an abandoned thread is responsible for releasing the permits."""
@@ -168,106 +121,31 @@ class Attempt:
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a tool's sync function in a worker thread; the permits are held until the thread has really ended."""
-        name = f"tool {self.call['name']!r} (call {self.call.get('id')!r})"
+        name = f"tool {self.title}"
         if self._threads is None:
             return await run_in_thread(self.owner.loop, fn, name, self)
         # Tools that `fn` runs and waits for use the thread limit one level deeper, or they could wait for `fn`.
         with self._threads.limiters.below():
             return await run_in_thread(self.owner.loop, fn, name, self, order=self._threads.order)
 
-    async def enter(self, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]) -> None:
+    def enter(self, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]) -> Coroutine[Any, Any, None]:
         """Acquire a permit at every limiter, in order; raise `NoPlaceError` if a queue is full."""
-        loop = self.owner.loop
         if self._threads is not None:
             self._thread_limiter = self._threads.limiters.here()
             limiters = (*limiters, self._thread_limiter)
-        outer: tuple[Attempt, ...] | None = None
-        while True:
-            for limiter in limiters:
-                gate = limiter.gate(self.call, loop, context)
-                # All threads may have been abandoned while this attempt waited.
-                if self._threads is not None and (lost := self._threads.lost) is not None:
-                    raise NoPlaceError(lost)
-                if outer is None:
-                    outer = tuple(self._outer_attempts())
-                if outer or self.permits:
-                    permit = await self._acquire_permit(gate, outer, loop)
-                else:  # no call waits for this one, so no deadlock is possible; fewer frames for thousands of waiters
-                    if not gate.try_enter(loop):
-                        await gate.enter(loop)
-                    permit = self._register_holder(gate)
-                self.permits = (*self.permits, permit)
-            if await count_start(self.permits, loop):
-                return
-            # A shared permit was lost during the wait. All are acquired anew, in order: see `count_start`.
-            self._release_permits()
+        self.permits = Permits(self.tool, self.owner.id, self.owner.loop, tuple(self._enclosing_permits()))
+        return self.permits.acquire(self.call, limiters, context, self._threads)
 
-    def _outer_attempts(self) -> "Iterator[Attempt]":
-        """Yield the attempts that enclose this one, the nearest first."""
+    def _enclosing_permits(self) -> Iterator[Permits]:
+        """Yield the permits of the attempts that enclose this one, the nearest first."""
         outer = self.owner.outer
         while outer is not None:
-            if isinstance(outer, Attempt):
-                yield outer
-                outer = outer.owner.outer
-            else:
+            if not isinstance(outer, Attempt):
                 outer = getattr(outer, "outer", None)  # a call, if its middleware runs this attempt's call
-
-    async def _acquire_permit(
-        self, gate: AnyGate, outer_attempts: "tuple[Attempt, ...]", loop: EventLoop
-    ) -> AnyGate | Loan:
-        """Acquire a permit at a limit, or borrow one from an outer attempt; raise `DeadlockError` in a deadlock."""
-        # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
-        loans = (outer.lend(gate) for outer in outer_attempts) if gate.is_lendable else ()
-        loan = next((loan for loan in loans if loan is not None), None)
-        queue = gate if loan is None else loan.borrower_queue
-        if not queue.try_enter(loop):
-            if loan is not None and gate.try_enter(loop):  # another nested attempt has the loan, but a permit is free
-                loan.withdraw()
-                return self._register_holder(gate)
-            try:
-                with waiting_for_permit(self, queue, outer_attempts, self.tool, self.owner.id):
-                    await queue.enter(loop)
-            except BaseException:
-                if loan is not None:
-                    loan.withdraw()
-                raise
-        self._register_holder(queue)
-        return gate if loan is None else loan
-
-    def _register_holder(self, gate: AnyGate) -> AnyGate:
-        """Register the attempt as a holder of a permit of the limit `gate`, for deadlock detection; return `gate`."""
-        if isinstance(gate, SharedPermit):
-            gate.note_holder(self, has=True)
-        elif gate.concurrency is not None:
-            gate.holders.add(self)
-        return gate
-
-    def _give_back(self, permit: AnyGate | Loan) -> None:
-        # Unregistered before the permit is free: `holders` must never list more attempts than there are permits.
-        if isinstance(permit, SharedPermit):
-            permit.note_holder(self, has=False)
-            permit.leave()
-            return
-        gate = permit.borrower_queue if isinstance(permit, Loan) else permit
-        gate.holders.discard(self)
-        gate.leave()
-        if isinstance(permit, Loan):
-            permit.withdraw()
-
-    def lend(self, gate: AnyGate) -> Loan | None:
-        """Return a `Loan` of a permit of this limit, joined for the caller; `None` if the attempt holds none now."""
-        with _lending:  # a permit that is being released must not be lent any more
-            loan = None if self._loans is None else self._loans.get(gate.identity)
-            if loan is None:
-                permit = next((permit for permit in self.permits if permit.identity == gate.identity), None)
-                if permit is None:
-                    return None
-                loan = Loan(permit, gate.title, partial(self._give_back, permit))
-                self._loans = {**(self._loans or {}), gate.identity: loan}
-            if loan.is_lost:  # the store may have given it to another process: the borrower has to acquire its own
-                return None
-            loan.join()
-            return loan
+                continue
+            if outer.permits is not None:
+                yield outer.permits
+            outer = outer.owner.outer
 
     @property
     def idempotency_key(self) -> str | None:
@@ -278,23 +156,12 @@ class Attempt:
     @property
     def fencing_token(self) -> int | None:
         """Fencing token of the attempt's first permit at a shared limit; `None` without such a permit."""
-        tokens = (permit.token for permit in self.permits if isinstance(permit, (SharedPermit, Loan)))
-        return next((token for token in tokens if token is not None), None)
+        return None if self.permits is None else self.permits.fencing_token
 
     def leave(self) -> None:
         """Release the attempt's permits, unless its abandoned worker thread holds them until the end of the thread."""
-        if not self._is_handed_over:
-            self._release_permits()
-
-    def _release_permits(self) -> None:
-        with _lending:  # taken out in one step: a nested attempt either borrows before, or finds no permit
-            permits, self.permits = self.permits, ()
-            loans, self._loans = self._loans or {}, None
-        for permit in reversed(permits):
-            if (loan := loans.get(permit.identity)) is not None:
-                loan.withdraw()  # the last nested attempt releases it, if some have it or wait for it
-            else:
-                self._give_back(permit)
+        if self.permits is not None and not self._is_handed_over:
+            self.permits.release()
 
     def thread_abandoned(self) -> None:
         """Let the abandoned thread hold the permits; reject all queued calls if no worker thread is usable any more."""
@@ -310,379 +177,5 @@ class Attempt:
         """Release the attempt's permits, because its abandoned worker thread has ended."""
         if self._threads is not None:
             self._threads.abandoned.discard(self)
-        self._release_permits()
-
-
-# Calls
-
-
-class CallOptions(NamedTuple):
-    """Tool call, policy and limiters of one attempt, which may differ from the original ones of the call."""
-
-    call: ToolCallLike
-    policy: CallPolicy
-    limiters: Sequence[AnyLimiter]
-    context: Callable[[], CallContext] = CallContext
-    """Function that makes the context for the key functions of the limiters."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class SupervisedCall(Generic[T]):
-    """Tool call of a batch, from the queue to its outcome; a subclass implements `run`, which executes the call."""
-
-    _batch_context: BatchContext
-    call: ToolCallLike
-    policy: CallPolicy
-    _limiters: Sequence[AnyLimiter]
-    """Narrowest first: a call that waits at a narrow limit must not hold a permit of a wide one."""
-    _context: Callable[[], CallContext] = CallContext
-    loop: EventLoop = field(init=False)
-    time_limits: TimeLimits = field(init=False)
-    """Deadline and grace of the call outside of its attempts."""
-    _observers: tuple[Observer, ...] = field(init=False)
-    number: int = field(default_factory=numbers.__next__)
-    attempts: int = 0
-    """Number of attempts whose bodies have begun."""
-    running: int = 0
-    """Number of attempts whose bodies run."""
-    waiting: int = 0
-    """Number of attempts that wait for a permit."""
-    _middleware_scope: Scope | None = None
-    _open_suspensions: int = 0
-    """Number of open `outside_timeout` blocks: a middleware may run several attempts at once."""
-    result: T | None = None
-    error: BaseException | None = None
-    handled_error: BaseException | None = None
-    """Error that the last attempt, or the end of the call, turned into its message; `None` without one."""
-    ended: bool = False
-    do_not_cache: bool = False
-    """True if no other call may have the result."""
-    only_for_thread: bool = False
-    """True if no call of another thread may have the result."""
-    resumed_mark: str | None = None
-    """Mark (such as a trace id) that an observer left on the call which this call continues; `None` without one."""
-    outer: Reporter | None = None
-    """Enclosing attempt, or enclosing call if its middleware runs this call; set when this call begins."""
-    _batch: Host | None = None
-    _queue_wait: float = 0.0
-    """Seconds, over all attempts."""
-    throttle: "Throttle[_Report] | None" = None
-
-    def __post_init__(self) -> None:
-        context, budget, grace = self._batch_context, self.policy.budget, self.policy.grace
-        self.loop, self._observers = context.loop, context.observers.calls
-        until = context.until if budget is None else min(context.until, context.now + budget)
-        self.time_limits = TimeLimits(context.loop, until, DEFAULT_GRACE if grace is None else grace)
-
-    @property
-    def name(self) -> str:
-        return str(self.call["name"])
-
-    @property
-    def id(self) -> str | None:
-        return self.call.get("id")
-
-    @property
-    def key_scope(self) -> KeyScope | None:
-        """Source of the unique name from which the call's idempotency key is made."""
-        return None
-
-    @property
-    def loop_holder(self) -> LoopHolder:
-        """Description of the call's middleware for the warning about a blocked event loop."""
-        return LoopHolder(f"around {self.name}", f"the middleware around tool {self.name!r} (call {self.id!r})")
-
-    async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Await `run()`; raise `DeadlineExceededError` if the call, including its waits, exceeds its time budget."""
-        budget = self.policy.budget
-        if budget is None:
-            return await run()
-        # `at_least` is for a call whose budget was spent in the queue.
-        deadline = max(self._batch_context.now + budget, self.loop.now() + at_least)
-        with (limit := TimeLimit(self.loop.scope(deadline, self.time_limits.grace))):
-            return await run()
-        # Reached only if the scope ended the block.
-        raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from limit.cause
-
-    def budget_is_spent(self) -> bool:
-        """Return whether the call's time budget is spent; for code that was cancelled inside `within_budget`."""
-        budget = self.policy.budget
-        # The deadline may fire a fraction of a microsecond early: clocks differ in the last digits.
-        return budget is not None and self.loop.now() >= self._batch_context.now + budget - INSTANT
-
-    async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run the call's middleware; raise `CallTimeoutError` if the middleware's own code exceeds the timeout."""
-        timeout = self.policy.timeout
-        # A budget bounds the middleware, too.
-        if timeout is None or self.policy.budget is not None:
-            return await middleware()
-        began, timeout = monotonic(), max(timeout, at_least)
-        deadline = self.loop.now() + timeout
-        scope = self._middleware_scope = self.loop.scope(deadline, self.time_limits.grace)
-        self.time_limits.until = min(self._batch_context.until, deadline)  # `remaining()` reads it
-        try:
-            with (limit := TimeLimit(scope)):
-                return await middleware()
-        finally:
-            self.time_limits.until, self._middleware_scope = self._batch_context.until, None
-        # Reached only if a timeout ended the block.
-        blocking_code = self.loop.monitor.blocking_since(began)
-        raise CallTimeoutError(
-            self.name, self.id, timeout, blocking_code=blocking_code, by_middleware=True
-        ) from limit.cause
-
-    @contextmanager
-    def outside_timeout(self) -> Generator[None]:
-        """Suspend the timeout of the call's middleware during a `with` block, and restart it from zero afterwards."""
-        self._suspend_timeout(1)
-        try:
-            yield
-        finally:
-            self._suspend_timeout(-1)
-
-    def _suspend_timeout(self, by: int) -> None:
-        """Begin (1) or end (-1) a suspension of the middleware's timeout; it restarts from zero after the last one."""
-        self._open_suspensions += by
-        scope, timeout = self._middleware_scope, self.policy.timeout
-        if scope is not None and timeout is not None:
-            deadline = math.inf if self._open_suspensions else self.loop.now() + timeout
-            scope.move(deadline)
-            # The call has no budget, whose end it would have to be.
-            self.time_limits.until = min(self._batch_context.until, deadline)
-
-    def run(self) -> Coroutine[Any, Any, T]:
-        """Run the call in its own task, and return its result; each subclass overrides this."""
-        raise NotImplementedError
-
-    def begin(self, batch: Host) -> None:
-        """Prepare the call in its own task: attach it to the batch, and tell observers that it begins."""
-        self._batch = batch
-        # Context variables without reset: the task has a context of its own, which ends with the call.
-        active_time_limits.set(self.time_limits)
-        self.outer = reporter.get()
-        reporter.set(self)
-        note_of_run.set(None)
-        if self._observers:
-            context = self._batch_context
-            call, description = context.redact_call(self.call), context.describe(self.name)
-            self._tell("begun", self.name, call=call, description=description, resumes=self.resumed_mark)
-
-    def end(self, result: T) -> None:
-        """Record the result of the call, and tell observers that the call has ended."""
-        self.result = result
-        self.ended = True  # before the event "ended": from now on `report` ignores progress
-        if self._observers or self.throttle is not None:
-            self._tell_end(error=self.handled_error, result=result)
-        self.handled_error = None  # its traceback refers to the frames of this call: a reference cycle
-
-    def as_error(self, exc: BaseException) -> Exception | None:
-        """Return `exc`, or `CallCancelledError` for an unrequested cancellation; `None` if `exc` must propagate."""
-        if isinstance(exc, Exception):
-            return exc
-        return CallCancelledError(self.name, self.id) if self.loop.uncancel_foreign(exc) else None
-
-    def end_with(self, error: BaseException) -> bool:
-        """Record the error that ended the call; return `False` for a requested cancellation, which must propagate."""
-        by_itself = self.as_error(error)
-        if by_itself is None and isinstance(error, self.loop.cancelled_class):
-            # `ended` stays False: a drain reports a cancelled call that has begun as unknown.
-            self._tell_end(error=error)
-            return False
-        error = by_itself or error
-        self.error = error
-        self.ended = True
-        self._tell_end(error=error)
-        return True
-
-    async def attempt(
-        self,
-        threads: ThreadPermits | None,
-        body: Callable[[Attempt, *Args], Coroutine[Any, Any, R]],
-        *args: *Args,
-        terms: "CallOptions | None" = None,
-    ) -> R:
-        """Make one attempt: wait for the call's permits, and run the tool's function within its timeouts."""
-        if self._is_over():
-            await self._raise_over()
-        call, policy, limiters, context = terms or (self.call, self.policy, self._limiters, self._context)
-        attempt = Attempt(self, call, threads)
-        waited = 0.0
-        if is_timed := self._middleware_scope is not None:
-            self._suspend_timeout(1)  # the time of an attempt, and of its waits, is not the middleware's own
-        try:
-            if limiters or threads is not None:
-                waited = await self._enter(attempt, limiters, context)
-                if self._is_over():  # the batch may have ended during the wait, and a shield may have hidden it
-                    await self._raise_over()
-            # Counted only now: `DeadlineExceededError.started` tells whether any body has begun, and a drain takes
-            # the outcome of a call with a running attempt for unknown.
-            self.attempts += 1
-            self.running += 1
-            try:
-                if idle_scope.get() is not None:
-                    report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
-                attempt.number = self.attempts
-                reporter.set(attempt)
-                running = body(attempt, *args)
-                if policy.timeout is not None or policy.idle_timeout is not None:
-                    running = attempt.in_time(running, policy)
-                del args  # the coroutine has its own reference; thousands of frames wait here
-                return await (
-                    self._run_observed(attempt, running, call["name"], waited) if self._observers else running
-                )
-            finally:
-                if attempt.number:  # `_run_observed` has not ended it yet
-                    attempt.end()
-                self.running -= 1
-        except asyncio.CancelledError as exc:
-            # A cancellation that nothing requested is an error of the tool: it must not cancel the other calls.
-            if not self.loop.has_cancelled_itself(exc):
-                raise
-            raise CallCancelledError(call["name"], self.id) from exc
-        finally:
-            if attempt.permits:
-                attempt.leave()  # not earlier: the body and its clean-up run while the attempt holds its permits
-            if is_timed:
-                self._suspend_timeout(-1)
-
-    def _is_over(self) -> bool:
-        """Return whether the call was cancelled or its batch has ended, so that no further attempt may start."""
-        batch = self._batch
-        return (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get()
-
-    async def _raise_over(self) -> None:
-        """Raise the call's pending cancellation, or `CallCancelledError` if the code is shielded from cancellation."""
-        closed = self._batch is not None and self._batch.closed
-        if closed or self.loop.is_cancelled():
-            await self.loop.raise_cancelled()
-        if closed or cleaning_up.get():
-            raise CallCancelledError(self.name, self.id)  # behind a shield, the loop raises no cancellation
-
-    async def _enter(
-        self, attempt: Attempt, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]
-    ) -> float:
-        """Wait for the attempt's permits at all limits; return the duration of the wait in seconds."""
-        since, tool = self.loop.now(), attempt.tool
-        self.waiting += 1
-        self._tell("queued", tool)
-        try:
-            await attempt.enter(limiters, context)
-        except BaseException as exc:
-            self._tell("gave_up", tool, error=exc, queue_wait=self.loop.now() - since)
-            if isinstance(exc, NoPlaceError):
-                raise CallRejectedError(tool, self.id, str(exc)) from None
-            raise
-        finally:
-            self.waiting -= 1
-            waited = self.loop.now() - since
-            self._queue_wait += waited
-        return waited
-
-    async def _run_observed(self, attempt: Attempt, running: Coroutine[Any, Any, R], tool: str, waited: float) -> R:
-        error: BaseException | None = None
-        number = attempt.number
-        self._tell("started", tool, queue_wait=waited)
-        try:
-            return await running
-        except BaseException as exc:
-            error = exc
-            raise
-        finally:
-            attempt.end()  # first: it flushes the last progress, which observers expect before the end
-            self._tell("attempt_ended", tool, error=error, attempt=number)
-            error = None  # its traceback refers to this frame: a reference cycle
-
-    def _tell_end(self, **outcome: Any) -> None:
-        if self.throttle is not None:
-            self.throttle.close()  # no progress may follow "ended"
-        self._tell("ended", self.name, queue_wait=self._queue_wait, **outcome)
-
-    @property
-    def actor_observers(self) -> tuple[ActorObserver, ...]:
-        """Observers of the actors to which the call sends messages."""
-        return self._batch_context.observers.actors
-
-    def note(self, decision: str, facts: Mapping[str, object]) -> None:
-        """Report a decision about the call, such as a retry, to its observers."""
-        self._tell("noted", self.name, note=decision, facts=facts)
-
-    def report(self, progress: Progress, attempt: int | None = None) -> None:
-        """Report progress of an attempt, by default of the latest attempt; may be called from any thread."""
-        if self.ended:  # a thread or task that a middleware has left behind may still report
-            return
-        report_activity()
-        if self._observers or self._batch_context.on_progress is not None:
-            if self.throttle is None:
-                with _first_report:  # threads of one call may report for the first time at the same moment
-                    if self.throttle is None:
-                        assert self._batch is not None
-                        self.throttle = Throttle(self.loop, self._batch, _tell_of)
-            self.throttle.put((self, progress, attempt or self.attempts))
-
-    def _tell(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **details: Any) -> None:
-        if not self._observers:
-            return
-        event = CallEvent(
-            phase=phase,
-            tool=tool,
-            call_id=self.id,
-            time=self.loop.now(),
-            number=self.number,
-            batch=self._batch_context.batch,
-            attempt=self.attempts if attempt is None else attempt,
-            run=self._batch_context.run,
-            **details,
-        )
-        for observer in self._observers:
-            observer(event)
-
-
-mark(SupervisedCall.attempt, Attempt)
-
-_Report = tuple[SupervisedCall[Any], Progress, int]
-_first_report = threading.Lock()
-
-
-def _tell_of(report: _Report) -> None:
-    call, progress, attempt = report
-    message, facts = progress.message, progress.facts
-    call._tell("noted", call.name, attempt=attempt, note="progress", facts=facts, message=message)
-    if call._batch_context.on_progress is not None:
-        call._batch_context.on_progress(call.call, progress)
-
-
-@contextmanager
-def waiting() -> Generator[None]:
-    """Suspend the middleware's timeout during a `with` block in which a middleware waits deliberately."""
-    call = current_call()
-    with nullcontext() if call is None else call.outside_timeout():
-        yield
-
-
-def current_call() -> SupervisedCall[Any] | None:
-    """Return the call to which the running code belongs; `None` outside of a call and in an engine's worker."""
-    supervised = reporter.get()
-    call = supervised.owner if isinstance(supervised, Attempt) else supervised
-    return call if isinstance(call, SupervisedCall) else None
-
-
-def note(decision: str, **facts: object) -> None:
-    """Report a middleware's decision to the observers of the running call, or of the run whose model is asked.
-
-    Do nothing elsewhere.
-
-    Args:
-        decision: the decision in one word, such as "retry".
-        facts: details, such as `pause=0.5` (seconds). Never an argument or a result, which may be confidential:
-            telemetry sends notes out of the process.
-    """
-    if (tell := note_of_run.get()) is not None:
-        tell(decision, facts)
-    elif (call := current_call()) is not None:
-        call.note(decision, facts)
-
-
-def own_attempt(tool: str) -> Attempt | None:
-    """Return the attempt that the running code belongs to if it is an attempt of this tool; otherwise `None`."""
-    attempt = reporter.get()
-    return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None
+        if self.permits is not None:
+            self.permits.release()

@@ -12,7 +12,8 @@ from weakref import ref
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from callboard._calls._call import Attempt, SupervisedCall
+from callboard._calls._attempt import Attempt
+from callboard._calls._call import SupervisedCall
 from callboard._calls._draining import operations
 from callboard._calls._progress import reporter
 from callboard._loops._current import current_loop

@@ -1,40 +1,29 @@
-"""Supervised call: runs the attempts of one tool call with limits and timeouts, and records the outcome.
+"""Supervised call: runs the attempts of one tool call within its time, and records the outcome.
 
-A call has a time budget as a whole. The middleware around its attempts has a timeout of its own. An attempt is one
-execution of the body; its timeouts are suspended while the body waits for its turn in an engine.
+A call has a time budget as a whole. The middleware around its attempts has a timeout of its own.
 Independent of LangChain: a call is a mapping, its body an async function, its result any object.
 """
 
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
-from callboard._calls._call_keys import KeyScope, key_of
-from callboard._calls._limits import AnyGate, AnyLimiter, Holder, Limiter, Loan, NoPlaceError, SharedPermit, count_start
-from callboard._calls._deadlocks import waiting as waiting_for_permit
+from callboard._calls._attempt import Attempt
+from callboard._calls._call_keys import KeyScope
+from callboard._calls._gate import NoPlaceError
+from callboard._calls._limits import AnyLimiter
 from callboard._calls._observers import Observers, current_observers, current_run, note_of_run, numbers
 from callboard._calls._progress import Host, OnProgress, Progress, Reporter, Throttle, reporter
 from callboard._calls._thread_pool import ThreadPermits
 from callboard._loops._current import current_loop
-from callboard._loops._deadline import (
-    DEFAULT_GRACE,
-    INSTANT,
-    AttemptClock,
-    TimeLimit,
-    TimeLimits,
-    TimeoutSuspension,
-    active_time_limits,
-    cleaning_up,
-)
+from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, TimeLimit, TimeLimits, active_time_limits, cleaning_up
 from callboard._loops._idle import idle_scope, is_postponed_by_activity, report_activity
 from callboard._loops._protocol import EventLoop, Scope
-from callboard._loops._threads import run_in_thread
 from callboard._loops._watchdog import LoopHolder, mark
 from callboard._records._events import ActorObserver, CallEvent, CallPhase, Observer, RunInfo
 from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
@@ -43,9 +32,6 @@ from callboard.exceptions import CallCancelledError, CallRejectedError, CallTime
 T = TypeVar("T")
 R = TypeVar("R")
 Args = TypeVarTuple("Args")
-
-
-# Data of a batch
 
 
 class BatchContext(NamedTuple):
@@ -83,237 +69,6 @@ def create_batch_context(on_progress: OnProgress | None = None) -> BatchContext:
         until = min(until, now + outer.until - outer.loop.now())
     observers = current_observers()
     return BatchContext(loop, now, until, observers, current_run.get(), next(numbers), on_progress=on_progress)
-
-
-# Attempts
-
-
-_lending = threading.Lock()
-"""Lock for lending and releasing permits; shared by all attempts, because the lock is held very briefly."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Attempt:
-    """Single attempt of a call: one execution of the tool, with permits, worker thread and time limits."""
-
-    owner: "SupervisedCall[Any]"
-    call: ToolCallLike
-    """Tool call as this attempt executes it, without injected arguments."""
-    _threads: ThreadPermits | None
-    number: int = 0
-    """Number of the attempt within its call while the body runs; 0 before and after."""
-    clock: AttemptClock | None = None
-    """Clock of the body's timeouts while the body runs; `None` for a body without timeouts."""
-    # Permits and loans change under `_lending` once the body runs: nested calls borrow from other threads and loops.
-    permits: tuple[AnyGate | Loan, ...] = ()
-    """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
-    _loans: dict[Hashable, Loan] | None = None
-    """Loans of the attempt's permits to nested calls, by identity of the permit; `None` before the first loan."""
-    waits_for: AnyGate | None = None
-    stalled: dict[Holder, None] | None = None
-    _thread_limiter: Limiter | None = None
-    _is_handed_over: bool = False
-    """True once an abandoned thread is responsible for releasing the permits."""
-
-    @property
-    def tool(self) -> str:
-        """Name of the tool that the attempt runs."""
-        return str(self.call["name"])
-
-    @property
-    def title(self) -> str:
-        """Name of the tool and id of the call, as text for errors."""
-        return f"{self.tool!r} (call {self.owner.id!r})"
-
-    @property
-    def loop_holder(self) -> LoopHolder:
-        """Description of the tool for the warning about a blocked event loop."""
-        return LoopHolder(self.tool, f"tool {self.title}")
-
-    def end(self) -> None:
-        """Record that the tool's function has ended."""
-        self.number = 0  # from now on `report` ignores a thread or a task that the body has left behind
-        reporter.set(self.owner)
-        if self.owner.throttle is not None:
-            self.owner.throttle.flush()
-        if idle_scope.get() is not None:
-            report_activity()
-
-    def report(self, progress: Progress) -> None:
-        """Report progress of the tool's function; do nothing after its end. May be called from any thread."""
-        if number := self.number:  # read once: the loop may set it to 0 meanwhile
-            self.owner.report(progress, number)
-
-    async def in_time(self, running: Coroutine[Any, Any, T], policy: CallPolicy) -> T:
-        """Run the tool's function; raise `CallTimeoutError` if it exceeds the timeout or idle timeout of the policy."""
-        owner = self.owner
-        clock = self.clock = AttemptClock(
-            owner.loop, owner.time_limits, timeout=policy.timeout, idle=policy.idle_timeout
-        )
-        token = active_time_limits.set(clock)
-        try:
-            with (limit := TimeLimit(clock.scope)):
-                return await running
-        finally:
-            active_time_limits.reset(token)
-        # Reached only if a timeout ended the block.
-        seconds, is_idle, blocking_code = clock.out_of_time()
-        raise CallTimeoutError(
-            self.call["name"], owner.id, seconds, blocking_code=blocking_code, idle=is_idle
-        ) from limit.cause
-
-    def suspend_timeouts(self) -> TimeoutSuspension | None:
-        """Suspend any timeouts until an engine starts the tool's function; return an object that restarts them."""
-        return None if self.clock is None else TimeoutSuspension(self.clock)
-
-    async def run_in_thread(self, fn: Callable[[], T]) -> T:
-        """Run a tool's sync function in a worker thread; the permits are held until the thread has really ended."""
-        name = f"tool {self.call['name']!r} (call {self.call.get('id')!r})"
-        if self._threads is None:
-            return await run_in_thread(self.owner.loop, fn, name, self)
-        # Tools that `fn` runs and waits for use the thread limit one level deeper, or they could wait for `fn`.
-        with self._threads.limiters.below():
-            return await run_in_thread(self.owner.loop, fn, name, self, order=self._threads.order)
-
-    async def enter(self, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]) -> None:
-        """Acquire a permit at every limiter, in order; raise `NoPlaceError` if a queue is full."""
-        loop = self.owner.loop
-        if self._threads is not None:
-            self._thread_limiter = self._threads.limiters.here()
-            limiters = (*limiters, self._thread_limiter)
-        outer: tuple[Attempt, ...] | None = None
-        while True:
-            for limiter in limiters:
-                gate = limiter.gate(self.call, loop, context)
-                # All threads may have been abandoned while this attempt waited.
-                if self._threads is not None and (lost := self._threads.lost) is not None:
-                    raise NoPlaceError(lost)
-                if outer is None:
-                    outer = tuple(self._outer_attempts())
-                if outer or self.permits:
-                    permit = await self._acquire_permit(gate, outer, loop)
-                else:  # no call waits for this one, so no deadlock is possible; fewer frames for thousands of waiters
-                    if not gate.try_enter(loop):
-                        await gate.enter(loop)
-                    permit = self._register_holder(gate)
-                self.permits = (*self.permits, permit)
-            if await count_start(self.permits, loop):
-                return
-            # A shared permit was lost during the wait. All are acquired anew, in order: see `count_start`.
-            self._release_permits()
-
-    def _outer_attempts(self) -> "Iterator[Attempt]":
-        """Yield the attempts that enclose this one, the nearest first."""
-        outer = self.owner.outer
-        while outer is not None:
-            if isinstance(outer, Attempt):
-                yield outer
-                outer = outer.owner.outer
-            else:
-                outer = getattr(outer, "outer", None)  # a call, if its middleware runs this attempt's call
-
-    async def _acquire_permit(
-        self, gate: AnyGate, outer_attempts: "tuple[Attempt, ...]", loop: EventLoop
-    ) -> AnyGate | Loan:
-        """Acquire a permit at a limit, or borrow one from an outer attempt; raise `DeadlockError` in a deadlock."""
-        # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
-        loans = (outer.lend(gate) for outer in outer_attempts) if gate.is_lendable else ()
-        loan = next((loan for loan in loans if loan is not None), None)
-        queue = gate if loan is None else loan.borrower_queue
-        if not queue.try_enter(loop):
-            if loan is not None and gate.try_enter(loop):  # another nested attempt has the loan, but a permit is free
-                loan.withdraw()
-                return self._register_holder(gate)
-            try:
-                with waiting_for_permit(self, queue, outer_attempts, self.tool, self.owner.id):
-                    await queue.enter(loop)
-            except BaseException:
-                if loan is not None:
-                    loan.withdraw()
-                raise
-        self._register_holder(queue)
-        return gate if loan is None else loan
-
-    def _register_holder(self, gate: AnyGate) -> AnyGate:
-        """Register the attempt as a holder of a permit of the limit `gate`, for deadlock detection; return `gate`."""
-        if isinstance(gate, SharedPermit):
-            gate.note_holder(self, has=True)
-        elif gate.concurrency is not None:
-            gate.holders.add(self)
-        return gate
-
-    def _give_back(self, permit: AnyGate | Loan) -> None:
-        # Unregistered before the permit is free: `holders` must never list more attempts than there are permits.
-        if isinstance(permit, SharedPermit):
-            permit.note_holder(self, has=False)
-            permit.leave()
-            return
-        gate = permit.borrower_queue if isinstance(permit, Loan) else permit
-        gate.holders.discard(self)
-        gate.leave()
-        if isinstance(permit, Loan):
-            permit.withdraw()
-
-    def lend(self, gate: AnyGate) -> Loan | None:
-        """Return a `Loan` of a permit of this limit, joined for the caller; `None` if the attempt holds none now."""
-        with _lending:  # a permit that is being released must not be lent any more
-            loan = None if self._loans is None else self._loans.get(gate.identity)
-            if loan is None:
-                permit = next((permit for permit in self.permits if permit.identity == gate.identity), None)
-                if permit is None:
-                    return None
-                loan = Loan(permit, gate.title, partial(self._give_back, permit))
-                self._loans = {**(self._loans or {}), gate.identity: loan}
-            if loan.is_lost:  # the store may have given it to another process: the borrower has to acquire its own
-                return None
-            loan.join()
-            return loan
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """Idempotency key of the call; `None` for a call without a unique name."""
-        scope = self.owner.key_scope
-        return None if scope is None else key_of(self.call, scope)
-
-    @property
-    def fencing_token(self) -> int | None:
-        """Fencing token of the attempt's first permit at a shared limit; `None` without such a permit."""
-        tokens = (permit.token for permit in self.permits if isinstance(permit, (SharedPermit, Loan)))
-        return next((token for token in tokens if token is not None), None)
-
-    def leave(self) -> None:
-        """Release the attempt's permits, unless its abandoned worker thread holds them until the end of the thread."""
-        if not self._is_handed_over:
-            self._release_permits()
-
-    def _release_permits(self) -> None:
-        with _lending:  # taken out in one step: a nested attempt either borrows before, or finds no permit
-            permits, self.permits = self.permits, ()
-            loans, self._loans = self._loans or {}, None
-        for permit in reversed(permits):
-            if (loan := loans.get(permit.identity)) is not None:
-                loan.withdraw()  # the last nested attempt releases it, if some have it or wait for it
-            else:
-                self._give_back(permit)
-
-    def thread_abandoned(self) -> None:
-        """Let the abandoned thread hold the permits; reject all queued calls if no worker thread is usable any more."""
-        self._is_handed_over = True  # before `leave`, which the call reaches right after this
-        self.owner.note("abandoned", {})
-        threads, limiter = self._threads, self._thread_limiter
-        if threads is not None and limiter is not None:
-            threads.abandoned.add(self)
-            if threads.lost is not None:
-                limiter.gate(self.call, self.owner.loop).refuse_waiting(threads.lost)
-
-    def thread_ended(self) -> None:
-        """Release the attempt's permits, because its abandoned worker thread has ended."""
-        if self._threads is not None:
-            self._threads.abandoned.discard(self)
-        self._release_permits()
-
-
-# Calls
 
 
 class CallOptions(NamedTuple):
@@ -540,7 +295,7 @@ class SupervisedCall(Generic[T]):
                 raise
             raise CallCancelledError(call["name"], self.id) from exc
         finally:
-            if attempt.permits:
+            if attempt.permits is not None:
                 attempt.leave()  # not earlier: the body and its clean-up run while the attempt holds its permits
             if is_timed:
                 self._suspend_timeout(-1)

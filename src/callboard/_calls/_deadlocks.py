@@ -8,15 +8,48 @@ call that holds a permit, searches for a cycle once, right before it waits. No o
 
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-from callboard._calls._limits import AnyGate, Holder
 from callboard.exceptions import DeadlockError
 
 
+class PermitQueue(Protocol):
+    """Protocol of the queue of a limit, of this process or shared, as deadlock detection sees it."""
+
+    @property
+    def title(self) -> str:
+        """Name of the limit's queue, for errors."""
+        ...
+
+    @property
+    def concurrency(self) -> int | None:
+        """Number of permits; `None` if it is unlimited."""
+        ...
+
+    @property
+    def holders(self) -> "Collection[Holder]":
+        """Attempts that hold a permit; holders that are not attempts are not listed."""
+        ...
+
+
+class Holder(Protocol):
+    """Protocol of the permits of an attempt, which may wait for a further permit."""
+
+    tool: str
+    call_id: str | None
+    waits_for: PermitQueue | None
+    """Queue in which the attempt waits for a permit; `None` while it does not wait."""
+    stalled: "dict[Holder, None] | None"
+    """Nested attempts that wait for a permit."""
+
+    @property
+    def title(self) -> str:
+        """Name of the tool and id of the call, as text for errors."""
+        ...
+
+
 @contextmanager
-def waiting(
-    attempt: Holder, queue: AnyGate, outer_attempts: Collection[Holder], tool: str, call_id: str | None
-) -> Generator[None]:
+def waiting(attempt: Holder, queue: PermitQueue, outer_attempts: Collection[Holder]) -> Generator[None]:
     """Register the wait of an attempt during a `with` block; raise `DeadlockError` if the wait completes a cycle."""
     attempt.waits_for = queue
     # The enclosing attempts all wait for this one.
@@ -36,7 +69,7 @@ def waiting(
                 f"Every place at the limit of {limit} is held by a call that waits for this one; raise its "
                 "concurrency, or give the calls that run within others a limit of their own."
             )
-            raise DeadlockError(tool, call_id, tuple(link.title for link in chain), remedy=remedy)
+            raise DeadlockError(attempt.tool, attempt.call_id, tuple(link.title for link in chain), remedy=remedy)
         yield
     finally:
         attempt.waits_for = None
@@ -45,7 +78,7 @@ def waiting(
                 outer.stalled.pop(attempt, None)
 
 
-def _is_stuck(queue: AnyGate, is_stuck: Callable[[Holder], bool]) -> bool:
+def _is_stuck(queue: PermitQueue, is_stuck: Callable[[Holder], bool]) -> bool:
     """Return whether a wait for a permit can never end; `is_stuck` tells whether an attempt can never end."""
     holders, concurrency = list(queue.holders), queue.concurrency
     # A holder that is not listed counts as one that will end. So a deadlock across processes is not found, and a permit

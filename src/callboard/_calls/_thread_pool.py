@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from callboard._calls._limits import Gate, Limiter
+from callboard._calls._gate import Gate
+from callboard._calls._limits import Limiter
 from callboard._loops._current import current_loop
 from callboard._loops._threads import PerDepth, StartOrder, run_in_thread
 from callboard._records._policies import Limit

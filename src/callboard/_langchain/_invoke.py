@@ -20,7 +20,8 @@ from langchain_core.tools.base import ToolException, _format_output, _handle_too
 from pydantic import ValidationError
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
-from callboard._calls._call import Attempt, current_call, note
+from callboard._calls._attempt import Attempt
+from callboard._calls._call import current_call, note
 from callboard._calls._limits import NoKeyError
 from callboard._langchain._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
 from callboard._langchain._errors import (

@@ -15,8 +15,9 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
+from callboard._calls._attempt import Attempt
 from callboard._calls._batch import Batch
-from callboard._calls._call import Attempt, SupervisedCall, create_batch_context
+from callboard._calls._call import SupervisedCall, create_batch_context
 from callboard._calls._observers import Observers
 from callboard._langgraph._vocabulary import call_context
 from callboard._loops._bridge import run_from_sync

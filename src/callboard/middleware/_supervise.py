@@ -10,8 +10,9 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
+from callboard._calls._attempt import Attempt
 from callboard._calls._batch import Batch
-from callboard._calls._call import Attempt, BatchContext, CallOptions, SupervisedCall, create_batch_context, note
+from callboard._calls._call import BatchContext, CallOptions, SupervisedCall, create_batch_context, note
 from callboard._calls._call_keys import KeyScope
 from callboard._calls._limits import NoKeyError
 from callboard._langchain._errors import (

@@ -11,7 +11,8 @@ from typing import Any
 
 from langchain_core.tools import BaseTool
 
-from callboard._calls._call import Attempt, current_call
+from callboard._calls._attempt import Attempt
+from callboard._calls._call import current_call
 from callboard._langchain._plan import Plan, plan_for
 from callboard._loops._bridge import run_from_sync
 from callboard.tools._setup import Setup

@@ -20,9 +20,10 @@ from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
+from callboard._calls._attempt import Attempt
 from callboard._calls._batch import PORTION as STARTED_TOGETHER
 from callboard._calls._batch import Batch
-from callboard._calls._call import Attempt, BatchContext, CallOptions, SupervisedCall, create_batch_context
+from callboard._calls._call import BatchContext, CallOptions, SupervisedCall, create_batch_context
 from callboard._calls._call_keys import KeyScope
 from callboard._calls._draining import Operation
 from callboard._calls._limits import Limiter, NoKeyError
