@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.conversations import _flow
+from callboard.conversations import _targets
 from callboard.conversations._thread import START
 from callboard.exceptions import DuplicateCallIdWarning
 from callboard.tools._call_record import NODES, keys_of, segment_of
@@ -85,7 +85,16 @@ def test_a_warning_about_a_long_id_is_short() -> None:
 
 def test_the_names_of_nodes_are_known() -> None:
     """An agent stores records of nodes and of calls side by side, so their names must not collide."""
-    flow = {_flow.AGENT, _flow.MODEL, _flow.TOOLS, _flow.BEFORE, _flow.AFTER, _flow.RESPONSE, _flow.END, START}
+    flow = {
+        _targets.AGENT,
+        _targets.MODEL,
+        _targets.TOOLS,
+        _targets.BEFORE,
+        _targets.AFTER,
+        _targets.RESPONSE,
+        _targets.END,
+        START,
+    }
     assert flow == NODES
     names = [*sorted(NODES), "Name#1.before_agent", "Name.before_model", "Name.after_model", "Name.after_agent"]
     assert not {*names} & {*keys_of(asked(names))}
