@@ -40,11 +40,12 @@ from callboard._loops._deadline import cleanup
 from callboard.agent._run_context import RunContext
 from callboard.conversations._targets import TOOLS, NumberedSend
 from callboard.conversations._thread import as_update
+from callboard.tools._batch_call import CallBody, Reports
 from callboard.tools._call_record import CallRecord, keys_of
 from callboard.tools._chain import Chain, Link, Next, link_of
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._node import Entries, Entry
-from callboard.tools._tool_batch import CallBody, Reports, ToolBatch
+from callboard.tools._tool_batch import ToolBatch
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:

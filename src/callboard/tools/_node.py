@@ -40,11 +40,12 @@ from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit
+from callboard.tools._batch_call import Reports
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
 from callboard.tools._ledger import Ledger
 from callboard.tools._setup import Options, Setup, setup_of
-from callboard.tools._tool_batch import Reports, ToolBatch
+from callboard.tools._tool_batch import ToolBatch
 
 
 class ManyInputs(Runnable[Any, Any]):
