@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard._loops._current import current_loop
+from callboard.actors._deadlocks import find_circle, find_obstacle
 from callboard.actors._mailbox import (
     NOTHING,
     Mailbox,
@@ -18,8 +19,6 @@ from callboard.actors._mailbox import (
     Needs,
     Poison,
     check_mailbox,
-    circle,
-    first_obstacle,
 )
 
 
@@ -169,7 +168,7 @@ def found(needs: dict[str, Any], asked: str, *above: str) -> str | None:
         ways = needs.get(name, [()])
         return Needs(tuple(tuple(every[part] for part in way) for way in ways))
 
-    chain: Any = circle(every[asked], needs_of)
+    chain: Any = find_circle(every[asked], needs_of)
     return chain and " ".join(next(name for name, other in every.items() if other is one) for one in chain)
 
 
@@ -199,8 +198,8 @@ def test_a_call_that_would_wait_for_itself_is_found(
 def test_the_room_that_a_message_needs_is_named() -> None:
     needs = {1: NOTHING, 2: Needs(((),), "no room"), 3: Needs(((),), "nor here")}
     chain: Any = [1, 2, 3]
-    assert first_obstacle(chain, needs.__getitem__) == "no room"
-    assert not first_obstacle(chain[:1], needs.__getitem__)
+    assert find_obstacle(chain, needs.__getitem__) == "no room"
+    assert not find_obstacle(chain[:1], needs.__getitem__)
 
 
 def test_the_calls_that_crashed_last_are_counted() -> None:

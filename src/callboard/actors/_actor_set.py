@@ -16,9 +16,9 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import EventLoop
 from callboard._records._policies import Engine, unhashable
 from callboard._records._reports import ActorStatistics, Drained
-from callboard.actors._cell import reference_to
 from callboard.actors._child import A, ChildSpec, check_store, spec_of
 from callboard.actors._keyed import FleetActors, KeyedActors
+from callboard.actors._reference import reference_to
 from callboard.actors._snapshots import Journal, JournalSnapshots
 from callboard.exceptions import EngineError
 

@@ -1,7 +1,4 @@
-"""Stable identity of an actor across its incarnations: name, mailbox, current incarnation and references.
-
-A reference gives access to the handlers of an actor, and to nothing of its state.
-"""
+"""Stable identity of an actor across its incarnations: name, mailbox and current incarnation."""
 
 import logging
 import threading
@@ -9,11 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import wraps
-from inspect import signature
 from itertools import count
-from typing import Any, NoReturn, Protocol, cast
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol
 
 from callboard._calls._call import SupervisedCall
 from callboard._calls._observers import current_observers, log_failure
@@ -22,11 +16,11 @@ from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
 from callboard._records._events import ActorEvent, ActorPhase
 from callboard._records._fleets import Ownership
-from callboard._util._suggestions import did_you_mean
-from callboard.actors._actor import Actor, Handler, S
-from callboard.actors._mailbox import NOTHING, Mailbox, Message, Needs, Poison, circle, first_obstacle, observe_ask
+from callboard.actors._actor import Actor, Handler
+from callboard.actors._deadlocks import refuse_circle
+from callboard.actors._mailbox import NOTHING, Mailbox, Message, Needs, Poison, observe_ask
 from callboard.actors._snapshots import own_key
-from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, MailboxFullError, PoisonousCallError
+from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
 
 
 class CurrentIncarnation(Protocol):
@@ -154,7 +148,7 @@ class Cell:
             self._put(message)
             try:
                 if asker is not None:
-                    await _refuse_circle(message)
+                    await refuse_circle(message)
                 await message.wakeup.wait()
             except BaseException:
                 # Cancelled or refused: no handler may outlive its caller.
@@ -315,6 +309,25 @@ class Cell:
         with self.lock:
             return (*self.mailbox.running, *self.unanswered)
 
+    def needs(self, message: Message) -> Needs:
+        """Return the messages that must end before a message can begin or, if it has begun, before it can end."""
+        # Any thread may call this.
+        with self.lock:
+            # A begun message needs the calls that its handler awaits, all of them.
+            if message.state != "waiting":
+                return Needs((tuple(message.asks),))
+            if self.incarnation is not None and self.incarnation.takes_no_more and not message.is_awaited_here:
+                # The message waits for the next incarnation, which begins when the current one has nothing in hand.
+                return Needs((self.messages_in_hand(),))
+            if self.incarnation is not None or self.find_blockers is None:
+                return NOTHING if message in self.urgent else self.mailbox.needs(message)
+        # Outside the lock: `messages_in_hand` takes the locks of other cells, and two threads could deadlock.
+        blocking_cells, why = self.find_blockers()
+        if not blocking_cells:
+            return NOTHING
+        # One alternative for each running actor: it is enough that one of them has nothing in hand.
+        return Needs(tuple(blocking_cell.messages_in_hand() for blocking_cell in blocking_cells), why)
+
     def messages(self) -> list[Message]:
         """Return all messages that have not ended."""
         with self.lock:
@@ -402,155 +415,3 @@ class Cell:
         self.mailbox.waiting.clear()
         self.urgent.clear()
         return waiting
-
-
-# Refusal of calls that would wait for themselves
-
-
-_REMEDY = (
-    "Have one of them take its reply along (@handler(deferred=True)), or let it be "
-    "re-entered (@handler(reentrant=True))."
-)
-_PATIENCE = 5.0
-"""Seconds before calls that wait for each other count as a deadlock, if one of them comes from a handler's subtask."""
-
-
-async def _refuse_circle(message: Message) -> None:
-    """Raise `DeadlockError` if a call would close a circle of calls that wait for each other."""
-    chain = circle(message, _needs)
-    # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
-    if chain is not None and any(link.is_beside for link in chain[1:]):
-        # Wait for a while, in case the circle ends by itself.
-        with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
-            await message.wakeup.wait()
-        with _cell_of(message).lock:
-            if not message.has_ended:
-                # A wakeup serves one wait, and the timeout has ended this one. Under the lock, so that `end()` sets the
-                # new one.
-                message.wakeup = message.loop.wakeup()
-        chain = circle(message, _needs)
-    if chain is None:
-        return
-    remedy = _REMEDY
-    if obstacle := first_obstacle(chain, _needs):
-        remedy = f"{obstacle}; raise the cap, or have nobody ask another of its kind and wait for it."
-    # If it has begun meanwhile there was no circle, or it dissolved: then the caller simply waits.
-    if _cell_of(message).withdraw(message):
-        raise DeadlockError(message.title, message.call_id, tuple(link.title for link in chain), remedy=remedy)
-
-
-def _needs(message: Message) -> Needs:
-    """Return the messages that must end before this message can begin or, if it has begun, before it can end."""
-    # Any thread may call this.
-    cell = _cell_of(message)
-    with cell.lock:
-        # A begun message needs the calls that its handler awaits, all of them.
-        if message.state != "waiting":
-            return Needs((tuple(message.asks),))
-        if cell.incarnation is not None and cell.incarnation.takes_no_more and not message.is_awaited_here:
-            # The message waits for the next incarnation, which begins when the current one has nothing in hand.
-            return Needs((cell.messages_in_hand(),))
-        if cell.incarnation is not None or cell.find_blockers is None:
-            return NOTHING if message in cell.urgent else cell.mailbox.needs(message)
-    # Outside the lock: `messages_in_hand` takes the locks of other cells, and two threads could deadlock.
-    blocking_cells, why = cell.find_blockers()
-    if not blocking_cells:
-        return NOTHING
-    # One alternative for each running actor: it is enough that one of them has nothing in hand.
-    return Needs(tuple(blocking_cell.messages_in_hand() for blocking_cell in blocking_cells), why)
-
-
-def _cell_of(message: Message) -> Cell:
-    cell = message.target
-    assert isinstance(cell, Cell)
-    return cell
-
-
-# References
-
-
-class Reference:
-    """Reference to an actor, valid across restarts. Any task, thread and event loop of the process may use it."""
-
-    __slots__ = ("__cell",)  # a mangled name: handlers may have any name
-
-    def __init__(self, cell: Cell) -> None:
-        object.__setattr__(self, "_Reference__cell", cell)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        kind = cell_of(self).kind
-        hint = did_you_mean(name, kind._handlers)
-        raise AttributeError(
-            f"a reference to {kind.__name__} has its handlers only ({', '.join(kind._handlers) or 'it has none'}); "
-            f"{name!r} is none of them{hint}"
-        )
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"the state of {cell_of(self).name} belongs to its own task; {name!r} is set in a handler")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"nothing of {self!r} can be deleted; got {name!r}")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reference) and cell_of(self) is cell_of(other)
-
-    def __hash__(self) -> int:
-        return hash(cell_of(self))
-
-    def __repr__(self) -> str:
-        return f"<reference to {cell_of(self).name}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{self!r} belongs to this process; it cannot be pickled")
-
-    def __copy__(self) -> "Reference":
-        return self
-
-    def __deepcopy__(self, memo: object) -> "Reference":
-        return self
-
-
-def cell_of(reference: object) -> Cell:
-    """Return the `Cell` of the actor to which a reference refers; raise TypeError for any other object."""
-    if not isinstance(reference, Reference):
-        hint = "; this is the description of one" if isinstance(reference, Actor) else ""
-        raise TypeError(f"a reference to an actor is needed, got {reference!r}{hint}")
-    return cast("Cell", object.__getattribute__(reference, "_Reference__cell"))
-
-
-_ASKS = "__callboard_asks__"
-"""Name of the attribute in which a reference's method stores the handler that it calls."""
-
-
-def target_of(method: object) -> tuple[Cell, Handler] | None:
-    """Return the actor's `Cell` and the `Handler` that a method of a `Reference` calls; `None` for any other object."""
-    reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
-    return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
-
-
-# Weak: a class that a test or a notebook cell defines again can be collected.
-_classes: WeakKeyDictionary[type[Actor], type[Reference]] = WeakKeyDictionary()
-
-
-def reference_to(cell: Cell, kind: type[S]) -> S:
-    """Return a reference to the actor of a cell; it has the handlers of the class `kind`, and is typed as `kind`."""
-    cls = _classes.get(kind)
-    if cls is None:
-        methods = {name: _method(handler) for name, handler in kind._handlers.items()}
-        # Empty `__slots__`, so that the subclass has no `__dict__`: the cell is the only attribute of a reference.
-        cls = type(f"{kind.__name__}Reference", (Reference,), {"__slots__": (), "__doc__": kind.__doc__, **methods})
-        _classes[kind] = cls
-    return cast("S", cls(cell))
-
-
-def _method(handler: Handler) -> Any:
-    @wraps(handler.fn)
-    async def ask(self: Reference, *args: Any, **kwargs: Any) -> Any:
-        return await object.__getattribute__(self, "_Reference__cell").ask(handler, args, kwargs)
-
-    ask.__dict__[_ASKS] = handler
-    del ask.__dict__["__wrapped__"]  # or `inspect` would show the reply argument of a deferred handler
-    own_signature = handler.signature()
-    first = next(iter(signature(handler.fn).parameters.values()))
-    ask.__dict__["__signature__"] = own_signature.replace(parameters=[first, *own_signature.parameters.values()])
-    return ask

@@ -1,11 +1,12 @@
-"""Mailbox of an actor and its messages: which message begins next, and which messages wait for each other.
+"""Mailbox of an actor and its messages: which message begins next, and for which messages it waits.
 
 A message is one call, from its caller to the handler and back. A mailbox never waits; its cell holds its lock around
 each call. The crashes that a call causes are counted, so that an actor can refuse a call that crashes it again.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Container, Hashable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Protocol, get_args
@@ -111,11 +112,21 @@ State = Literal["waiting", "running", "deferred", "ended"]
 class Target(Protocol):
     """Interface of the actor to which a message is sent; `Cell` implements it."""
 
+    lock: AbstractContextManager[object]
+    """Lock under which the states of messages change."""
     draining: object | None
     """Drain of the target that is in progress; `None` without a drain."""
 
     def settle(self, message: "Message", value: object, error: BaseException | None) -> bool:
         """Settle a message with a value or an error; return False if it was settled before."""
+        ...
+
+    def withdraw(self, message: "Message") -> bool:
+        """Remove a message that has not begun, and settle it; return False if its handler has begun."""
+        ...
+
+    def needs(self, message: "Message") -> "Needs":
+        """Return the messages that must end before a message can begin or, if it has begun, before it can end."""
         ...
 
 
@@ -297,7 +308,7 @@ def _digest(value: object) -> str:
         return f"%{place_of(type(value))}"
 
 
-# Detection of circles
+# What a message waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,61 +330,6 @@ class Needs:
 
 
 NOTHING = Needs(((),))  # one alternative without messages: always met
-
-
-NeedsOf = Callable[[Message], Needs]
-"""Function that returns for which messages a message waits: messages before it in the queue, or its handler's calls."""
-
-
-def circle(call: Message, needs_of: NeedsOf) -> list[Message] | None:
-    """Return the messages that would wait for each other if `call` were awaited; `None` without a circle."""
-    # A caller registers its call before it searches: if two calls close a circle at once, one search finds the circle.
-    ancestors = call.ancestors()
-    if not ancestors:
-        return None
-    # All messages for which the call waits, directly or not. The ancestors are left out: they cannot end before this
-    # call does. If it can end without them, there is no circle.
-    needs: dict[Message, Needs] = {}
-    todo = [call]
-    while todo:
-        message = todo.pop()
-        if message not in needs and message not in ancestors:
-            # Other threads go on during the search. A complete circle stays as it is unless one of its calls is
-            # cancelled.
-            needs[message] = needs_of(message)
-            todo += needs[message].messages
-    free: set[Message] = set()
-    while freed := {message for message, need in needs.items() if message not in free and need.are_met(free)}:
-        free |= freed
-    if call in free:
-        return None
-    path = _shortest_path(call, frozenset(ancestors), needs)
-    # The chain for the error: from the ancestor at which the circle closes, down to the asker, and back to it.
-    between = ancestors[: ancestors.index(path[-1])] if path[-1] in ancestors else []
-    if path == [call, ancestors[0]] and call.target is ancestors[0].target:
-        return [ancestors[0], call]  # an actor that calls itself: show both messages
-    return [path[-1], *reversed(between), *path]
-
-
-def first_obstacle(chain: Iterable[Message], needs_of: NeedsOf) -> str:
-    """Return why the actor of one of these messages cannot start now, as text for an error; empty if all can start."""
-    return next((needs.obstacle for message in chain if (needs := needs_of(message)).obstacle), "")
-
-
-def _shortest_path(call: Message, ancestors: frozenset[Message], needs: Mapping[Message, Needs]) -> list[Message]:
-    """Return the shortest path of waits from the call to a message in `ancestors`; only the call if no path exists."""
-    # Breadth first: the shortest chain is the easiest to understand in an error.
-    paths = deque([[call]])
-    visited = {call}
-    while paths:
-        path = paths.popleft()
-        if path[-1] in ancestors:
-            return path
-        for message in needs[path[-1]].messages:
-            if message not in visited:
-                visited.add(message)
-                paths.append([*path, message])
-    return [call]
 
 
 # Mailbox

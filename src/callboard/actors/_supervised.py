@@ -24,11 +24,12 @@ from callboard._records._fleets import KeyMovedError, Snapshots
 from callboard._records._policies import check_duration
 from callboard._records._reports import Drained, UnknownCall
 from callboard.actors._actor import Actor, instance_of, keeps_snapshots
-from callboard.actors._cell import Cell, reference_to
+from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
 from callboard.actors._engine_runner import EngineRunner
 from callboard.actors._incarnation import Incarnation, has_ended
 from callboard.actors._mailbox import Mailbox, Message, Poison
+from callboard.actors._reference import reference_to
 from callboard.actors._restarts import RestartOptions
 from callboard.actors._runner import (
     ActorRunner,

@@ -9,10 +9,10 @@ import anyio
 
 from callboard.actors._actor import Actor, keeps_snapshots
 from callboard.actors._actor_set import keyed
-from callboard.actors._cell import cell_of
 from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, spec_of
 from callboard.actors._incarnation import Incarnation
 from callboard.actors._mailbox import Message
+from callboard.actors._reference import cell_of
 from callboard.actors._snapshots import InMemorySnapshots
 from callboard.actors._supervisor import Supervisor, running
 from callboard.exceptions import ActorDiedError

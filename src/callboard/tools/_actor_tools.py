@@ -35,8 +35,9 @@ from callboard._records._policies import (
 )
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet
-from callboard.actors._cell import Cell, target_of
+from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec, check_alone, check_grace, spec_of
+from callboard.actors._reference import target_of
 from callboard.actors._snapshots import InThread
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
 from callboard.tools._on_engine import portable, sendable
