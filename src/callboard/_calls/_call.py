@@ -171,7 +171,7 @@ class SupervisedCall(Generic[T]):
         # A budget bounds the middleware, too.
         if timeout is None or self.policy.budget is not None:
             return await middleware()
-        began, timeout = monotonic(), max(timeout, at_least)
+        monotonic_start, timeout = monotonic(), max(timeout, at_least)
         deadline = self.loop.now() + timeout
         scope = self._middleware_scope = self.loop.scope(deadline, self.time_limits.grace)
         self.time_limits.until = min(self._batch_context.until, deadline)  # `remaining()` reads it
@@ -181,7 +181,7 @@ class SupervisedCall(Generic[T]):
         finally:
             self.time_limits.until, self._middleware_scope = self._batch_context.until, None
         # Reached only if a timeout ended the block.
-        blocking_code = self.loop.monitor.blocking_since(began)
+        blocking_code = self.loop.monitor.blocking_since(monotonic_start)
         raise CallTimeoutError(
             self.name, self.id, timeout, blocking_code=blocking_code, by_middleware=True
         ) from limit.cause

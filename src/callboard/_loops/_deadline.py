@@ -97,14 +97,14 @@ class OutOfTime(NamedTuple):
 class AttemptClock(TimeLimits):
     """Timeout and idle timeout of one execution of a tool's function, with methods that suspend and restart both."""
 
-    __slots__ = ("_began", "_call_until", "_idle", "_timeout", "scope")
+    __slots__ = ("_call_until", "_idle", "_monotonic_start", "_timeout", "scope")
 
     def __init__(self, loop: EventLoop, call_limits: TimeLimits, *, timeout: float | None, idle: float | None) -> None:
         deadline = math.inf if timeout is None else loop.now() + timeout
         super().__init__(loop, min(call_limits.until, deadline), call_limits.grace)
         self._timeout = timeout
         self._call_until = call_limits.until
-        self._began = monotonic()
+        self._monotonic_start = monotonic()  # for the watchdog, which knows no time of loops
         self._idle = None if idle is None else IdleScope(loop, idle, deadline, self.grace)
         self.scope: Scope = loop.scope(deadline, self.grace) if self._idle is None else self._idle
         """Scope that cancels the body when one of the timeouts is over."""
@@ -113,9 +113,9 @@ class AttemptClock(TimeLimits):
         """Return the details of the timeout that has ended the tool's function."""
         idle, monitor = self._idle, self.loop.monitor
         if idle is not None and idle.was_idle:
-            return OutOfTime(idle.seconds, True, monitor.blocking_since(idle.since))
+            return OutOfTime(idle.seconds, True, monitor.blocking_since(idle.monotonic_start))
         assert self._timeout is not None
-        return OutOfTime(self._timeout, False, monitor.blocking_since(self._began))
+        return OutOfTime(self._timeout, False, monitor.blocking_since(self._monotonic_start))
 
     def suspend(self) -> None:
         """Suspend both timeouts until the engine starts the tool's function; call this in the event loop's thread."""
@@ -130,7 +130,7 @@ class AttemptClock(TimeLimits):
         run_there(self.loop, self._restart_timeouts)
 
     def _restart_timeouts(self) -> None:
-        self._began = monotonic()
+        self._monotonic_start = monotonic()
         deadline = math.inf if self._timeout is None else self.loop.now() + self._timeout
         self.until = min(self._call_until, deadline)
         if self._idle is not None:

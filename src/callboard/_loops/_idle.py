@@ -35,8 +35,8 @@ class IdleScope:
         "_no_move_until",
         "_scope",
         "loop",
+        "monotonic_start",
         "outer",
-        "since",
     )
 
     # `report_activity` writes `_latest_report`, `_no_move_until` and `_moved_at` from any thread, without a lock. Two
@@ -50,7 +50,7 @@ class IdleScope:
 
     def __init__(self, loop: EventLoop, seconds: float, deadline: float, grace: float) -> None:
         self.loop = loop
-        self.since = 0.0
+        self.monotonic_start = 0.0
         """Time (`time.monotonic()`) of the latest report of activity that moved the deadline."""
         self._idle_timeout = seconds
         self._deadline = deadline
@@ -129,12 +129,12 @@ class IdleScope:
         # A report during the clean-up must not change `_idle_deadline`: `was_idle` still has to tell which one passed.
         if not self._scope.cancel_called:
             self._latest_report, self._idle_deadline = max(latest, self._latest_report), max(until, self._idle_deadline)
-            self.since = time.monotonic()
+            self.monotonic_start = time.monotonic()
 
     def __enter__(self) -> Self:
         self._latest_report = self.loop.now()
         self._idle_deadline = self._latest_report + self._idle_timeout
-        self.since = time.monotonic()
+        self.monotonic_start = time.monotonic()
         self._scope = self.loop.scope(min(self._idle_deadline, self._deadline), self._grace)
         self.outer = idle_scope.get()
         idle_scope.set(self)
