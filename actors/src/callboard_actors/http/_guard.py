@@ -7,18 +7,8 @@ import logging
 import os
 import ssl
 import zlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Collection,
-    Generator,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from contextlib import aclosing, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -154,61 +144,32 @@ _HEAD_PIECE = 4096
 """Bytes of a head that are read at once: `h11` handles all interim responses in them without a pause."""
 
 
-@dataclass(slots=True)
-class _HeadSize:
-    """Size of the head of a response that is being read."""
-
-    bytes: int = 0
-    lines: int = 0
-
-
-_head_size: ContextVar[_HeadSize | None] = ContextVar("callboard_http_head", default=None)
-"""Size of the head that the current task reads; `None` while it reads a body."""
-
-
-class _Upload:
-    """Body of a request. It may be the body of another response, whose bytes are not those of a head."""
-
-    def __init__(self, stream: AsyncIterable[bytes]) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        head = _head_size.get()
-        parts = aiter(self._stream)
-        # A generator that is left to the garbage collector is a warning on trio.
-        async with aclosing(parts) if isinstance(parts, AsyncGenerator) else nullcontext():
-            try:
-                _head_size.set(None)
-                async for part in parts:
-                    _head_size.set(head)
-                    yield part
-                    _head_size.set(None)
-            finally:
-                _head_size.set(head)
-
-
 class _BoundedStream(httpcore2.AsyncNetworkStream):
     """Connection to a server that refuses to read the head of a response beyond its bounds."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
+        self.is_in_head = True
+        """`True` from the last write, which ends a request, until the head of its response has been read."""
+        self._head_bytes = self._head_lines = 0
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Read up to `max_bytes` bytes; raise RemoteProtocolError if the head of the response is too long."""
-        head = _head_size.get()
-        if head is None:
+        if not self.is_in_head:
             return await self._stream.read(max_bytes, timeout)
-        if head.bytes > _MOST_HEAD_BYTES or head.lines > _MOST_HEAD_LINES:
+        if self._head_bytes > _MOST_HEAD_BYTES or self._head_lines > _MOST_HEAD_LINES:
             raise httpcore2.RemoteProtocolError(
                 f"the head of the response has more than {_MOST_HEAD_BYTES:,} bytes or {_MOST_HEAD_LINES:,} lines"
             )
         data = await self._stream.read(min(max_bytes, _HEAD_PIECE), timeout)
-        head.bytes += len(data)
-        head.lines += data.count(b"\n")
+        self._head_bytes += len(data)
+        self._head_lines += data.count(b"\n")
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Write all bytes of the buffer."""
+        self.is_in_head = True
+        self._head_bytes = self._head_lines = 0
         await self._stream.write(buffer, timeout)
 
     async def start_tls(
@@ -219,7 +180,7 @@ class _BoundedStream(httpcore2.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         """Return information about the connection, such as its socket."""
-        return self._stream.get_extra_info(info)
+        return self if info == "bounded_stream" else self._stream.get_extra_info(info)
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -462,11 +423,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
             request.method,
             httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
             headers=[*headers, (b"Accept-Encoding", b"gzip")],
-            content=_Upload(cast("AsyncIterable[bytes]", request.stream)),
+            content=cast("AsyncIterable[bytes]", request.stream),
             extensions=request.extensions,
         )
         end = anyio.current_time() + self._timeout
-        token = _head_size.set(_HeadSize())
         try:
             with _raising_errors_of(library), anyio.fail_after(self._timeout):
                 response = await self._pool.handle_async_request(outgoing)
@@ -474,8 +434,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
             refused = UrlRefusedError(str(url), str(error), self._rules.allowed)
             refused.add_note(error.remedy)
             raise refused from error
-        finally:
-            _head_size.reset(token)
+        # By its extra information, since the stream of an upgraded connection wraps it.
+        response.extensions["network_stream"].get_extra_info("bounded_stream").is_in_head = False
         encodings = [value.strip().lower() for name, value in response.headers if name.lower() == b"content-encoding"]
         encodings = [encoding for encoding in encodings if encoding not in (b"", b"identity")]
         if encodings not in ([], [b"gzip"], [b"x-gzip"]):
