@@ -8,7 +8,7 @@ import os
 import ssl
 import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -209,18 +209,16 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         """Connect to a host; raise an error if one of its addresses is not permitted."""
         try:
             with anyio.fail_after(timeout):
-                addresses = await self._addresses_of(host, port)
-                for address in addresses[:-1]:
-                    with anyio.move_on_after(_HEAD_START):
-                        try:
-                            stream = await self._network.connect_tcp(address, port, None, local_address, socket_options)
-                            return _BoundedStream(stream)
-                        except httpcore2.ConnectError:
-                            continue
-                stream = await self._network.connect_tcp(addresses[-1], port, None, local_address, socket_options)
-                return _BoundedStream(stream)
+                *others, last = await self._addresses_of(host, port)
+                for address in others:
+                    with anyio.move_on_after(_HEAD_START), suppress(httpcore2.ConnectError):
+                        return await self._connect(address, port, local_address, socket_options)
+                return await self._connect(last, port, local_address, socket_options)
         except TimeoutError as error:
             raise httpcore2.ConnectTimeout(f"{host} did not answer within {timeout:g} s") from error
+
+    async def _connect(self, address: str, port: int, *options: Any) -> _BoundedStream:
+        return _BoundedStream(await self._network.connect_tcp(address, port, None, *options))
 
     async def _addresses_of(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host, which are all permitted."""
