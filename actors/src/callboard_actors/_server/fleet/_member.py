@@ -149,7 +149,7 @@ class Answers:
         else:
             self._router.tell(message.sender, kind, message.ask, reply, is_last=True)
         # Last: a key is freed only after the reply to each begun ask is in the outbox.
-        self._router.note_answered(contents.server_key, contents.token, message.ask)
+        self._router.note_answered(message.ask)
 
     @property
     def is_quiet(self) -> bool:

@@ -1,6 +1,6 @@
 """Router of a fleet member: sends each ask (call of a keyed actor) to the process that owns the key.
 
-Other threads may call `post`, `give_back`, `ownership`, `route` and `lose`. All else runs in the client's thread.
+Other threads may call `post`, `give_back`, `ownership_of`, `withdraw` and `lose`. All else runs in the client's thread.
 """
 
 import asyncio
@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from typing import Any, Literal
 
@@ -44,10 +43,11 @@ class RoutedAsk:
     Its state belongs to the client's thread.
     """
 
-    def __init__(
-        self, ask: FleetAsk, withdraw: "Callable[[RoutedAsk], object]", on_release: "Callable[[RoutedAsk], object]"
-    ) -> None:
+    def __init__(self, ask: FleetAsk, route: "Route", order: int, router: "Router") -> None:
         self.ask = ask
+        self.route = route
+        self.order = order
+        """Number of the ask in the order of all asks of this process."""
         self.context = inject_context()  # the context of the asking task, so read in that task
         self.state: State = "queued"
         self.id = ""
@@ -55,10 +55,9 @@ class RoutedAsk:
         self.sent_to: Address | None = None
         # Written in the client's thread only.
         self.is_withdrawn = self.is_delivered = False
-        self.order = 0
-        """Number of the ask in the order of all asks of this process."""
-        self._withdraw = withdraw  # any thread may call it
-        self._on_release = on_release
+        self.handover = asyncio.Event()
+        """Set when the ask, granted here, is in the actor's mailbox, or never will be."""
+        self._router = router
         # From here on: written in the client's thread, read in the asking task after a wake-up by `_change`.
         self._events = deque[Any]()
         self._reply: tuple[str, bytes] | None = None
@@ -92,7 +91,7 @@ class RoutedAsk:
             await self._until_settled()
         except BaseException:
             # Also if the ask has begun: its handler must have ended before the cancelled caller goes on.
-            self._withdraw(self)
+            self._router.withdraw(self)
             # The outcome is dropped: the caller gets the error that ended the wait.
             with anyio.move_on_after(self.ask.grace + _CANCEL_TIMEOUT, shield=True), suppress(Exception):
                 await self._until_settled()
@@ -122,7 +121,7 @@ class RoutedAsk:
         """Let the router handle the key's next ask: this ask is in the actor's mailbox now, or never will be."""
         if self.state == "here":
             self.state = "taken"
-            self._on_release(self)
+            self._router.client.post(self.handover.set)
 
     def outcome(self) -> Any:
         """Return the result, or raise the exception, that another process has sent for the ask; see `Delivery`."""
@@ -152,7 +151,7 @@ class KeyOwnership:
 
 
 class Route:
-    """Route of this process's asks to the owner of one key: the owner (if known), the queued and the sent asks.
+    """Route of this process's asks to the owner of one key: the owner (if known), and the queued asks.
 
     `ownership`, `queue`, `is_unwanted` and `is_busy` change under the router's lock; the rest in the client's thread.
     """
@@ -167,9 +166,6 @@ class Route:
         """Other process that owns the key, if this process knows one."""
         self.queue = deque[RoutedAsk]()
         """Asks that wait to be sent to the owner, or to run in this process."""
-        # A dict keeps insertion order, in which recalled asks are looked at.
-        self.sent_asks: dict[str, RoutedAsk] = {}
-        """Asks that were sent and have no reply yet, by id, in the order of sending."""
         self.is_suspect = False
         """True if the owner may be gone, so that sent asks must be recalled."""
         self.is_sent_back = False
@@ -178,11 +174,6 @@ class Route:
         """True if the key is to be given up when the route is no longer busy."""
         self.is_busy = False
         """True while a task processes the queue; at most one does."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Return whether the route can be dropped, because it has no asks and no ownership."""
-        return not (self.ownership or self.queue or self.sent_asks or self.is_busy)
 
 
 # The router.
@@ -212,29 +203,26 @@ class Router:
         self._numbers: dict[str, int] = {}
         # By receiver. Sends to one owner must not overtake each other; see `_send`.
         self._turns: dict[str, asyncio.Lock] = {}
-        # Sent asks without an outcome, by id. A message about any other id is late, and is ignored.
-        self._sent_asks: dict[str, tuple[Route, RoutedAsk]] = {}
+        # Sent asks without an outcome, by id, in the order of sending. A message about another id is late, and ignored.
+        self._sent_asks: dict[str, RoutedAsk] = {}
         # Messages that the server does not have yet, in the order of `tell`.
         self._outbox: list[tuple[str, bytes, str]] = []
         # Number of messages put into the outbox so far, and number of those that the server has.
         self._outbox_count = self._sent_count = 0
-        # By key and token: asks of other processes that have begun here and have no reply in the outbox.
-        self._unanswered: dict[tuple[str, int], set[str]] = {}
+        # Asks of other processes that have begun here and have no reply in the outbox, with their keys and tokens.
+        self._unanswered: dict[str, tuple[str, int]] = {}
         self._is_posting = False  # at most one task sends from the outbox, which keeps the order
         self._is_checking_owners = False  # at most one task checks the owners of sent asks
-        # Asks that were granted here, until they are in the actor's mailbox.
-        self._grants: dict[RoutedAsk, asyncio.Event] = {}
         # Set by `Member.leave`: new asks fail.
         self.has_left = False
 
     def post(self, ask: FleetAsk) -> RoutedAsk:
         """Queue an ask for the owner of its key, and return the ask as a `RoutedAsk`."""
-        posted = RoutedAsk(ask, self._withdraw, lambda ask: self.client.post(partial(self._free_turn, ask)))
         with self._lock:
             if self.has_left:
                 raise ActorGoneError(ask.title, ask.call_id, "its process is leaving the fleet, or has left it")
             route = self._route(ask.key)
-            posted.order = next(self._ask_numbers)
+            posted = RoutedAsk(ask, route, next(self._ask_numbers), self)
             ownership = route.ownership
             # Fast path without the client's thread. Not while the route is busy: an earlier ask may be on its way here.
             if ownership is not None and ownership.is_current and not route.is_busy:
@@ -247,16 +235,8 @@ class Router:
     def _route(self, key: Hashable) -> Route:
         route = self._routes.get(key)
         if route is None:
-            # Only idle routes are dropped: they know an owner at most, and the server knows it, too.
-            if len(self._routes) > _MAX_ROUTES:
-                self._routes = {busy_key: busy for busy_key, busy in self._routes.items() if not busy.is_idle}
             route = self._routes[key] = Route(key, server_key_of(self._name, key))
         return route
-
-    def route(self, key: Hashable) -> Route:
-        """Return the `Route` of a key, created if necessary; may be called from any thread."""
-        with self._lock:
-            return self._route(key)
 
     def ownership_of(self, key: Hashable) -> KeyOwnership | None:
         """Return this process's ownership of a key, or `None` without ownership; may be called from any thread."""
@@ -281,19 +261,16 @@ class Router:
 
     def note_begun(self, server_key: str, token: int, ask: str) -> None:
         """Record that this process begins to run an ask of another process; runs in the client's thread."""
-        self._unanswered.setdefault((server_key, token), set()).add(ask)
+        self._unanswered[ask] = server_key, token
 
-    def note_answered(self, server_key: str, token: int, ask: str) -> None:
+    def note_answered(self, ask: str) -> None:
         """Record that the reply to an ask of another process is in the outbox; runs in the client's thread."""
-        asks = self._unanswered.get((server_key, token), set())
-        asks.discard(ask)
-        if not asks:
-            self._unanswered.pop((server_key, token), None)
+        self._unanswered.pop(ask, None)
 
     async def free(self, server_key: str, token: int) -> None:
         """Wait until the server has the replies to all asks of a key that have begun here, then give up the key."""
         # An asker that finds its key without this owner counts an ask without a reply as unknown.
-        while (server_key, token) in self._unanswered:
+        while (server_key, token) in self._unanswered.values():
             await asyncio.sleep(_CHECK_INTERVAL)
         # Now every reply is in the outbox; wait until the server has all that was written up to here.
         outbox_count = self._outbox_count
@@ -326,7 +303,7 @@ class Router:
                 route.queue.clear()
             # Otherwise a sent ask keeps waiting: it may have begun, and its reply may still come.
             if self.has_left:
-                waiting += [routed for _, routed in self._sent_asks.values()]
+                waiting += self._sent_asks.values()
         for routed in waiting:
             # An exception of its own for each ask: tracebacks of several tasks must not mix in one object.
             routed.fail(StorageError(error.database, error.reason))
@@ -352,8 +329,8 @@ class Router:
                 elif route.is_suspect:
                     # Before the awaits: a new suspicion while asks are recalled must not be lost.
                     route.is_suspect = False
-                    sent_asks = list(route.sent_asks.values())
-                    self._requeue(route, [routed.id for routed in sent_asks if await self._recall(routed)])
+                    sent_asks = self._asks_sent_by(route)
+                    self._requeue(route, [routed for routed in sent_asks if await self._recall(routed)])
                 elif route.ownership is not None and route.ownership.is_current:
                     await self._grant(route, route.queue[0])
                 elif route.owner is not None:
@@ -367,13 +344,23 @@ class Router:
                 route.is_busy = False
                 # `give_back` came while the route was busy. A queued ask wants the key here, so the key is kept then.
                 is_unwanted, route.is_unwanted = route.is_unwanted and not route.queue, False
+                if len(self._routes) > _MAX_ROUTES:
+                    self._forget_idle_routes()
             if is_unwanted:
                 self.give_back(route.key)
             self.process_queue(route)  # an ask may have been queued after the last check and before `is_busy` was reset
 
+    def _forget_idle_routes(self) -> None:
+        """Forget the routes that have no asks and no ownership; called under the lock, in the client's thread."""
+        # They know an owner at most, and the server knows it, too.
+        sending = {routed.route for routed in self._sent_asks.values()}
+        self._routes = {
+            key: route
+            for key, route in self._routes.items()
+            if route.ownership or route.queue or route.is_busy or route in sending
+        }
+
     async def _grant(self, route: Route, ask: RoutedAsk) -> None:
-        # Registered before the grant: the waiting task may answer in its thread at once.
-        handover = self._grants[ask] = asyncio.Event()
         with self._lock:
             if ask not in route.queue:
                 return  # cancelled meanwhile
@@ -381,11 +368,7 @@ class Router:
             route.is_unwanted = False
         ask.grant()
         # The next ask follows only when this one is in the actor's mailbox, which keeps the order of asks.
-        await handover.wait()
-
-    def _free_turn(self, ask: RoutedAsk) -> None:
-        if (handover := self._grants.pop(ask, None)) is not None:
-            handover.set()
+        await ask.handover.wait()
 
     async def _find_owner(self, route: Route) -> None:
         # Read before the request: if all keys are lost while it is under way, the answer belongs to the old era.
@@ -411,7 +394,7 @@ class Router:
             try:
                 key, arguments = pickle_ask(ask)
             except TypeError as error:
-                self._remove_queued(route, routed)
+                self._remove_queued(routed)
                 routed.fail(error)
                 return
             number = self._numbers[to.owner] = self._numbers.get(to.owner, 0) + 1
@@ -424,9 +407,8 @@ class Router:
                     return  # cancelled meanwhile
                 route.queue.remove(routed)
                 routed.state, routed.sent_to, routed.is_delivered = "sent", to, False
-                route.sent_asks[routed.id] = routed
                 # Noted before it is sent: the reply may arrive before `send` returns.
-                self._sent_asks[routed.id] = route, routed
+                self._sent_asks[routed.id] = routed
             connections = list[FleetTransport]()
 
             def send(connection: FleetTransport) -> Awaitable[bool]:
@@ -443,7 +425,7 @@ class Router:
             else:
                 # Refused at the first try: the owner never had the ask. After a repetition, only a recall can tell.
                 if len(connections) == 1:
-                    self._requeue(route, [routed.id])
+                    self._requeue(route, [routed])
                 self._suspect(route)
 
     def _suspect(self, route: Route) -> None:
@@ -457,9 +439,12 @@ class Router:
         marker = self.frame(self._member, "unknown", ask)
         return await self.client.request(lambda connection: connection.recall(to.owner, ask, marker))
 
-    def _requeue(self, route: Route, ask_ids: Sequence[str]) -> None:
+    def _asks_sent_by(self, route: Route) -> list[RoutedAsk]:
+        return [routed for routed in self._sent_asks.values() if routed.route is route]
+
+    def _requeue(self, route: Route, sent_asks: Sequence[RoutedAsk]) -> None:
         # Forgotten first: a late "moved" or reply under the old id finds nothing.
-        asks = [entry[1] for ask in ask_ids if (entry := self._remove_sent(ask)) is not None]
+        asks = [routed for routed in sent_asks if self._sent_asks.pop(routed.id, None) is not None]
         with self._lock:
             for routed in asks:
                 if not routed.is_withdrawn:
@@ -480,13 +465,10 @@ class Router:
 
     async def _check_owners(self) -> None:
         try:
-            with self._lock:
-                routes = [route for route in self._routes.values() if route.sent_asks]
             # One question for each route and owner, however many asks were sent.
             routes_and_owners = [
                 (route, owner)
-                for route in routes
-                for owner in {routed.sent_to for routed in route.sent_asks.values()}
+                for route, owner in {(routed.route, routed.sent_to) for routed in self._sent_asks.values()}
                 if owner
             ]
             if not routes_and_owners:
@@ -495,7 +477,7 @@ class Router:
             answers = await self.client.request(lambda connection: connection.are_owners(owners))
             for (route, owner), still_owns in zip(routes_and_owners, answers, strict=True):
                 # Asks may have moved to another member while the question was on its way.
-                if not still_owns and any(routed.sent_to == owner for routed in route.sent_asks.values()):
+                if not still_owns and any(routed.sent_to == owner for routed in self._asks_sent_by(route)):
                     self._suspect(route)
                     self.process_queue(route)
         except StorageError as error:
@@ -505,22 +487,22 @@ class Router:
 
     def receive(self, message: Message) -> None:
         """Handle a message of another member about an ask (actor call) that this process has sent."""
-        entry = self._sent_asks.get(message.ask)
-        if entry is None:
+        routed = self._sent_asks.get(message.ask)
+        if routed is None:
             return  # late: the ask has had its outcome
-        route, routed = entry
+        route = routed.route
         if message.kind == "begun":
             routed.add_event(None)
         elif message.kind == "told":
             routed.add_event(message.payload)
         elif message.kind == "moved":
-            self._requeue(route, [message.ask])
+            self._requeue(route, [routed])
             route.is_sent_back = True
             self._suspect(route)
             self.process_queue(route)
         else:
             # Before the outcome is given, so that nothing can give a second one.
-            self._remove_sent(message.ask)
+            del self._sent_asks[message.ask]
             # "cancelled" without a request from here: the owner's side ended the handler, such as when it lost the key.
             if message.kind == "cancelled" and routed.is_withdrawn:
                 routed.fail(_withdrawn_error(routed))
@@ -529,14 +511,14 @@ class Router:
             else:
                 routed.settle(message.kind, message.payload)
 
-    def _withdraw(self, ask: RoutedAsk) -> None:
+    def withdraw(self, ask: RoutedAsk) -> None:
+        """End an ask whose caller has been cancelled; may be called from any thread."""
         if not self.client.post(lambda: self._cancel_withdrawn(ask)):
             ask.fail(_withdrawn_error(ask))
 
     def _cancel_withdrawn(self, ask: RoutedAsk) -> None:
         ask.is_withdrawn = True
-        route = self.route(ask.ask.key)
-        if self._remove_queued(route, ask):
+        if self._remove_queued(ask):
             ask.fail(_withdrawn_error(ask))
         # An ask that is not delivered yet is cancelled by `_send` when it is.
         elif ask.id in self._sent_asks and ask.sent_to is not None and ask.is_delivered:
@@ -571,18 +553,12 @@ class Router:
         """Return the signed bytes of a message to another member."""
         return self._signer.seal(to, Message(kind, self._member, ask, payload))
 
-    def _remove_queued(self, route: Route, ask: RoutedAsk) -> bool:
+    def _remove_queued(self, ask: RoutedAsk) -> bool:
         with self._lock:
-            if ask not in route.queue:
+            if ask not in ask.route.queue:
                 return False
-            route.queue.remove(ask)
+            ask.route.queue.remove(ask)
             return True
-
-    def _remove_sent(self, ask: str) -> tuple[Route, RoutedAsk] | None:
-        entry = self._sent_asks.pop(ask, None)
-        if entry is not None:
-            entry[0].sent_asks.pop(ask, None)
-        return entry
 
 
 def _withdrawn_error(ask: RoutedAsk) -> ActorGoneError:
