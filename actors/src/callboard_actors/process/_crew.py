@@ -87,12 +87,12 @@ class ZygoteProxy:
             raise
         return zygote
 
-    async def fork(self, worker: WorkerProxy, command: Command = Command.FORK) -> None:
-        """Let the zygote start a worker by `command`, and wait until it has started; raise `OSError` on failure."""
+    async def fork(self, worker: WorkerProxy) -> None:
+        """Let the zygote start a worker, and wait until it has started; raise `OSError` on failure."""
         # Before the command: its report may arrive while this task waits to be resumed.
         self._workers[worker.number] = worker
         try:
-            await self._command(COMMAND.pack(command, worker.number, 0.0), worker.fds())
+            await self._command(COMMAND.pack(Command.FORK, worker.number, 0.0), worker.fds())
         except BaseException:
             del self._workers[worker.number]
             worker.end(None)
@@ -405,7 +405,7 @@ class Crew:
         """Start a worker, make it available to calls, and wait until it ends; raise `OSError` if the start fails."""
         self._pool_workers.add(worker)
         try:
-            await self._start(worker, zygote, Command.FORK)
+            await self._start(worker, zygote)
             # The worker may have ended already, between the report of its start and this line.
             if worker.is_alive:
                 self.give_back(worker)
@@ -423,10 +423,10 @@ class Crew:
                 worker.close()
             worker.output_released.set()
 
-    async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy, command: Command) -> None:
+    async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
         """Start a worker process, and wait until it can serve calls."""
         # If its modules cannot be loaded, the process is ended before the error is raised.
-        await zygote.fork(worker, command)
+        await zygote.fork(worker)
         if self._spawns:
             settings = self._current_settings()
             self._settings = replace(self._settings, quiet=True)  # one complaint of each module is enough
@@ -455,9 +455,8 @@ class Crew:
                     with anyio.CancelScope(shield=True):
                         await worker.output_released.wait()
                 else:
-                    await self._start(worker, self._zygote, Command.FORK_DEDICATED)
-                if self._spawns:
-                    await worker.send(frame(Kind.DEDICATE))
+                    await self._start(worker, self._zygote)
+                await worker.send(frame(Kind.DEDICATE))
                 if not worker.is_alive:
                     raise OSError("its zygote process has ended")
             except BaseException:

@@ -17,12 +17,22 @@ from contextvars import copy_context
 from functools import partial
 from io import TextIOWrapper
 from os import _exit  # bound at import: user code may replace attributes of `os`
-from socket import socket
+from socket import MSG_PEEK, socket
 from typing import Any, NoReturn
 
 from callboard.extend import attach_context
 from callboard_actors._engine import _kernel, _main_module
-from callboard_actors._engine._frames import BEGUN_COUNTER, MAX_EVENT, Kind, as_json, frame, parts_of, receive_frame
+from callboard_actors._engine._frames import (
+    BEGUN_COUNTER,
+    HEADER,
+    MAX_EVENT,
+    Kind,
+    as_json,
+    frame,
+    header_of,
+    parts_of,
+    receive_frame,
+)
 from callboard_actors._engine._replies import Reply, ReplyEncoder, limit_reply, reply_encoder, run_call
 from callboard_actors.process._settings import Settings
 
@@ -103,7 +113,7 @@ def is_worker() -> bool:
     return _is_serving
 
 
-def serve(sock: socket, begun_counter: int, settings: Settings, *, is_dedicated: bool) -> None:
+def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
     """Serve the calls that arrive on the socket, until the pool closes the socket."""
     global _is_serving
     _is_serving = True
@@ -115,7 +125,10 @@ def serve(sock: socket, begun_counter: int, settings: Settings, *, is_dedicated:
         if isinstance(stream, TextIOWrapper):  # a preloaded module may have replaced it
             stream.reconfigure(line_buffering=True)
     faulthandler.enable()
-    if is_dedicated:
+    # Any worker may become a dedicated one, until its first call: the first frame decides.
+    first = sock.recv(HEADER.size, MSG_PEEK)
+    if first and header_of(first).kind is Kind.DEDICATE:
+        sock.recv(HEADER.size)
         import anyio
 
         # This never returns: a dedicated worker ends its process.

@@ -20,11 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from socket import MSG_PEEK, socket, socketpair
+from socket import socket, socketpair
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import HEADER, Kind, as_json, frame, header_of, receive_exactly
+from callboard_actors._engine._frames import Kind, as_json, frame, receive_exactly
 from callboard_actors._util._import_path import import_path
 from callboard_actors.process import _worker
 from callboard_actors.process._confinement._confine import CannotConfineError
@@ -49,10 +49,8 @@ class Command(IntEnum):
     """Kind of a command that a pool sends to its zygote: start or end a worker."""
 
     FORK = 1
-    """Start a worker that serves one call after another. Carries `FILES_PER_COMMAND` file descriptors."""
-    FORK_DEDICATED = 2
-    """Start a dedicated worker: one owner, one event loop, concurrent calls. Carries `FILES_PER_COMMAND` files."""
-    END = 3
+    """Start a worker. Carries `FILES_PER_COMMAND` file descriptors."""
+    END = 2
     """Send SIGTERM to a worker and its children, and SIGKILL after the grace."""
 
 
@@ -108,8 +106,6 @@ def _fork_worker(
     confinement: "Confinement | None",
     zygote_sockets: Sequence[socket],
     fds: Sequence[int],
-    *,
-    is_dedicated: bool,
 ) -> int:
     """Fork a worker and return its process id; raise `OSError` if the fork fails."""
     zygote = os.getpid()
@@ -140,7 +136,7 @@ def _fork_worker(
         # Before any code of a call. Only these files, stdin, stdout and stderr stay open.
         if confinement is not None:
             confinement.enter([sock, begun_counter])
-        _worker.serve(socket(fileno=sock), begun_counter, settings, is_dedicated=is_dedicated)
+        _worker.serve(socket(fileno=sock), begun_counter, settings)
 
     # The signal is blocked across the fork: until the child has replaced the zygote's handlers, SIGTERM would run them
     # and be lost. It is delivered when the child unblocks the signal.
@@ -193,9 +189,13 @@ class _Zygote:
             gc.collect()
             gc.freeze()
             zygote_sockets = (self._control, self._wake_reader, self._wake_writer)
-            self._start: Callable[..., int] = partial(_fork_worker, self._settings, confinement, zygote_sockets)
+            self._start: Callable[[Sequence[int]], int] = partial(
+                _fork_worker, self._settings, confinement, zygote_sockets
+            )
         else:
-            self._start = Spawns().start
+            lifeline, _ = os.pipe()  # the write end stays here, and closes when this process dies
+            os.set_inheritable(lifeline, True)
+            self._start = partial(_spawn_worker, lifeline)
         self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
 
     def _report(self, number: int, report: str, value: int) -> None:
@@ -257,7 +257,7 @@ class _Zygote:
                         _kernel.signal_group(pid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
             return True
         try:
-            pid = self._start(fds, is_dedicated=kind == Command.FORK_DEDICATED)
+            pid = self._start(fds)
         except OSError as error:
             self._report(number, "unforked", error.errno or 0)
         else:
@@ -320,32 +320,24 @@ class _Zygote:
 # Workers that are new interpreters, where a fork is unsafe: they get settings over their socket, and load modules.
 
 
-class Spawns:
-    """Starter of workers that are new Python interpreters."""
-
-    def __init__(self) -> None:
-        self._lifeline, _ = os.pipe()
-        os.set_inheritable(self._lifeline, True)  # the write end stays here and closes when this process dies
-
-    def start(self, fds: Sequence[int], *, is_dedicated: bool) -> int:
-        """Start a worker that inherits the given file descriptors; return its process id, or raise `OSError`."""
-        for fd in fds:
-            os.set_inheritable(fd, True)
-        arguments = f"{list(fds)}, {self._lifeline}, {os.getpid()}"
-        code = (
-            f"import sys; sys.path[:] = {import_path()!r}\n"
-            f"from callboard_actors.process._zygote import main_of_spawned; main_of_spawned({arguments})"
-        )
-        # Python ignores SIGPIPE and the zygote SIGINT. Ignored signals are inherited, even by programs that a worker
-        # starts.
-        return os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-c", code],
-            os.environ,
-            setpgroup=0,
-            setsigmask=(),
-            setsigdef=(signal.SIGINT, signal.SIGPIPE),
-        )
+def _spawn_worker(lifeline: int, fds: Sequence[int]) -> int:
+    """Start a worker that inherits these file descriptors; return its process id, or raise `OSError`."""
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    arguments = f"{list(fds)}, {lifeline}, {os.getpid()}"
+    code = (
+        f"import sys; sys.path[:] = {import_path()!r}\n"
+        f"from callboard_actors.process._zygote import main_of_spawned; main_of_spawned({arguments})"
+    )
+    # Python ignores SIGPIPE and the zygote SIGINT. Ignored signals are inherited, also by programs of a worker.
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-c", code],
+        os.environ,
+        setpgroup=0,
+        setsigmask=(),
+        setsigdef=(signal.SIGINT, signal.SIGPIPE),
+    )
 
 
 def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
@@ -379,14 +371,7 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
 
     def run_worker() -> None:
         sock.sendall(frame(Kind.VALUE))
-        # Any worker may become a dedicated one, until its first call: the first frame decides.
-        first = sock.recv(HEADER.size, MSG_PEEK)
-        if not first:
-            return  # the pool has closed the socket
-        is_dedicated = header_of(first).kind is Kind.DEDICATE
-        if is_dedicated:
-            sock.recv(HEADER.size)
-        _worker.serve(sock, begun_counter, settings, is_dedicated=is_dedicated)
+        _worker.serve(sock, begun_counter, settings)
 
     end_after(run_worker)
 
