@@ -1,105 +1,13 @@
-"""Rules that decide which errors of a call become messages for the model, and the texts of these messages.
+"""Errors of a call: those that are control flow, their messages for the model, and lost results."""
 
-A call that started and never ended has an unknown outcome. Its policy decides whether it runs again, becomes a message,
-or becomes a question to a person.
-"""
-
-import inspect
-from collections.abc import Callable
-from operator import is_
-from types import UnionType
-from typing import Any, NoReturn, Union, cast, get_args, get_origin, get_type_hints
-from uuid import uuid4
+from typing import Any, NoReturn
 
 from langchain_core.messages import ToolCall, ToolMessage
-from langgraph.errors import GraphBubbleUp, GraphInterrupt, is_invalid_resume
-from langgraph.types import Interrupt
+from langgraph.errors import GraphBubbleUp, is_invalid_resume
 from pydantic import ValidationError
 
-from callboard._langgraph._vocabulary import (
-    INVALID_TOOL_NAME_ERROR_TEMPLATE,
-    TOOL_CALL_ERROR_TEMPLATE,
-    ToolInvocationError,
-)
-from callboard._records._policies import CallPolicy
-from callboard.exceptions import ActorDiedError, CallError, EngineError
-
-ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
-
-_MAX_TEXT = 1_000_000
-"""Maximum number of characters of one argument of an error in the text for the model."""
-
-Judge = Callable[[Exception], str | None]
-"""Function that takes an error, and returns the text for the model, or `None` if the error must be raised."""
-
-
-def only_invalid_arguments(error: Exception) -> str:
-    """Return the text for the model if a call's arguments were invalid; raise every other error."""
-    if isinstance(error, ToolInvocationError):
-        return str(error.message)
-    raise error
-
-
-class ErrorPolicy:
-    """Parsed `handle_tool_errors` option of a node: which errors become messages, and with which texts."""
-
-    def __init__(self, handling: ErrorHandling) -> None:
-        self._handling = handling
-        self._types = _exception_types(handling)
-        self._is_default = handling is only_invalid_arguments
-
-    def content(self, error: Exception) -> str | None:
-        """Return the text for the model about an error of a tool; `None` if the error must be raised."""
-        if not self._handling or not isinstance(error, self._types) or is_control_flow(error):
-            return None
-        if self._is_default and not isinstance(error, ToolInvocationError):
-            # The model's value did no harm: the tool has run, and its neighbours must not be lost for its result.
-            return None if (reason := text_about_lost_result(error)) is None else f"Error: {reason}"
-        return self._text(error)
-
-    def invalid_arguments(self, error: Exception) -> str | None:
-        """Return the text for the model if an error is about invalid arguments; `None` for any other error."""
-        # Every other error of the tool must reach the middleware.
-        return self.content(error) if isinstance(error, ToolInvocationError) else None
-
-    def without_result(self, error: Exception) -> str | None:
-        """Return the text for the model about a `CallError`, such as a timeout; `None` if the error must be raised."""
-        if not self._handling or not isinstance(error, CallError):
-            return None
-        return f"Error: {error}" if self._is_default or not isinstance(error, self._types) else self._text(error)
-
-    def after_middleware(self, error: Exception) -> str | None:
-        """Return the text for the model about an error that no middleware has handled; `None` if it must be raised."""
-        return self.content(error) or self.without_result(error)
-
-    def after_wrapper(self, error: Exception) -> str | None:
-        """Return the text for the model about an error of a `wrap_tool_call` function; `None` if it must be raised."""
-        if self._is_default or isinstance(error, CallError):
-            return self.after_middleware(error)
-        # As in LangGraph, the type of the error does not matter.
-        return self._text(error) if self._handling and not is_control_flow(error) else None
-
-    def _text(self, error: Exception) -> str:
-        handling = self._handling
-        if isinstance(handling, str):
-            return handling
-        if handling is None or isinstance(handling, (bool, tuple, type)):
-            if isinstance(error, CallError):
-                return f"Error: {error}"  # such as a timeout: the default text would ask the model to fix its mistake
-            if (reason := text_about_lost_result(error)) is not None:
-                return f"Error: {reason}"
-            try:
-                # Python would write a text of 16 MB for 0.1 s, in which no other task and no other thread runs.
-                args = [
-                    f"{arg[:_MAX_TEXT]}..." if isinstance(arg, str) and len(arg) > _MAX_TEXT else arg
-                    for arg in error.args
-                ]
-                is_whole = all(map(is_, args, error.args)) or type(error).__repr__ is not BaseException.__repr__
-                text = repr(error) if is_whole else f"{type(error).__name__}({', '.join(map(repr, args))})"
-            except Exception as failure:  # such as a RecursionError for arguments that are nested too deeply
-                text = f"{type(error).__name__}, whose text cannot be made ({type(failure).__name__})"
-            return str(TOOL_CALL_ERROR_TEMPLATE.format(error=text))
-        return handling(error)
+from callboard._langgraph._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE, ToolInvocationError
+from callboard.exceptions import CallError
 
 
 def is_control_flow(error: BaseException) -> bool:
@@ -161,50 +69,6 @@ def _without_injected(detail: Any, injected: frozenset[str]) -> Any:
     return {**detail, "loc": loc, "input": input_value}
 
 
-def _exception_types(handling: Any) -> tuple[type[Exception], ...]:
-    if handling is None or isinstance(handling, (bool, str)):
-        return (Exception,)
-    if handling is only_invalid_arguments:
-        return (Exception,)  # as its annotation says; reading annotations for each node takes long
-    kinds = handling if isinstance(handling, tuple) else (handling,)
-    if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-        return kinds
-    if inspect.iscoroutinefunction(handling):
-        raise TypeError(f"handle_tool_errors takes a plain function from an error to a text, got {handling!r}")
-    if callable(handling) and not isinstance(handling, type):
-        return _types_in_annotation(cast("Callable[..., str]", handling))
-    raise ValueError(
-        f"Got unexpected type of `handle_tool_error`. Expected bool, str or callable. Received: {handling}"
-    )
-
-
-def _types_in_annotation(handler: Callable[..., str]) -> tuple[type[Exception], ...]:
-    """Return the exception types in the annotation of an error handler's parameter; `Exception` if it has none."""
-    parameters = list(inspect.signature(handler).parameters)
-    if len(parameters) == 2 and parameters[0] in ("self", "cls"):
-        parameters = parameters[1:]
-    try:
-        hints = get_type_hints(handler)
-    except (NameError, TypeError):  # a callable object, or names that are local to a function
-        hints = get_type_hints(type(handler).__call__) if not inspect.isroutine(handler) else {}
-    if not parameters or parameters[0] not in hints:
-        return (Exception,)
-    hint = hints[parameters[0]]
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-        return kinds
-    if len(kinds) > 1:
-        raise ValueError(
-            "All types in the error handler error annotation must be Exception types. For example, "
-            f"`def custom_handler(e: Union[ValueError, TypeError])`. Got '{hint}' instead."
-        )
-    raise ValueError(
-        "Arbitrary types are not supported in the error handler signature. Please annotate the error with either "
-        "a specific Exception type or a union of Exception types. For example, `def custom_handler(e: ValueError)` "
-        f"or `def custom_handler(e: Union[ValueError, TypeError])`. Got '{hint}' instead."
-    )
-
-
 # Results that were lost after the tool had finished
 
 
@@ -236,81 +100,9 @@ def text_about_lost_result(error: Exception) -> str | None:
     return next((note.model_text for note in notes if isinstance(note, _FinishedNote)), None)
 
 
-# Calls that started and never ended
-
-
-UNKNOWN = (
-    "Error: this call was begun, and did not come to its end; whether it had any effect is unknown. Find out before "
-    "calling the tool again."
-)
-
-
 def unstorable_text(reason: str) -> str:
     """Return the text for the model about a call that has finished with a result that the database cannot store."""
     return (
         "Error: the tool has run and finished, but its result is lost, because the database cannot store it: "
         f"{reason}. Do not call the tool again for the same effect."
-    )
-
-
-REPEATS = "__callboard_repeats__"
-"""Name of an attribute that marks functions which themselves repeat a call after the death of its actor."""
-
-
-class OutcomeUnknown(GraphInterrupt):
-    """Interrupt that asks a person what to do with a call that started and never ended."""
-
-    def __init__(self, name: str, args: dict[str, Any], reason: str) -> None:
-        super().__init__((question_about(name, args, reason),))
-
-
-def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
-    """Return an interrupt that asks a person about a failed call; `None` if no question is allowed or needed."""
-    # An idempotent call of an actor is not asked about: it has run again as often as it may.
-    if policy.on_unknown != "ask" or (policy.idempotent and isinstance(error, ActorDiedError)):
-        return None
-    if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
-        return None
-    return OutcomeUnknown(name, args, error.reason)
-
-
-def runs_again(policy: CallPolicy) -> bool:
-    """Return whether a policy lets a call run again if it is unknown whether the call had its effect."""
-    return policy.idempotent or policy.on_unknown == "rerun"
-
-
-def is_lost(error: BaseException) -> bool:
-    """Return whether a call's outcome is unknown because its actor or worker died for a reason other than the call."""
-    if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
-        return False
-    of_engine = error if isinstance(error, EngineError) else error.__cause__
-    return not (isinstance(of_engine, EngineError) and of_engine.recurs)
-
-
-def question_about(name: str, args: dict[str, Any], reason: str) -> Interrupt:
-    """Return the question to a person about a call with unknown outcome, in the format of LangGraph's agent inbox."""
-    allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
-    request = {
-        "action_request": {"action": name, "args": args},
-        "config": allowed,
-        "description": f"This call was begun, and then {reason}; whether it had any effect is unknown. "
-        "Accept to run it again, respond with its result, or ignore it.",
-    }
-    # With an id of its own, so that an answer that arrives twice cannot answer a later question.
-    return Interrupt([request], id=uuid4().hex)
-
-
-def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
-    """Return the tool message that a person chose for a call with an unknown outcome; `None` to run the call again."""
-    decision: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
-    kind = decision.get("type") if isinstance(decision, dict) else None
-    if kind == "accept":
-        return None
-    if kind == "response" and decision.get("args") is not None:
-        return ToolMessage(str(decision["args"]), name=call["name"], tool_call_id=call["id"])
-    if kind == "ignore":
-        return error_message(UNKNOWN, call)
-    raise ValueError(
-        f"The answer about call {key!r} is {{'type': 'accept'}}, {{'type': 'response', 'args': ...}} or "
-        f"{{'type': 'ignore'}}; got {answer!r}"
     )

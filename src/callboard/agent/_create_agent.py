@@ -24,7 +24,6 @@ from langgraph.types import Send
 from callboard._calls._durations import warn_about_milliseconds
 from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
 from callboard._langchain._callbacks import may_be_traced
-from callboard._langchain._errors import ErrorHandling, only_invalid_arguments
 from callboard._langchain._unanswered import calls_in, id_of, ids_with_answer, last_reply
 from callboard._langgraph._outer_task import arguments_of
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -45,6 +44,7 @@ from callboard.conversations._targets import END, MODEL, TOOLS
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpack_toolkits
 from callboard.tools._chain import middleware_in
+from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
 from callboard.tools._middleware_hooks import batch_approval_rules, langchain_base
 from callboard.tools._node import NodeAccess, ToolNode

@@ -15,7 +15,6 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 
 from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
-from callboard._langchain._errors import only_invalid_arguments
 from callboard._langchain._unanswered import all_calls_in
 from callboard._langgraph._outer_task import arguments_of
 from callboard._records._policies import OnUnknown, check_seconds
@@ -35,6 +34,7 @@ from callboard.conversations._stored_types import collect_types, parse_stored_ty
 from callboard.conversations._targets import AFTER, AGENT, BEFORE, RESPONSE
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._actor_tools import Toolkit
+from callboard.tools._error_policy import only_invalid_arguments
 from callboard.tools._node import NodeAccess, ToolNode
 
 

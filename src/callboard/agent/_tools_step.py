@@ -20,19 +20,12 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
 from callboard._calls._observers import current_observers
-from callboard._langchain._errors import (
-    UNKNOWN,
-    error_message,
-    is_control_flow,
-    question_about,
-    runs_again,
-    unknown_text,
-    unstorable_text,
-)
+from callboard._langchain._errors import error_message, is_control_flow, unstorable_text
 from callboard._langchain._large_values import MANY_CALLS, run_in_worker
 from callboard._langchain._plan import injected_args, model_args
 from callboard._langchain._results import NodeRequest, Output, ResultRules, count_calls, messages_in, parse_input
 from callboard._langchain._unanswered import id_of, ids_with_answer
+from callboard._langchain._unknown_outcomes import UNKNOWN, question_about, runs_again, unknown_text
 from callboard._langgraph._call_scope import Write, with_writes
 from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext

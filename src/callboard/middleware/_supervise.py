@@ -15,13 +15,7 @@ from callboard._calls._batch import Batch
 from callboard._calls._call import BatchContext, CallOptions, SupervisedCall, create_batch_context, note
 from callboard._calls._call_keys import KeyScope
 from callboard._calls._limits import NoKeyError
-from callboard._langchain._errors import (
-    ErrorHandling,
-    ErrorPolicy,
-    error_message,
-    only_invalid_arguments,
-    raise_invalid_arguments,
-)
+from callboard._langchain._errors import error_message, raise_invalid_arguments
 from callboard._langchain._invoke import arguments_of
 from callboard._langchain._plan import ToolFacts, inject, plan_for
 from callboard._langchain._results import Item, messages_in
@@ -38,6 +32,7 @@ from callboard._util._extras import install_command
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallRejectedError
 from callboard.tools._chain import chain_of, middleware_in
+from callboard.tools._error_policy import ErrorHandling, ErrorPolicy, only_invalid_arguments
 from callboard.tools._middleware import check_policies, check_tools, redaction_of, tools_of
 from callboard.tools._middleware_hooks import Missing, check_missing
 from callboard.tools._supervision import OnFailure, Supervision, run_judged
@@ -239,7 +234,7 @@ class _AgentCall(SupervisedCall[Item]):
         return scope_in_task(self._request.runtime.config, self.id)
 
     async def run(self) -> Item:
-        return await run_judged(self, self._answer, self._supervise._errors.after_middleware, self._rework)
+        return await run_judged(self, self._answer, partial(self._supervise._errors.text, "middleware"), self._rework)
 
     async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         chain = self._supervise._chain
@@ -286,7 +281,7 @@ class _AgentCall(SupervisedCall[Item]):
                 except ValidationError as validation_error:
                     raise_invalid_arguments(validation_error, call, plan.injected.names)
         except ToolInvocationError as invalid:
-            content = self._supervise._errors.invalid_arguments(invalid)
+            content = self._supervise._errors.text("tool in middleware", invalid)
             if content is None:
                 raise
             return error_message(content, call, invalid), invalid

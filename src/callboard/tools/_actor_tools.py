@@ -20,8 +20,9 @@ from langchain_core.tools.base import _get_runnable_config_param, _stringify
 from langgraph.types import Command
 
 from callboard._calls._call import SupervisedCall, current_call, note, own_attempt
-from callboard._langchain._errors import REPEATS, OutcomeUnknown, is_control_flow, is_lost, runs_again
+from callboard._langchain._errors import is_control_flow
 from callboard._langchain._plan import Plan
+from callboard._langchain._unknown_outcomes import REPEATS, OutcomeUnknown, is_lost, runs_again
 from callboard._langgraph._vocabulary import ToolRuntime, call_context
 from callboard._loops._current import current_loop
 from callboard._records._policies import (

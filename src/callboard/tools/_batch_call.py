@@ -22,10 +22,11 @@ from callboard._calls._limits import Limiter, NoKeyError
 from callboard._calls._observers import current_mark, log_failure
 from callboard._calls._thread_pool import ThreadPermits
 from callboard._langchain._callbacks import NO_HANDLERS, manager_of_tool
-from callboard._langchain._errors import error_message, raise_invalid_arguments, runs_again, unknown_tool
+from callboard._langchain._errors import error_message, raise_invalid_arguments, unknown_tool
 from callboard._langchain._invoke import copy_config, invoke, raise_without_key, supplied_names
 from callboard._langchain._plan import Plan, inject
 from callboard._langchain._results import Output, ResultRules
+from callboard._langchain._unknown_outcomes import runs_again
 from callboard._langgraph._call_scope import scope_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, context_of
 from callboard.tools._bounds import Refusal

@@ -20,7 +20,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt, UnknownInterruptError
 from langgraph.types import Command, Interrupt, interrupt
 
-from callboard._langchain._errors import OutcomeUnknown, unknown_text
+from callboard._langchain._unknown_outcomes import OutcomeUnknown, unknown_text
 from callboard._langgraph._call_scope import (
     CALL_PREFIX,
     PLACEHOLDER_ID,

@@ -21,7 +21,7 @@ from langgraph.runtime import Runtime
 
 from callboard._calls._draining import PATIENCE
 from callboard._calls._sync_middleware import SyncMiddleware
-from callboard._langchain._errors import ErrorHandling, only_invalid_arguments, unknown_tool
+from callboard._langchain._errors import unknown_tool
 from callboard._langchain._large_values import MANY_CALLS, run_in_worker
 from callboard._langchain._plan import inject, injected_args
 from callboard._langchain._results import NodeRequest, count_calls, parse_input
@@ -43,6 +43,7 @@ from callboard.tools._actor_tools import Toolkit
 from callboard.tools._batch_call import Reports
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
+from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
 from callboard.tools._ledger import Ledger
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._tool_batch import ToolBatch

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 from langchain_core.runnables import Runnable
@@ -11,7 +12,6 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
 from callboard._calls._draining import InFlight
-from callboard._langchain._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard._langchain._plan import Plan, ToolFacts, injected_args, plan_for
 from callboard._langchain._results import InputKind, ResultRules
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
@@ -23,6 +23,7 @@ from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit, by_reference, check_graces, is_idempotent, with_handlers
 from callboard.tools._chain import Chain, chain_of, wrapper_middleware
+from callboard.tools._error_policy import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._middleware import check_policies, check_tools, offers_of, redaction_of, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._supervision import Supervision
@@ -144,14 +145,9 @@ def setup_of(options: Options) -> Setup:
         chain=chain,
         offers=offers_of(middleware),
         redact_call=redaction_of(middleware),
-        # With middleware, only invalid arguments become messages at the tool: middleware must see all other errors.
-        judge_tool_error=errors.invalid_arguments if middleware else errors.content,
-        judge_final_error=errors.after_middleware
-        if middleware
-        else errors.after_wrapper
-        if wrapper
-        else errors.without_result,
-        judge_override_error=errors.without_result,
+        judge_tool_error=partial(errors.text, "tool in middleware" if middleware else "tool"),
+        judge_final_error=partial(errors.text, "middleware" if middleware else "wrapper" if wrapper else "call"),
+        judge_override_error=partial(errors.text, "call"),
         on_error=options.on_error,
         in_flight=InFlight(f"the node {name!r}"),
         max_calls=options.max_calls,

@@ -15,7 +15,7 @@ from callboard._calls._call import CallOptions, SupervisedCall
 from callboard._calls._durations import warn_about_milliseconds, warn_about_unreachable_timeout
 from callboard._calls._limits import AnyLimiter, Limiter, SharedLimiter, limiter_of
 from callboard._calls._thread_pool import ThreadPermits
-from callboard._langchain._errors import Judge, error_message
+from callboard._langchain._errors import error_message
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._records._policies import (
     CallContext,
@@ -32,6 +32,7 @@ from callboard._records._reports import Statistics
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 from callboard.tools._actor_tools import policy_of
+from callboard.tools._error_policy import Judge
 
 R = TypeVar("R")
 

@@ -20,12 +20,10 @@ from callboard._calls._call import BatchContext, SupervisedCall, create_batch_co
 from callboard._calls._draining import Operation
 from callboard._calls._limits import Limiter
 from callboard._calls._progress import OnProgress, Progress
-from callboard._langchain._errors import (
-    is_control_flow,
-    runs_again,
-)
+from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import MANY_CALLS, has_many, run_in_worker
 from callboard._langchain._results import NodeRequest, Output, messages_in, open_calls_and_reply
+from callboard._langchain._unknown_outcomes import runs_again
 from callboard._langgraph._call_scope import config_for_calls
 from callboard._langgraph._outer_task import NO_RUNTIME, read_state, runtime_of
 from callboard._langgraph._vocabulary import call_context
