@@ -157,23 +157,19 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
         if depth > MAX_DEPTH:
             return f"the arguments are nested more than {MAX_DEPTH} levels deep. Call the tool again with flatter ones."
         # Depth and number of values are tested before a container is walked: the limits bound the work, not the model.
-        next_level: list[Any] = []
+        parts: list[Any] = []
         for container in level:
             values += len(container)
             if values > MAX_VALUES:
                 return f"the arguments have more than {MAX_VALUES} values. Call the tool several times, with fewer."
-            # A copy, because other threads may change the container meanwhile.
-            parts: list[Any] = [*(container.values() if isinstance(container, dict) else container)]
+            # Copies, because other threads may change the container meanwhile.
+            parts += [*(container.values() if isinstance(container, dict) else container)]
             if isinstance(container, dict):
                 parts += [key for key in [*container] if isinstance(key, str)]
-            for value in parts:
-                if isinstance(value, str):
-                    characters += len(value)
-                elif isinstance(value, (dict, list, tuple, set, frozenset)):
-                    next_level.append(cast("object", value))
+        characters += sum(len(part) for part in parts if isinstance(part, str))
         if characters > MAX_CHARACTERS:
             return f"the arguments have more than {MAX_CHARACTERS} characters. Call the tool again with less text."
-        level = next_level
+        level = [part for part in parts if isinstance(part, (dict, list, tuple, set, frozenset))]
     return None
 
 
