@@ -260,6 +260,28 @@ async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
     assert max(found) == 200
 
 
+async def test_an_actor_that_makes_room_lets_its_handlers_end_however_old_it_is() -> None:
+    class Reader(Counter):
+        @handler(group="reads")
+        async def read(self, seconds: float) -> None:
+            """Read, beside others."""
+            await anyio.sleep(seconds)
+
+    async with keyed(child(Reader, cap=1, max_age=10.0)) as readers, anyio.create_task_group() as group:
+        with anyio.fail_after(101):
+            group.start_soon(readers["a"].read, 100.0)
+            await anyio.sleep(1)
+            group.start_soon(readers["b"].read, 0.0)
+            await anyio.sleep(1)
+            await readers["a"].read(0.0)  # its end finds that "b" waits
+            await anyio.sleep(97)
+            waiting = readers.statistics()
+        await anyio.sleep(2)
+
+    assert (waiting.alive, waiting.waiting) == (1, 1)
+    assert lives == ["start a", "stop a", "start b", "stop b"]
+
+
 async def test_saves_of_calls_side_by_side_do_not_overtake_each_other() -> None:
     """If an older state were saved after a newer one, a crash would lose a result that a caller already has."""
 

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,28 @@ _MAX_STEPS_WITHOUT_PAUSE = 32
 
 Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 """Handler name and arguments of a call, stored apart: the message drops its arguments when its reply is sent."""
+
+
+class State(Enum):
+    """State of an incarnation, which decides which messages may begin. A state is never entered twice."""
+
+    STARTING = "`start` runs; messages wait"
+    SERVING = "every message may begin"
+    DUE = "it has reached `max_age` or `max_calls`: only messages that a running handler awaits may begin"
+    ENDING = "it stops when its handlers have ended, whatever their time; messages as when it is due"
+    HURRIED = "it stops when its handlers have ended, which have a time limit; no message begins"
+    STOPPING = "all handlers have ended; its state is saved, and `stop` runs"
+
+
+_NEXT_STATES = {
+    State.STARTING: (State.SERVING, State.ENDING, State.HURRIED),
+    State.SERVING: (State.DUE, State.ENDING, State.HURRIED, State.STOPPING),
+    State.DUE: (State.ENDING, State.HURRIED, State.STOPPING),
+    State.ENDING: (State.HURRIED, State.STOPPING),
+    State.HURRIED: (State.STOPPING,),
+    State.STOPPING: (),
+}
+"""States that may follow each state. An actor that is told to stop while it starts does not serve."""
 
 
 class Incarnation:
@@ -79,8 +102,8 @@ class Incarnation:
         # that lock and call `wake()` after it, so no message is missed.
         self._wakeup: Wakeup = self.loop.wakeup()
         self.code = code(self._break)
-        # Not hurried (`ActorUnit.stop`): running handlers have unlimited time to end.
-        self._is_ending = self._is_stop_time_limited = False
+        self._state = State.STARTING
+        # Reasons, no states: an incarnation may be killed or crash in each state, and tells why after its end.
         self._killed: str | None = None
         # The first cause wins: errors that follow from it must not replace it.
         self._crash: BaseException | None = None
@@ -88,9 +111,9 @@ class Incarnation:
         # `_ends_by`: loop time by which an actor that lost its key must have ended.
         self._calls, self._ends_by = 0, math.inf
         self._retires_at = math.inf if lifespan.max_age is None else self.loop.now() + lifespan.max_age
-        self._may_retire = (lifespan.max_age, lifespan.max_calls) != (None, None)
-        # Due: only messages that a running handler awaits may begin. Retired: due, and nothing runs or is owed.
-        self._is_due = self._is_retired = False
+        self._max_calls = math.inf if lifespan.max_calls is None else lifespan.max_calls
+        # It was due, and ended when nothing ran or was owed: the next incarnation replaces it.
+        self._is_retired = False
 
     def wake(self) -> None:
         """Wake the actor's task, so that it looks into the mailbox. Any thread may call this."""
@@ -109,7 +132,18 @@ class Incarnation:
 
     @property
     def takes_no_more(self) -> bool:
-        return self._is_ending or self._is_due
+        return self._state not in (State.STARTING, State.SERVING)
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._state in (State.ENDING, State.HURRIED, State.STOPPING)
+
+    def _may_enter(self, state: State) -> bool:
+        return state in _NEXT_STATES[self._state]
+
+    def _enter(self, state: State) -> None:
+        assert self._may_enter(state), (self._state, state)
+        self._state = state
 
     @property
     def has_broken(self) -> bool:
@@ -122,8 +156,9 @@ class Incarnation:
 
     def end(self, *, has_time_limit: bool = True) -> None:
         """Stop the actor after its running handlers; `has_time_limit` cancels them after `lifespan.stop` seconds."""
-        if not self._is_ending or (has_time_limit and not self._is_stop_time_limited):
-            self._is_ending, self._is_stop_time_limited = True, has_time_limit
+        state = State.HURRIED if has_time_limit else State.ENDING
+        if self._may_enter(state):
+            self._enter(state)
             if has_time_limit:
                 # Before the first handler this bounds `start`: an actor that is stopped while it starts need not start.
                 (self._handler_scope or self._outer_scope).move(self.loop.now() + self._lifespan.stop)
@@ -132,7 +167,8 @@ class Incarnation:
     def kill(self, reason: str, seconds: float = math.inf) -> None:
         """Cancel all handlers, and cancel `stop` after `seconds` seconds; the outcome of running calls is unknown."""
         self._killed = self._killed or reason
-        self._is_ending = True
+        if self._may_enter(State.HURRIED):
+            self._enter(State.HURRIED)
         if seconds < math.inf:
             # While handlers run, the outer scope stays open until `_ends_by`, so that `stop` can run, and then cuts it
             # off. In `start` and `stop` the outer scope is cancelled now, and its grace is the time for clean-up.
@@ -190,6 +226,8 @@ class Incarnation:
             with self._handler_scope:
                 if self._killed is not None:
                     self._handler_scope.cancel()  # killed during `start`, which completed all the same
+                if self._state is State.STARTING:
+                    self._enter(State.SERVING)
                 # From here on, senders in any thread wake this incarnation. Earlier messages wait in the mailbox.
                 with self._cell.lock:
                     self._cell.incarnation = self
@@ -207,7 +245,8 @@ class Incarnation:
             late = "handlers of the actor %r did not end within %g s, and were cancelled"
             _log.warning(late, self._cell.name, self._lifespan.stop)
         # No handler may begin after this line: `_is_broken()` is true from now on.
-        self._is_ending, self._handler_scope = True, None
+        self._enter(State.STOPPING)
+        self._handler_scope = None
         # This deadline covers the snapshot, `stop` and the resources.
         self._outer_scope.move(min(self.loop.now() + self._lifespan.stop, self._ends_by))
         # After a crash the state cannot be trusted. Taken before `stop`, which may close what `snapshot` reads.
@@ -236,29 +275,34 @@ class Incarnation:
             try:
                 await self._run_message_loop()
             finally:
-                self._is_ending = True  # a message that no running handler awaits might find the nursery closed
+                # A message that no running handler awaits might find the nursery closed.
+                if self._may_enter(State.ENDING):
+                    self._enter(State.ENDING)
         return None
 
     async def _run_message_loop(self) -> None:
         """Take messages from the mailbox in order until the actor ends; raise the error of a crash."""
         cell, steps_without_pause = self._cell, 0
         while self._crash is None:
-            if self._is_ending and (self._is_stop_time_limited or not cell.mailbox.running):
+            if self._state is State.HURRIED or (self._state is State.ENDING and not cell.mailbox.running):
                 break  # the stop is urgent, or no handler runs that could await a message
             with cell.lock:
-                message = cell.next(only_awaited_here=self._is_ending or (self._may_retire and self._retires()))
+                is_due = self._calls >= self._max_calls or self.loop.now() >= self._retires_at
+                if is_due and self._state is State.SERVING:
+                    self._enter(State.DUE)
+                if self._state is State.DUE and not (cell.mailbox.running or cell.unanswered):
+                    self._is_retired = True
+                    break  # nothing runs here that could await a message
+                message = cell.next(only_awaited_here=self.takes_no_more)
                 wakeup = self._wakeup
                 if message is None:
                     wakeup = self._wakeup = self.loop.wakeup()
-            # No message was taken in this case: nothing runs here that could await one.
-            if self._is_retired:
-                self._is_ending = True
-            elif message is None:
+            if message is None:
                 steps_without_pause = 0
                 # The callback may make this keyed actor leave, to free its place for a waiting key.
                 cell.on_pause()
                 # After `max_age` a scope with this deadline would end at once, and the task would never wait.
-                until = math.inf if self._is_due else self._retires_at
+                until = self._retires_at if self._state is State.SERVING else math.inf
                 with nullcontext() if until == math.inf else self.loop.scope(until, self._lifespan.stop):
                     await wakeup.wait()
             else:
@@ -276,13 +320,6 @@ class Incarnation:
                 await checkpoint()
         if self._crash is not None:
             raise self._crash
-
-    def _retires(self) -> bool:
-        """Return whether the incarnation has reached `max_age` or `max_calls`. The caller holds the cell's lock."""
-        limit = self._lifespan.max_calls
-        self._is_due = (limit is not None and self._calls >= limit) or self.loop.now() >= self._retires_at
-        self._is_retired = self._is_due and not self._cell.mailbox.running and not self._cell.unanswered
-        return self._is_due
 
     async def _run_concurrently(self, message: Message, scope: Scope) -> None:
         """Handle a message in a task of the nursery, side by side with other messages."""
