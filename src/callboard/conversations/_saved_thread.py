@@ -31,6 +31,7 @@ from callboard.conversations._storage import (
     Left,
     Move,
     Source,
+    Stamp,
     Stepped,
     actor_notes_of,
     base_of,
@@ -46,7 +47,7 @@ from callboard.conversations._storage import (
 )
 from callboard.conversations._stored_types import drop_untracked
 from callboard.conversations._targets import Target
-from callboard.conversations._thread import START, RecordedThread
+from callboard.conversations._thread import START, Thread
 from callboard.conversations._unstorable import describe_unstorable
 from callboard.exceptions import StorageError
 from callboard.tools._call_record import EMPTY_RECORD, CallRecord
@@ -54,7 +55,7 @@ from callboard.tools._call_record import EMPTY_RECORD, CallRecord
 Durability = Literal["sync", "async", "exit"]
 
 
-class SavedThread(RecordedThread):
+class SavedThread(Thread):
     """Thread of conversation that is stored in a checkpointer, with its journal.
 
     The durability decides when entries are stored: at once ("sync"), in the background ("async"), or at the end of the
@@ -167,13 +168,25 @@ class SavedThread(RecordedThread):
     async def update(
         self, writes: Iterable[Write], next_targets: Sequence[Target] | None, closed_tasks: Iterable[str] = ()
     ) -> None:
+        """Apply writes to the state between two runs, and record the change; raise `ThreadBusyError` during a run.
+
+        Without `next_targets`, the step stays the same, but the questions of `closed_tasks` are no longer open.
+        """
         if not self._begins_branch or next_targets is None:
-            return await super().update(writes, next_targets, closed_tasks)
+            # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
+            await self.hold(joins_next_write=True)
+            try:
+                await self.amend(writes, None if next_targets is None else lambda: next_targets, "update")
+                if records := dict.fromkeys(closed_tasks, EMPTY_RECORD):
+                    await self.record_questions(records)
+            finally:
+                await self.stop()
+            return
         # One checkpoint holds both the branch and the change, so no run can hold the branch in between.
         await self._journal.refuse_if_held(self.holder)
         self._begins_branch = False
         self.apply_entry(self._apply(writes, lambda: next_targets, "update"), is_applied=True)
-        return await self._rebase("update")
+        await self._rebase("update")
 
     async def copy(self) -> None:
         """Store a copy of the current position as a new checkpoint, with the same parent, but without task results."""
@@ -184,6 +197,9 @@ class SavedThread(RecordedThread):
         self.step, self.source = self.step + 1, "fork"
         self.checkpoint_id, self.ts = new_id(self.step), now()
         await self._rebase("fork")
+
+    def _stamp(self, steps: int) -> Stamp:
+        return Stamp(new_id(self.step + steps), now())
 
     def _forget_tasks(self) -> None:
         """Remove the results of tasks that ran at the current position, because a new branch starts without them."""
@@ -279,7 +295,8 @@ class SavedThread(RecordedThread):
         if not is_stored:  # neither with the reply nor by an earlier attempt
             if not before.claimed:
                 self._claimed_ahead.add(task)  # the error of a neighbour may cancel this task during the write
-            await super().ensure_claim(task, record)
+            mark, accepted = current_mark(), record.with_answers_only()
+            await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
         # If the lease ended before or during the write of the claim, another run may have come first: the saver has
         # then dropped the claim without an error. If it ended later, that run may have run the call again.
         await self._journal.check_lease()

@@ -1,6 +1,6 @@
-"""Threads of conversation, in memory or recorded as journal entries: state, next nodes, and results of tasks.
+"""Thread of conversation: its state, its next nodes, and the results of tasks.
 
-Every change of a thread that is stored is an entry, so that a journal can store the changes and replay them.
+Every change of a thread is an entry, so that a journal can store the changes and replay them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Self, assert_never, cast
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
-from langgraph.types import Command, Interrupt, Overwrite, Send
+from langgraph.types import Command, Interrupt, Overwrite
 
-from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates, PendingStates
 from callboard.conversations._channels import MESSAGES, Schema, State, Write
 from callboard.conversations._storage import (
@@ -53,8 +52,8 @@ LangGraph, too, calls the step that applies input a "loop" step.
 class Thread:
     """Thread of conversation in memory: its state, its next nodes, and the results of their tasks.
 
-    Only the run that made it can use it, so it has no history: changes have no time and no id. `namespace` is the
-    namespace of the agent within the graphs that run it; empty without such graphs.
+    Only the run that made it can use it. `namespace` is the namespace of the agent within the graphs that run it; empty
+    without such graphs.
     """
 
     is_kept: ClassVar[bool] = False
@@ -80,8 +79,25 @@ class Thread:
         self.has_unattributed_questions = False
         """`True` if another agent stored questions of this step without naming the calls that asked them."""
         self.checkpoint_id = new_id(self.step)
-        """Id of the current position. In memory it does not change: ids of tasks differ by the number of the step."""
+        """Id of the current position."""
         self.namespace = namespace
+        self.questions_of_step: dict[str, Sequence[Interrupt]] = {}
+        """All questions that tasks of the next step have asked, by task; including answered questions."""
+        self.source: Source = "input"
+        """Source of the change that led to the current position."""
+        self.parent_id: str | None = None
+        self.ts = now()
+        # Replaced, never changed: `copy(self)` shares it, and so do earlier positions of the thread.
+        self.actor_states = ActorStates()
+        self.pending_actor_states = PendingStates()
+        """States of actors after calls whose results are not stored yet."""
+        self.holder: Mapping[str, Any] | None = None
+        """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
+        self._arrival: Mapping[str, Any] = {}
+        """Values of the thread's attributes at the position where the input of this run had arrived.
+
+        The input was not applied to the state at this position. Empty if the run has no input.
+        """
         self._origin: tuple[str, int] | None = None
         self._adds_message_ids = schema.has_message_ids
         # Only `add_messages` is known to treat one list like several: another reducer is called for each write.
@@ -124,15 +140,46 @@ class Thread:
     @property
     def mark(self) -> str | None:
         """Text (mark) that an observer stored for the interrupted run or one of its calls; `None` without a mark."""
-        return None
+        marks = (record.mark for record in self.records.values() if record.mark is not None)
+        return next(marks, (self.holder or {}).get("mark"))
 
     async def amend(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> None:
         """Apply writes to the state outside of a step, and record the change."""
         # `next_targets` is called once the state has changed; `None` keeps the current next nodes.
-        self.state.apply(self.with_ids(writes))
-        self.step += _STEPS[source]
-        if next_targets is not None:
-            self._go_to(*split_targets(next_targets()))
+        await self.prepare()
+        before: Thread | None = None
+        if source == "input":
+            # Streams show the position where the input arrived; the entry covers both positions in one write.
+            before = copy(self)
+            before.state = self.state.copy()
+        entry = self._apply(writes, next_targets, source)
+        if before is not None:
+            before.receive(entry)
+            self._arrival = {name: getattr(before, name) for name in _ARRIVAL_ATTRIBUTES}
+        await self.record(entry, is_applied=True)
+
+    def _apply(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> Amended:
+        """Apply writes to the state, and return the journal entry of this change without recording it."""
+        writes_with_ids = self.with_ids(writes)
+        # Before `next_targets()`, which looks at the changed state; the entry is then recorded as `is_applied`.
+        self.state.apply(writes_with_ids)
+        targets = None if next_targets is None else next_targets()
+        steps, received = _STEPS[source], None
+        if source == "input" and (self.step >= 0 or START in self.next):
+            # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
+            received = self._stamp(steps)
+            steps += 1
+        stamp = self._stamp(steps)
+        nodes, sends = split_targets(targets or ())
+        return Amended(
+            writes=writes_with_ids,
+            source=source,
+            received=received,
+            next=None if targets is None else nodes,
+            sends=sends,
+            id=stamp.id,
+            ts=stamp.ts,
+        )
 
     def with_ids(self, writes: Iterable[Write]) -> Sequence[Write]:
         """Return writes to the state, and give ids to their messages that have none."""
@@ -142,11 +189,16 @@ class Thread:
 
     def arrival(self) -> Self | None:
         """Return a copy of the thread as it was when this run's input had arrived but was not applied, or `None`."""
-        return None
+        if not self._arrival:
+            return None
+        thread = copy(self)
+        # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
+        thread.__dict__.update(self._arrival, records={}, questions_of_step={})
+        return thread
 
     async def record_result(self, task: str, output: object, *, joins_next_write: bool = False) -> None:
         """Record the result of a task; with `joins_next_write`, it may be stored with the next journal entry."""
-        self.records[task] = CallRecord(output=self.with_message_ids(output))
+        await self.record(Finished(task, self.with_message_ids(output)), joins_next_write=joins_next_write)
 
     def record_results(self, tasks: Sequence[str], outputs: Sequence[object]) -> None:
         """Record the results of several tasks of a thread in memory, in which nothing has to be stored."""
@@ -159,7 +211,7 @@ class Thread:
 
     async def record_questions(self, records: Mapping[str, CallRecord]) -> None:
         """Record the questions of tasks, and the answers that these tasks have taken."""
-        self.records.update(records)
+        await self.record(Asked(dict(records)))
 
     async def ensure_claim(self, task: str, record: CallRecord) -> None:
         """Record that a call is about to run its tool, with the accepted answers that the tool gets, unless it is."""
@@ -175,7 +227,7 @@ class Thread:
 
     async def record_error(self, task: str, error: str) -> None:
         """Record the error of a task; the task runs again when the thread is resumed."""
-        self.records[task] = self.record_of(task)._replace(error=error, claimed=False)
+        await self.record(Failed(task, error))
 
     def apply_outputs(self, tasks: Sequence[str]) -> list[Write]:
         """Apply the outputs of finished tasks to the state, in the given order of tasks; return their writes."""
@@ -203,16 +255,13 @@ class Thread:
     ) -> None:
         """Record the end of the step; `tasks` are its tasks, `next_targets` the next nodes and sends."""
         # `joins_next_write`: with the claims of the next step's calls, or with the last checkpoint.
-        self.step += _STEPS["loop"]
-        if len(next_targets) == 1 and isinstance(next_targets[0], str):
-            self._go_to((next_targets[0],), ())
-        else:
-            self._go_to(*split_targets(next_targets))
+        stamp, (nodes, sends) = self._stamp(_STEPS["loop"]), split_targets(next_targets)
+        entry = Stepped(order=list(tasks), next=nodes, sends=sends, id=stamp.id, ts=stamp.ts)
+        await self.record(entry, is_applied=True, joins_next_write=joins_next_write)
 
-    def _go_to(self, nodes: Sequence[str], sends: Sequence[Send]) -> None:
-        """Set the nodes and the LangGraph sends of the next step, and remove all records of tasks."""
-        self.next, self.sends, self.records = tuple(nodes), number_sends(sends) if sends else (), {}
-        self.has_unattributed_questions = False
+    async def record(self, entry: Entry, *, is_applied: bool = False, joins_next_write: bool = False) -> None:
+        """Apply a journal entry to the thread. A stored thread stores it, at once or with the next entry."""
+        self.apply_entry(entry, is_applied=is_applied)
 
     def with_message_ids(self, output: Any) -> Any:
         """Return the output of a task, and give ids to its messages that have none."""
@@ -254,120 +303,6 @@ class Thread:
 
     async def stop(self) -> None:
         """Store the remaining changes of the run and release the thread; called after every end of a run."""
-
-
-class RecordedThread(Thread):
-    """Thread of conversation whose changes are journal entries, which can be stored and applied again."""
-
-    def __init__(self, schema: Schema, *, namespace: str = "") -> None:
-        super().__init__(schema, namespace=namespace)
-        self.questions_of_step: dict[str, Sequence[Interrupt]] = {}
-        """All questions that tasks of the next step have asked, by task; including answered questions."""
-        self.source: Source = "input"
-        """Source of the change that led to the current position."""
-        self.parent_id: str | None = None
-        self.ts = now()
-        # Replaced, never changed: `copy(self)` shares it, and so do earlier positions of the thread.
-        self.actor_states = ActorStates()
-        self.pending_actor_states = PendingStates()
-        """States of actors after calls whose results are not stored yet."""
-        self.holder: Mapping[str, Any] | None = None
-        """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
-        self._arrival: Mapping[str, Any] = {}
-        """Values of the thread's attributes at the position where the input of this run had arrived.
-
-        The input was not applied to the state at this position. Empty if the run has no input.
-        """
-
-    @property
-    def mark(self) -> str | None:
-        marks = (record.mark for record in self.records.values() if record.mark is not None)
-        return next(marks, (self.holder or {}).get("mark"))
-
-    async def amend(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> None:
-        await self.prepare()
-        before: RecordedThread | None = None
-        if source == "input":
-            # Streams show the position where the input arrived; the entry covers both positions in one write.
-            before = copy(self)
-            before.state = self.state.copy()
-        entry = self._apply(writes, next_targets, source)
-        if before is not None:
-            before.receive(entry)
-            self._arrival = {name: getattr(before, name) for name in _ARRIVAL_ATTRIBUTES}
-        await self.record(entry, is_applied=True)
-
-    def arrival(self) -> Self | None:
-        if not self._arrival:
-            return None
-        thread = copy(self)
-        # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
-        thread.__dict__.update(self._arrival, records={}, questions_of_step={})
-        return thread
-
-    async def update(
-        self, writes: Iterable[Write], next_targets: Sequence[Target] | None, closed_tasks: Iterable[str] = ()
-    ) -> None:
-        """Apply writes to the state between two runs, and record the change; raise `ThreadBusyError` during a run.
-
-        Without `next_targets`, the step stays the same, but the questions of `closed_tasks` are no longer open.
-        """
-        # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
-        await self.hold(joins_next_write=True)
-        try:
-            await self.amend(writes, None if next_targets is None else lambda: next_targets, "update")
-            if records := dict.fromkeys(closed_tasks, EMPTY_RECORD):
-                await self.record_questions(records)
-        finally:
-            await self.stop()
-
-    def _apply(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> Amended:
-        """Apply writes to the state, and return the journal entry of this change without recording it."""
-        writes_with_ids = self.with_ids(writes)
-        # Before `next_targets()`, which looks at the changed state; the entry is then recorded as `is_applied`.
-        self.state.apply(writes_with_ids)
-        targets = None if next_targets is None else next_targets()
-        steps, received = _STEPS[source], None
-        if source == "input" and (self.step >= 0 or START in self.next):
-            # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
-            received = self._stamp(steps)
-            steps += 1
-        stamp = self._stamp(steps)
-        nodes, sends = split_targets(targets or ())
-        return Amended(
-            writes=writes_with_ids,
-            source=source,
-            received=received,
-            next=None if targets is None else nodes,
-            sends=sends,
-            id=stamp.id,
-            ts=stamp.ts,
-        )
-
-    async def record_result(self, task: str, output: object, *, joins_next_write: bool = False) -> None:
-        await self.record(Finished(task, self.with_message_ids(output)), joins_next_write=joins_next_write)
-
-    async def record_questions(self, records: Mapping[str, CallRecord]) -> None:
-        await self.record(Asked(dict(records)))
-
-    async def ensure_claim(self, task: str, record: CallRecord) -> None:
-        mark = current_mark()
-        accepted = record.with_answers_only()
-        await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
-
-    async def record_error(self, task: str, error: str) -> None:
-        await self.record(Failed(task, error))
-
-    async def record_step(
-        self, tasks: Sequence[str], next_targets: Sequence[Target], *, joins_next_write: bool = False
-    ) -> None:
-        stamp, (nodes, sends) = self._stamp(_STEPS["loop"]), split_targets(next_targets)
-        entry = Stepped(order=list(tasks), next=nodes, sends=sends, id=stamp.id, ts=stamp.ts)
-        await self.record(entry, is_applied=True, joins_next_write=joins_next_write)
-
-    async def record(self, entry: Entry, *, is_applied: bool = False, joins_next_write: bool = False) -> None:
-        """Apply a journal entry to the thread, and store it: at once, or with the next entry if `joins_next_write`."""
-        raise NotImplementedError
 
     def apply_entry(self, entry: Entry, *, is_applied: bool = False) -> None:
         """Apply a journal entry, which is new or was read from storage, to the thread, without storing the entry."""
@@ -431,12 +366,14 @@ class RecordedThread(Thread):
             # At an arrival, earlier results count only if that input is applied, not if other input replaces it.
             counts, states = START not in self.next or source == "loop", self.actor_states
             self.actor_states = states.at_next_step() if counts else states.before_calls()
-            self.questions_of_step = {}
-            self._go_to(entry.next, entry.sends)
+            self.questions_of_step, self.records = {}, {}
+            self.next, self.sends = tuple(entry.next), number_sends(entry.sends) if entry.sends else ()
+            self.has_unattributed_questions = False
 
     def _stamp(self, steps: int) -> Stamp:
-        """Return a new checkpoint id and the current time, for a checkpoint `steps` steps after the latest one."""
-        return Stamp(new_id(self.step + steps), now())
+        """Return the id and time of the position `steps` steps after the latest one."""
+        # In memory all positions have one id: ids of tasks differ by the number of the step.
+        return Stamp(self.checkpoint_id, self.ts)
 
 
 # Attributes that differ between the arrival of input and the position after it.
