@@ -266,8 +266,7 @@ class Crew:
         # Cancelled at the very end of a dismissal: its cancellation closes the zygote.
         self._keep_scope = anyio.CancelScope()
         self._end_scope = anyio.CancelScope()
-        """Cancel scope of the wait for the end of all workers in `dismiss`; its deadline may become earlier."""
-        self._end_timeout = _END_REPORT_TIMEOUT
+        """Cancel scope of the wait for the end of all workers; `dismiss` sets its deadline."""
         self.failure: ActorStartError | None = None
         """Error that prevented the start of the pool. After it, no further start is attempted."""
 
@@ -539,27 +538,22 @@ class Crew:
 
     async def dismiss(self) -> None:
         """End all workers, then the zygote; calls that wait for a worker fail."""
+        # At the deadline everything is killed: a stopped zygote (SIGSTOP, job control) cannot end its workers.
+        self._end_scope.deadline = anyio.current_time() + self._terms.grace + _END_REPORT_TIMEOUT
         self._dismissed.set()
         self._idle.fail_waiting()
         try:
-            # Lasts at most the grace plus `_END_REPORT_TIMEOUT` seconds, after a cancellation the grace plus
-            # `_HURRIED_TIMEOUT`. Then everything is killed.
             await self._has_ended.wait()
         except BaseException:
             # Even when cancelled, return only after all processes have ended.
-            # `_end_all_when_dismissed` may not have set its deadline yet: it reads this field when it does.
-            self._end_timeout = _HURRIED_TIMEOUT
-            self._end_scope.deadline = min(
-                self._end_scope.deadline, anyio.current_time() + self._terms.grace + _HURRIED_TIMEOUT
-            )
+            hurried_deadline = anyio.current_time() + self._terms.grace + _HURRIED_TIMEOUT
+            self._end_scope.deadline = min(self._end_scope.deadline, hurried_deadline)
             with anyio.CancelScope(shield=True):
                 await self._has_ended.wait()
             raise
 
     async def _end_all_when_dismissed(self) -> None:
         await self._dismissed.wait()
-        # Bounded, because a stopped zygote (SIGSTOP, job control) cannot end its workers.
-        self._end_scope.deadline = anyio.current_time() + self._terms.grace + self._end_timeout
         with self._end_scope:
             workers = [*self._pool_workers, *self._dedicated_workers]
             # All are asked first, so that their graces run concurrently.

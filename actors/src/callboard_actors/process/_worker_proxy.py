@@ -3,7 +3,6 @@
 import itertools
 import os
 import pickle
-import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -22,6 +21,7 @@ from callboard_actors._engine._frames import (
     OUTCOMES,
     FrameReader,
     GarbageError,
+    Header,
     Kind,
     call_of,
     frame,
@@ -126,7 +126,6 @@ class WorkerProxy:
             stack.callback(os.close, self._output)
             stack.callback(os.close, self._worker_output)
             os.set_blocking(self._output, False)
-            self._socket_poll, self._output_poll = _poll_of(self._sock), _poll_of(self._output)
             # The begun counter is a file, not a message: it can be read after the worker has died.
             self._begun_counter = make_shared_file(BEGUN_COUNTER.size)
             stack.callback(os.close, self._begun_counter)
@@ -169,7 +168,11 @@ class WorkerProxy:
 
     def is_silent(self) -> bool:
         """Return whether there is nothing to read from the worker's socket: no unexpected bytes, and no end of file."""
-        return not self._socket_poll.poll(0)
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        return False
 
     def has_begun(self, number: int) -> bool:
         """Return whether the call `number` has begun or may have begun. May be called after the worker's end."""
@@ -242,14 +245,13 @@ class WorkerProxy:
         if self._is_closed:
             return False
         # Bounded: a worker that writes without pause must not hold the event loop.
-        for _ in range(reads):
-            if not self._output_poll.poll(0):
-                return True
-            data = os.read(self._output, _CHUNK)
-            if not data:
-                return False
-            self._recent_output += data
-            del self._recent_output[: -self._max_output]
+        with suppress(BlockingIOError):
+            for _ in range(reads):
+                data = os.read(self._output, _CHUNK)
+                if not data:
+                    return False
+                self._recent_output += data
+                del self._recent_output[: -self._max_output]
         return True
 
     def output(self) -> str:
@@ -302,13 +304,6 @@ class WorkerProxy:
         self._sock.close()
         os.close(self._output)
         os.close(self._begun_counter)
-
-
-def _poll_of(file: socket.socket | int) -> select.poll:
-    """Return a poll object that tells whether a file has data or is at its end, without reading from the file."""
-    watch = select.poll()
-    watch.register(file, select.POLLIN)
-    return watch
 
 
 def deliver_event(payload: bytes | bytearray) -> None:
@@ -423,7 +418,8 @@ class SeatProxy:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._worker.collect_output)
-                group.start_soon(self._listen)
+                group.start_soon(self._write)
+                group.start_soon(self._read)
                 await self._worker.ended.wait()
                 group.cancel_scope.cancel()
         finally:
@@ -450,7 +446,7 @@ class SeatProxy:
         # After the end of the process, the replies that it sent before are still read.
         with suppress(*_LOSS_ERRORS):
             while True:
-                while self._queue:
+                while self._queue and not self._worker.is_ending:  # what is not sent does not begin in its last moments
                     await self._worker.send(self._take_frames())
                 self._has_frames = anyio.Event()
                 await self._has_frames.wait()
@@ -471,37 +467,30 @@ class SeatProxy:
         return b"".join(frames)
 
     async def _read(self) -> None:
-        """Receive events and replies until the process closes its socket; raise `GarbageError` for an invalid frame."""
-        with suppress(*_LOSS_ERRORS):
-            while True:
-                header, payload = await self._reader.next()
-                # A cancelled call stays in the table until its reply, so a frame for no call is no late one.
-                call = self._calls.get(header.number)
-                if call is None or not call.is_sent:
-                    raise GarbageError("it is for no call")
-                if header.kind is Kind.EVENT:
-                    call.add_event(payload)
-                else:
-                    call.end((header.kind, payload))
-                    del self._calls[header.number]
-
-    async def _listen(self) -> None:
-        mistake: str | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._write)
-            try:
-                await self._read()
-            except GarbageError as error:  # ends the connection: the bytes after it cannot be trusted to be frames
-                mistake = f"its worker process sent what is no reply: {error}"
-            group.cancel_scope.cancel()
-        if mistake is not None:
-            await self._break(mistake)
+        """Receive events and replies until the process closes its socket, or sends an invalid frame."""
+        try:
+            with suppress(*_LOSS_ERRORS):
+                while True:
+                    self._receive(*await self._reader.next())
+        except GarbageError as error:  # ends the connection: the bytes after it cannot be trusted to be frames
+            await self._break(f"its worker process sent what is no reply: {error}")
             return
         # Normally the worker has ended and the zygote's report is on its way, with the exit code as the better reason.
         with anyio.move_on_after(REPORT_TIMEOUT):
             await self._worker.ended.wait()
         if not self._worker.ended.is_set():
             await self._break("its worker process closed its socket")
+
+    def _receive(self, header: Header, payload: bytes | bytearray) -> None:
+        # A cancelled call stays in the table until its reply, so a frame for no call is no late one.
+        call = self._calls.get(header.number)
+        if call is None or not call.is_sent:
+            raise GarbageError("it is for no call")
+        if header.kind is Kind.EVENT:
+            call.add_event(payload)
+        else:
+            call.end((header.kind, payload))
+            del self._calls[header.number]
 
     async def _break(self, reason: str, *, is_fault_of_worker: bool = True) -> None:
         """Store the reason why the worker cannot be used any longer, end the worker, and wait for its end."""
