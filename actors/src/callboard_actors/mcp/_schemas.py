@@ -73,7 +73,7 @@ def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> It
 MOST_STEPS: Final = 100_000
 """Maximum validation steps for one value, or for checking one schema."""
 _STEPS_OF_PART: Final = 30
-"""Number of additional validation steps that are allowed for each part of the value, such as an element of a list."""
+"""Number of additional validation steps that are allowed for each part of the value, such as a name or an element."""
 MOST_SECONDS: Final = 5.0
 """Maximum seconds of a validation in a worker thread; one step may be slow if the value or the schema is large."""
 _SHOWN: Final = 2000
@@ -147,39 +147,34 @@ class Judge:
 
 
 def _first_error(rules: Any, value: object, steps: int | None) -> str | None:
-    _budget.set(_Budget(MOST_STEPS + _STEPS_OF_PART * _parts_of(value) if steps is None else steps))
+    if steps is None:
+        steps = MOST_STEPS + _STEPS_OF_PART * sum(1 for _ in _parts_of(value))
+    _budget.set(_Budget(steps))
     error: Any = best_match(rules.iter_errors(value))
     return None if error is None else str(error.message)
 
 
 def is_small(value: object, max_size: int = 1_000) -> bool:
     """Return whether a value has few parts and short texts, so that each validation step on it is fast."""
-    remaining = max_size
-    values = [value]
-    while values:
-        part = values.pop()
-        remaining -= 1 + (len(part) // 10 if isinstance(part, str) else 0)
-        if remaining < 0:
+    size = 0
+    for part in _parts_of(value):
+        size += 1 + (len(part) // 10 if isinstance(part, str) else 0)
+        if size > max_size:
             return False
-        if isinstance(part, (list, dict)):
-            parts = cast("list[object] | dict[str, object]", part)
-            if len(parts) > remaining:
-                return False
-            values += [*parts, *parts.values()] if isinstance(parts, dict) else parts
     return True
 
 
-def _parts_of(value: object) -> int:
-    """Return the number of values in a value: the value itself, and all values nested in it."""
-    count, values = 0, [value]
+def _parts_of(value: object) -> Iterator[object]:
+    """Yield a value, and the values and names that are nested in it."""
+    values = [value]
     while values:
         part = values.pop()
-        count += 1
+        yield part
         if isinstance(part, dict):
-            values += cast("dict[str, object]", part).values()
+            names = cast("dict[str, object]", part)
+            values += [*names, *names.values()]
         elif isinstance(part, list):
             values += cast("list[object]", part)
-    return count
 
 
 @cache
