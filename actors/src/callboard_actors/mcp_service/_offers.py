@@ -309,13 +309,10 @@ class AgentCall:
             async for mode, chunk in chunks:
                 if mode == "values":
                     state = chunk
-                elif mode == "updates":
-                    tell({"type": "progress", "message": _step_text(chunk)})
-                elif isinstance(chunk, dict) and chunk.get("type") == "progress":
-                    # Its numbers are dropped, because they do not count the agent's steps.
-                    message_text = chunk.get("message")
-                    progress = f"{chunk['tool']}: {message_text}" if message_text else str(chunk["tool"])
-                    tell({"type": "progress", "message": progress})
+                    continue
+                text = _step_text(chunk) if mode == "updates" else _progress_text(chunk)
+                if text:
+                    tell({"type": "progress", "message": text})
         if questions := state.get(_INTERRUPT):
             return NeedsAnswers(form_questions(questions))
         messages = state.get("messages")
@@ -333,6 +330,13 @@ class AgentCall:
         """Delete the run's thread of conversation from the checkpointer, unless the agent has its own checkpointer."""
         if not self._keeps:
             await self._agent.checkpointer.adelete_thread(self._thread_id)
+
+
+def _progress_text(chunk: object) -> str:
+    """Return a progress message of a tool; "" for other chunks. Its numbers do not count the agent's steps."""
+    if not isinstance(chunk, dict) or chunk.get("type") != "progress":
+        return ""
+    return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])
 
 
 def _step_text(update: Mapping[str, Any]) -> str:

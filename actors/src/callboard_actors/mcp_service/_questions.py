@@ -195,6 +195,8 @@ class NeedsAnswers:
     questions: Sequence[FormQuestion]
     complaint: str = ""
     """Error text about the person's previous answer; empty if there is none."""
+    complaints: int = 0
+    """Number of the person's invalid answers to these questions."""
 
     @property
     def forms(self) -> dict[str, types.ElicitRequest]:

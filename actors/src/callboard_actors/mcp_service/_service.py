@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, NamedTuple, cast
 
@@ -65,41 +64,33 @@ async def _with_open(closed: Sequence[McpServer], tools: list[object]) -> AsyncG
 Outcome = types.CallToolResult | NeedsAnswers
 
 MOST_COMPLAINTS: Final = 3
-"""Maximum number of invalid answers for which the user is asked again; then the call is given up."""
+"""Maximum number of times that the user is asked again after an invalid answer; then the call is given up."""
 
 _DECLINED: Final = "The call was not run to its end: the user has not answered what it asks."
 
 
-@dataclass(slots=True)
-class Dialogue:
-    """Dialogue between a call and the client's user, with the number of the user's invalid answers."""
+async def go_on(
+    call: NodeCall | AgentCall,
+    tell: Tell,
+    asking: NeedsAnswers | None = None,
+    results: Mapping[str, types.ElicitResult] | None = None,
+) -> Outcome:
+    """Run a call, or continue it with the filled-in forms of its questions; return its result or its questions.
 
-    call: NodeCall | AgentCall
-    complaints: int = 0
-
-    async def go_on(
-        self,
-        tell: Tell,
-        asking: NeedsAnswers | None = None,
-        results: Mapping[str, types.ElicitResult] | None = None,
-    ) -> Outcome:
-        """Run the call, or continue it with the filled-in forms of its questions; return its result or its questions.
-
-        A failed call has an error result.
-        """
-        try:
-            return await self.call.go_on({} if asking is None else asking.answers(results or {}), tell)
-        except ERRORS_OF_CALLS as error:
-            if isinstance(error, DeclinedError):
-                return error_result(_DECLINED)
-            if asking is None or not isinstance(error, (InvalidAnswerError, ValidationError)):
-                # The text is the one that a `ToolNode` would return.
-                return error_result(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
-            # The answer was invalid, so the question stays open.
-            self.complaints += 1
-            if self.complaints > MOST_COMPLAINTS:
-                return error_result(f"{_DECLINED} {error}")
-            return NeedsAnswers(asking.questions, str(error))
+    A failed call has an error result.
+    """
+    try:
+        return await call.go_on({} if asking is None else asking.answers(results or {}), tell)
+    except ERRORS_OF_CALLS as error:
+        if isinstance(error, DeclinedError):
+            return error_result(_DECLINED)
+        if asking is None or not isinstance(error, (InvalidAnswerError, ValidationError)):
+            # The text is the one that a `ToolNode` would return.
+            return error_result(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
+        if asking.complaints == MOST_COMPLAINTS:
+            return error_result(f"{_DECLINED} {error}")
+        # The answer was invalid, so the question stays open.
+        return NeedsAnswers(asking.questions, str(error), asking.complaints + 1)
 
 
 # A dialogue as the `requestState` of the protocol: the client keeps it between two requests, and no server does.
@@ -122,13 +113,13 @@ class DialogueState(NamedTuple):
     @property
     def asking(self) -> NeedsAnswers:
         """Questions that the client has been asked."""
-        return NeedsAnswers(form_questions(self.questions), self.complaint)
+        return NeedsAnswers(form_questions(self.questions), self.complaint, self.complaints)
 
 
-def dump_dialogue(dialogue: Dialogue, asking: NeedsAnswers) -> str:
-    """Return a dialogue that waits for answers as text. It may be confidential, so the SDK encrypts it."""
+def dump_dialogue(call: NodeCall | AgentCall, asking: NeedsAnswers) -> str:
+    """Return a call that waits for answers as text. It may be confidential, so the SDK encrypts it."""
     questions = [question.question for question in asking.questions]
-    fields = (secrets.token_urlsafe(16), dialogue.call.state, questions, asking.complaint, dialogue.complaints)
+    fields = (secrets.token_urlsafe(16), call.state, questions, asking.complaint, asking.complaints)
     return base64.b64encode(_SERIALIZER.dumps_typed(fields)[1]).decode()
 
 
@@ -280,18 +271,17 @@ class Service:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {', '.join(self.tool_names)}")
         if isinstance(call, types.CallToolResult):
             return call
-        dialogue = Dialogue(call, 0 if saved is None else saved.complaints)
         try:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
             async with progress_sender(context.session.report_progress) as tell:
                 if saved is None:
-                    outcome = await dialogue.go_on(tell)
+                    outcome = await go_on(call, tell)
                 else:
                     responses = (params.input_responses or {}).items()
                     results = {key: result for key, result in responses if isinstance(result, types.ElicitResult)}
-                    outcome = await dialogue.go_on(tell, saved.asking, results)
+                    outcome = await go_on(call, tell, saved.asking, results)
                 while isinstance(outcome, NeedsAnswers) and not is_modern:
-                    outcome = await self._ask_during_call(context, dialogue, outcome, tell)
+                    outcome = await self._ask_during_call(context, call, outcome, tell)
         finally:
             with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
                 await call.forget()
@@ -304,14 +294,16 @@ class Service:
         if call.state is None:
             return error_result(_NO_CHECKPOINTER)
         try:
-            state_text = dump_dialogue(dialogue, outcome)
+            state_text = dump_dialogue(call, outcome)
         except TypeError as error:
             return error_result(f"{_NOT_STORABLE} {error}")
         return types.InputRequiredResult(input_requests={**outcome.forms}, request_state=state_text)
 
     # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
 
-    async def _ask_during_call(self, context: Context, dialogue: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
+    async def _ask_during_call(
+        self, context: Context, call: NodeCall | AgentCall, asking: NeedsAnswers, tell: Tell
+    ) -> Outcome:
         """Ask the user during the call, and continue the call; return an error result if the user cannot be asked."""
         if not _can_ask(context) or not context.session.can_send_request:
             return error_result(_CANNOT_ASK)
@@ -330,7 +322,7 @@ class Service:
                 return error_result(f"{_CANNOT_ASK} It says: {error}")
             finally:
                 self._asking.discard(scope)
-        return error_result(_CLOSING) if results is None else await dialogue.go_on(tell, asking, results)
+        return error_result(_CLOSING) if results is None else await go_on(call, tell, asking, results)
 
     # Protocol versions since 2026-07-28: the answer has the questions; the client repeats its request with the forms.
 
