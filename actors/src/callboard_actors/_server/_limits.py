@@ -262,9 +262,6 @@ class Gate:
         self._full_report_at = -math.inf
         # Changes that were sent and not answered.
         self._unanswered_ops: list[Op] = []
-        # Starts that may be unknown to the server, because a connection broke before they were answered. They are kept:
-        # a start that a rate forgets would allow one call too many.
-        self._unconfirmed_begins: list[Op] = []
         # True if any other change may not have arrived, such as the release of a permit.
         self._needs_full_report = False
 
@@ -315,11 +312,11 @@ class Gate:
         """Prepare to report all permits of this limit again, because the connection to the server was lost."""
         self._epoch = ""
         unanswered_ops = [*self._unanswered_ops, *self._ops]
-        # Only starts must survive. The full report replaces all other changes, releases by omission.
-        self._unconfirmed_begins += [op for op in unanswered_ops if op.kind == "begin"]
         self._needs_full_report = self._needs_full_report or bool(unanswered_ops)
         self._unanswered_ops = []
-        self._ops.clear()
+        # Only starts must survive: one that a rate forgets would allow one call too many. The full report replaces all
+        # other changes, releases by omission.
+        self._ops = deque(op for op in unanswered_ops if op.kind == "begin")
         for permit in self.permits.values():
             if permit.phase is Phase.ASKED:
                 # Without an answer, the server may or may not know it: it is requested again.
@@ -351,7 +348,7 @@ class Gate:
         if not self._epoch:
             # The full report stands in for the changes queued so far, but not for starts: a permit that began and was
             # left since the connection broke is in no report, and its start counts for the rate.
-            self._unconfirmed_begins += [op for op in self._ops if op.kind == "begin"]
+            begins = [op for op in self._ops if op.kind == "begin"]
             permits = list(self.permits.values())
             held_permits = [permit for permit in permits if permit.phase is Phase.HELD]
             holds = [Op("hold", permit.id, token=permit.token or 0, begun=permit.begun) for permit in held_permits]
@@ -359,8 +356,7 @@ class Gate:
             waits = [Op("wait", permit.id, position=permit.position) for permit in waiting if permit.position]
             new = [Op("enter", permit.id, tenant=permit.request.tenant) for permit in waiting if not permit.position]
             # In this order: held permits before waiting calls before new ones, or new calls would take others' permits.
-            self._ops = deque([*self._unconfirmed_begins, *holds, *waits, *new])
-            self._unconfirmed_begins = []
+            self._ops = deque([*begins, *holds, *waits, *new])
             self._needs_full_report = False
         # The server gives free permits away after each step. A permit that is reported only in the next step would be
         # given a second time, so all running and started calls go into the first step of a report.
