@@ -191,4 +191,4 @@ class TestConnectionToACommand(_Contract):
     """Contract tests on a process that is started for each connection."""
 
     def target(self) -> Target:
-        return target_of(NEW, env=None, cwd=ROOT, http={})
+        return target_of(NEW, cwd=ROOT)

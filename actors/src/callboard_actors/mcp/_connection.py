@@ -37,6 +37,9 @@ from callboard_actors.mcp._tools import EndlessListError, McpToolError, list_too
 
 # Targets.
 
+Headers = Mapping[str, str] | Callable[[Hashable], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""HTTP headers for all connections, or a function from the key of a connection to its headers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -56,6 +59,8 @@ class Url:
     """Target of a connection: the URL of a running server, reached over streamable HTTP."""
 
     url: str = field(repr=False)  # may contain an API key
+    headers: Headers = field(default_factory=dict[str, str], repr=False)
+    auth: Any = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -80,10 +85,15 @@ Target = Command | Url | SdkTarget
 
 
 def target_of(
-    target: object, *, env: Mapping[str, str] | None, cwd: str | PathLike[str] | None, http: Mapping[str, object]
+    target: object,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | PathLike[str] | None = None,
+    headers: Headers | None = None,
+    auth: Any = None,
 ) -> Target:
     """Return the argument `target` of `McpServer` as a `Command`, `Url` or `SdkTarget`."""
-    options = {"env": env, "cwd": cwd, **http}
+    options = {"env": env, "cwd": cwd, "headers": headers, "auth": auth}
     if isinstance(target, str):
         _check_options("a URL", options, ("env", "cwd"))
         parts = urlsplit(target)
@@ -92,9 +102,9 @@ def target_of(
                 f"McpServer({target!r}) is no URL, which begins with http:// or https://; a command is a list: "
                 f"McpServer({target.split()!r})"
             )
-        return Url(target)
+        return Url(target, headers or {}, auth)
     if isinstance(target, Sequence):
-        _check_options("a command", options, tuple(http))
+        _check_options("a command", options, ("headers", "auth"))
         environment = {} if env is None else variables("McpServer(env=...)", env)
         words = cast("Sequence[object]", target)
         arguments = [fspath(cast("Any", word)) if isinstance(word, PathLike) else word for word in words]
@@ -122,9 +132,6 @@ def _check_options(kind: str, options: Mapping[str, object], unsuitable: Sequenc
 
 
 # The plan.
-
-Headers = Mapping[str, str] | Callable[[Hashable], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-"""HTTP headers for all connections, or a function from the key of a connection to its headers."""
 
 _MODES = ("auto", "legacy", *MODERN_PROTOCOL_VERSIONS)
 
@@ -168,8 +175,6 @@ class Plan:
 
     name: str
     target: Target
-    headers: Headers = field(default_factory=dict[str, str], repr=False)
-    auth: Any = field(default=None, repr=False)
     mode: str
     bounds: McpBounds = field(default_factory=McpBounds)
     on_elicit: OnElicit | None = None
@@ -190,13 +195,13 @@ class Plan:
         match self.target:
             case Command(argv, env, cwd):
                 transport: Any = stdio_transport(argv, link, env=env, cwd=cwd, sizes=sizes, grace=bounds.grace)
-            case Url(url):
+            case Url(url, headers, auth):
                 # Computed for each connection, so that a restarted actor gets fresh credentials.
-                headers = self.headers(key) if callable(self.headers) else self.headers
-                is_auth = hasattr(self.auth, "async_auth_flow") and not isinstance(self.auth, type)
-                auth = cast("Any", self.auth if is_auth or not callable(self.auth) else self.auth(key))
-                headers = await headers if isawaitable(headers) else headers
-                transport = http_transport(url, headers=headers, auth=auth, sizes=sizes)
+                if callable(auth) and (isinstance(auth, type) or not hasattr(auth, "async_auth_flow")):
+                    auth = auth(key)
+                fields = headers(key) if callable(headers) else headers
+                fields = await fields if isawaitable(fields) else fields
+                transport = http_transport(url, headers=fields, auth=auth, sizes=sizes)
             case SdkTarget(server):
                 transport = server() if callable(server) else server
         return watch_transport(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport

@@ -139,17 +139,9 @@ class McpServer(Openable):
             if key is None and value is not None:
                 reason = "is for connections by key; say key=..., or leave it out"
                 raise ValueError(f"McpServer({option}={value!r}) {reason}")
-        server_target = target_of(target, env=env, cwd=cwd, http={"headers": headers, "auth": auth})
+        server_target = target_of(target, env=env, cwd=cwd, headers=headers, auth=auth)
         self.name = name or server_target.name
-        plan = Plan(
-            name=self.name,
-            target=server_target,
-            headers=headers or {},
-            auth=auth,
-            mode=mode,
-            bounds=bounds,
-            on_elicit=on_elicit,
-        )
+        plan = Plan(name=self.name, target=server_target, mode=mode, bounds=bounds, on_elicit=on_elicit)
         self._prefix = prefix
         self._extra_tools = {"resources": resources, "prompts": prompts}
         self._choice = _tools.Choice(allow, deny)

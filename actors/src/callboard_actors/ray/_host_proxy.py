@@ -61,6 +61,8 @@ _CHECKS = 10
 """Number of checks for free resources in the cluster before the start of a Ray actor is given up."""
 _LEAVE_TIMEOUT = 0.5
 """Seconds that a Ray actor has to end by itself; then it is killed, for instance if a call blocks its event loop."""
+_KILL_TIMEOUT = 10.0
+"""Maximum seconds to wait until Ray reports the end of a killed Ray actor."""
 _MAX_CONCURRENCY = 100
 """Maximum number of concurrent method calls of a Ray actor; `_MAX_REQUESTS` and a few large ones are used."""
 _MAX_REQUESTS = 4
@@ -336,7 +338,7 @@ class HostProxy:
         finally:
             self.kill()
         # Bounded: of a node that cannot be reached, Ray may not report the end for minutes.
-        with anyio.move_on_after(self._terms.kill_timeout):
+        with anyio.move_on_after(_KILL_TIMEOUT):
             await self.until_ended()
 
     def kill(self, reason: str = "it was ended") -> None:

@@ -23,8 +23,6 @@ class RayOptions:
     max_result: int
     start_timeout: float
     patience: float
-    kill_timeout: float = 10.0
-    """Maximum seconds to wait until Ray reports the end of a killed Ray actor."""
 
     def __post_init__(self) -> None:
         counts = ("workers", "max_result", "concurrency")
