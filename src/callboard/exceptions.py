@@ -3,6 +3,7 @@
     CallboardError
     ├── ThreadBusyError             another run uses the conversation
     ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
+    ├── LoopError                   a model repeats the same calls with the same results
     ├── DrainingError               a drain refused a new call, or ended a running one
     ├── StorageError                a database cannot be used
     ├── ActorStartError             an actor did not start
@@ -65,6 +66,7 @@ __all__ = [
     "IdleMiddlewareWarning",
     "IgnoredHooksWarning",
     "LoopBlockedWarning",
+    "LoopError",
     "MailboxFullError",
     "MiddlewareOrderWarning",
     "PoisonousCallError",
@@ -122,6 +124,25 @@ class RunDeadlineExceededError(CallboardError, TimeoutError):
     def __init__(self, budget: float) -> None:
         self.budget = budget
         super().__init__(f"The run was given up: its budget of {budget:g} s was spent.")
+
+
+class LoopError(CallboardError):
+    """A model makes the same calls again and again and gets the same results; a `LoopGuard` has ended the run.
+
+    The conversation (thread) is kept. It goes on with a new message.
+
+    Args:
+        tool: name of the tool of the call that was not run.
+        repetitions: how often the calls were made in a row, this time included.
+    """
+
+    def __init__(self, tool: str, repetitions: int) -> None:
+        self.tool = tool
+        self.repetitions = repetitions
+        super().__init__(
+            f"The model makes the same calls for the {repetitions}th time in a row, with the same results, here of the "
+            f"tool {tool!r}. The conversation is kept: go on with a new message."
+        )
 
 
 class DrainingError(CallboardError):

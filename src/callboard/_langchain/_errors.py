@@ -7,18 +7,18 @@ from langgraph.errors import GraphBubbleUp, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard._langgraph._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE, ToolInvocationError
-from callboard.exceptions import CallError
+from callboard.exceptions import CallError, LoopError
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Return whether an error is an interrupt, a parent command or an invalid answer of a person.
+    """Return whether an error is an interrupt, a parent command, an invalid answer of a person, or the end of a loop.
 
     Error handlers let these errors pass.
 
     Args:
         error: error of a call.
     """
-    return isinstance(error, GraphBubbleUp) or is_invalid_resume(error)
+    return isinstance(error, (GraphBubbleUp, LoopError)) or is_invalid_resume(error)
 
 
 def error_message(content: str, call: ToolCall, error: Exception | None = None) -> ToolMessage:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from callboard.middleware._cache._cache import Cache as Cache
     from callboard.middleware._fallback import Fallback as Fallback
     from callboard.middleware._fallback import Value as Value
+    from callboard.middleware._loop_guard import LoopGuard as LoopGuard
     from callboard.middleware._output_budget import OutputBudget as OutputBudget
     from callboard.middleware._retry import Retry as Retry
     from callboard.middleware._supervise import Supervise as Supervise
@@ -44,6 +45,7 @@ _HOMES = {
     "callboard.middleware._fallback": ("Fallback", "Value"),
     "callboard.middleware._breaker": ("CircuitBreaker",),
     "callboard.middleware._cache._cache": ("Cache",),
+    "callboard.middleware._loop_guard": ("LoopGuard",),
     "callboard.middleware._output_budget": ("OutputBudget",),
     "callboard.middleware._retry": ("Retry",),
     "callboard.middleware._supervise": ("Supervise",),

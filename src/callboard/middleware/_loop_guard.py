@@ -1,0 +1,224 @@
+"""`LoopGuard`: middleware that ends the loop of a model which repeats the same calls and gets the same results."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from callboard._calls._call import note
+from callboard._langchain._errors import error_message
+from callboard._langchain._results import CallNext, Output, with_entries, with_facts
+from callboard._langgraph._vocabulary import ToolCallRequest
+from callboard._records._policies import check_count
+from callboard._util._suggestions import suggests_options
+from callboard.exceptions import LoopError
+from callboard.tools._middleware import Middleware, Order
+from callboard.tools._middleware_hooks import check_tool_names, tool_names
+
+_REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Reply of the model, with the answers to its calls."""
+
+    reply: AIMessage
+    answers: Sequence[ToolMessage]
+
+    def has_request_of(self, other: "_Round") -> bool:
+        """Return whether two replies ask for the same: equal calls in the same order, or without calls equal texts."""
+        calls, other_calls = self.reply.tool_calls, other.reply.tool_calls
+        if not calls:
+            return not other_calls and self.reply.content == other.reply.content
+        return len(calls) == len(other_calls) and all(
+            call["name"] == other_call["name"] and call["args"] == other_call["args"]
+            for call, other_call in zip(calls, other_calls, strict=True)
+        )
+
+    def has_results_of(self, other: "_Round", ignored_tools: frozenset[str]) -> bool:
+        """Return whether the equal calls of two replies gave equal results."""
+        results, other_results = self._results(), other._results()
+        pairs = [
+            (results.get(call["id"]), other_results.get(other_call["id"]))
+            for call, other_call in zip(self.reply.tool_calls, other.reply.tool_calls, strict=True)
+            if call["name"] not in ignored_tools
+        ]
+        # A refused call has no result of its own, and is no progress.
+        return all(_REFUSED in pair or pair[0] == pair[1] for pair in pairs)
+
+    def _results(self) -> dict[str | None, object]:
+        return {answer.tool_call_id: _result_of(answer) for answer in self.answers}
+
+
+@suggests_options()
+class LoopGuard(Middleware):
+    """Middleware that ends the loop of a model which repeats the same calls and gets the same results.
+
+    It counts how often the last replies of the model in a row had the same calls, with the same arguments, and the
+    same results; a group of up to `period` different replies may repeat, too. A different result is progress, and ends
+    the count, and so does a message of a person. The guard first tells the model about the repetition, then refuses the
+    calls, and at last raises `LoopError`. It keeps nothing itself: it reads the messages of the state. Place it as the
+    outermost middleware, so that it compares what the model has read.
+
+    Args:
+        nudge: number of the repetition from which a result ends with a line about it, at least 2; the first call is
+            number 1.
+        refuse: number of the repetition from which the calls do not run and the model gets an error, at least `nudge`.
+        stop: number of the repetition that raises `LoopError`, at least `refuse`.
+        period: largest number of replies that repeat as a group, at least 1.
+        ignore_results: names of tools whose results are not compared, because they differ each time.
+        messages_key: key of the messages in the state.
+
+    Raises:
+        ValueError: for a number out of range, or if the node lacks a tool of `ignore_results`.
+        TypeError: for an option of the wrong type.
+    """
+
+    order = Order(
+        "loop",
+        not_inside={
+            "output": "a text that was cut names an id that is new each time",
+            "redact": "what the model reads may be equal where the secrets differ",
+        },
+    )
+
+    def __init__(
+        self,
+        *,
+        nudge: int = 3,
+        refuse: int = 5,
+        stop: int = 8,
+        period: int = 4,
+        ignore_results: Collection[str] = (),
+        messages_key: str = "messages",
+    ) -> None:
+        check_count("LoopGuard(nudge=...)", nudge, least=2)
+        check_count("LoopGuard(refuse=...)", refuse, least=nudge)
+        check_count("LoopGuard(stop=...)", stop, least=refuse)
+        check_count("LoopGuard(period=...)", period, least=1)
+        self.nudge, self.refuse, self.stop, self._period = nudge, refuse, stop, period
+        self._ignored_tools = tool_names("LoopGuard(ignore_results=...)", ignore_results)
+        self._messages_key = messages_key
+
+    def check_tools(self, tools: Collection[str]) -> None:
+        """Raise `ValueError` if the node lacks a tool that `ignore_results` names."""
+        check_tool_names("LoopGuard(ignore_results=...)", self._ignored_tools, tools)
+
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
+        """Run the call, or refuse it, by the number of its repetition.
+
+        Raises:
+            LoopError: if the calls repeat for the `stop`th time.
+        """
+        repetition = self._repetition(request)
+        if repetition >= self.stop:
+            raise LoopError(request.tool_call["name"], repetition)
+        if repetition < self.refuse:
+            output = await call_next(request)
+            return output if repetition < self.nudge else _with_line(output, request, repetition)
+        note("loop_refused", repetition=repetition)
+        message = error_message(
+            f"Error: this call was not run. The same calls gave the same results {repetition - 1} times in a row, and "
+            "they will not change by themselves. Change the arguments, use another tool, or answer with what you have.",
+            request.tool_call,
+        )
+        message.additional_kwargs = with_facts(message, loop=_REFUSED)
+        return message
+
+    async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        """Add the line about the repetition to an error message, which did not pass through the middleware."""
+        repetition = self._repetition(request)
+        return _nudged(message, repetition) if self.nudge <= repetition < self.refuse else message
+
+    def _repetition(self, request: ToolCallRequest) -> int:
+        state: Any = request.state
+        if not isinstance(state, list):
+            key = self._messages_key
+            state = (state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)) or []
+        messages = cast("Sequence[Any]", state)
+        call_id = request.tool_call["id"]
+        for end in range(len(messages), 0, -1):
+            reply = messages[end - 1]
+            if isinstance(reply, AIMessage) and any(call["id"] == call_id for call in reply.tool_calls):
+                return self.count_repetitions(messages[:end])
+        return 1
+
+    def count_repetitions(self, messages: Sequence[Any]) -> int:
+        """Return how often the calls of the last reply were made in a row with equal results, this reply included.
+
+        Args:
+            messages: the conversation, the oldest first.
+        """
+        rounds = self._rounds(messages)
+        current = next(rounds, None)
+        if current is None:
+            return 1
+        earlier = list(islice(rounds, self._period))
+        counts = [1]
+        for period in range(1, len(earlier) + 1):
+            if not current.has_request_of(earlier[period - 1]):
+                continue
+            equal = 1
+            while equal < self.stop * period:
+                while len(earlier) < equal + period and (older := next(rounds, None)) is not None:
+                    earlier.append(older)
+                if len(earlier) < equal + period:
+                    break
+                later, older_round = earlier[equal - 1], earlier[equal + period - 1]
+                if not later.has_request_of(older_round) or not later.has_results_of(older_round, self._ignored_tools):
+                    break
+                equal += 1
+            counts.append((equal - 1) // period + 2)
+        return max(counts)
+
+    def _rounds(self, messages: Sequence[Any]) -> Iterator[_Round]:
+        """Yield the replies with the answers to their calls, the newest first, back to the last message of a person."""
+        answers: list[ToolMessage] = []
+        for message in reversed(messages):
+            if isinstance(message, HumanMessage):
+                return
+            if isinstance(message, ToolMessage):
+                answers.append(message)
+            elif isinstance(message, AIMessage):
+                yield _Round(message, answers)
+                answers = []
+
+
+def _result_of(message: ToolMessage) -> object:
+    """Return a tool's result without what callboard has added, so that equal results are equal."""
+    value: object = message.additional_kwargs.get("callboard")
+    facts = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if facts.get("loop") == _REFUSED:
+        return _REFUSED
+    content: Any = message.content
+    if isinstance(line_length := facts.get("loop_line"), int):
+        content = content[:-line_length] if isinstance(content, str) else content[:-1]
+    if isinstance(output_id := facts.get("output_id"), str) and isinstance(content, str):
+        content = content.replace(output_id, "")
+    return message.status, content
+
+
+def _with_line(output: Output, request: ToolCallRequest, repetition: int) -> Output:
+    call_id = request.tool_call["id"]
+    return with_entries(
+        output,
+        lambda entry: (
+            _nudged(entry, repetition) if isinstance(entry, ToolMessage) and entry.tool_call_id == call_id else entry
+        ),
+    )
+
+
+def _nudged(message: ToolMessage, repetition: int) -> ToolMessage:
+    """Return a copy of a result that ends with a line about the repetition."""
+    note("loop_nudged", repetition=repetition)
+    line = (
+        f"\n\n[The same calls have now been made {repetition} times in a row. If this result is the one of last time, "
+        "do not repeat them: change the arguments, use another tool, or answer with what you have.]"
+    )
+    content: Any = message.content
+    content = content + line if isinstance(content, str) else [*content, {"type": "text", "text": line.lstrip()}]
+    return message.model_copy(
+        update={"content": content, "additional_kwargs": with_facts(message, loop_line=len(line))}
+    )
