@@ -378,7 +378,7 @@ async def test_a_turn_makes_two_commits_and_the_log_of_the_file_stays_small(tmp_
 
     with opened(saver) as file:
         file.conn.set_trace_callback(trace)
-        agent = agent_of(*[calls("work")] * 50, "done", url=saver)
+        agent = agent_of(*[calls("work")] * 50, "done", url=saver, loop_guard=False)
         await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 110})
     assert len(log) == 2 * 50 + 2
     assert max(log) < 500_000

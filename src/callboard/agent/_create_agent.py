@@ -35,13 +35,14 @@ from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent
 from callboard.agent._model import init_chat_model, no_bind_tools
 from callboard.agent._react import collect_stored_types, list_tools, runner_of, warn_about_unkept_questions
-from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
+from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext, loop_guard_of
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of
 from callboard.conversations._history import complete_calls, storable_messages
 from callboard.conversations._stored_types import parse_stored_types
 from callboard.conversations._targets import END, MODEL, TOOLS
 from callboard.conversations._thread import START
+from callboard.middleware._loop_guard import LoopGuard
 from callboard.tools._actor_tools import Toolkit, unpack_toolkits
 from callboard.tools._chain import middleware_in
 from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
@@ -257,6 +258,7 @@ def create_agent(
     on_unknown: OnUnknown | None = None,
     budget: float | None = None,
     stored_types: Sequence[type[Any]] = (),
+    loop_guard: LoopGuard | bool = True,
 ) -> Agent:
     """Return the agent of `langchain.agents.create_agent`, run by callboard.
 
@@ -293,6 +295,8 @@ def create_agent(
         on_unknown: action for a call whose body began and whose result is unknown, see `create_react_agent`.
         budget: seconds for each run; `None` for no limit.
         stored_types: types that a database by URL may contain, see `create_react_agent`.
+        loop_guard: guard against a model that repeats the same calls and gets the same results, see
+            `create_react_agent`.
 
     Raises:
         ImportError: if langchain is missing, or the driver is missing for a database URL.
@@ -365,7 +369,8 @@ def create_agent(
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in flow.nodes if key != TOOLS},
         trace_policies={key: spec.trace_policy for key, spec in builder.nodes.items() if spec.trace_policy},
-        by_call=True,
+        version="v2",
+        loop_guard=loop_guard_of("create_agent", loop_guard, node),
     )
     types = partial(collect_stored_types, extra_types, [*builder.schemas, context_schema, response_format])
     saver = saver_of(checkpointer, types)

@@ -25,7 +25,7 @@ from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
 from callboard.agent._flow import AgentState, AgentStateWithStructuredResponse, Builder, ReactFlow, drawing
 from callboard.agent._model import ChosenModel, FixedModel, ModelChoice, Prompt, for_model, value_in
-from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
+from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext, loop_guard_of
 from callboard.agent._runner import Runner
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import saver_of, store_of
@@ -33,6 +33,7 @@ from callboard.conversations._history import complete_calls, repair, storable_me
 from callboard.conversations._stored_types import collect_types, parse_stored_types
 from callboard.conversations._targets import AFTER, AGENT, BEFORE, RESPONSE
 from callboard.exceptions import IdleMiddlewareWarning
+from callboard.middleware._loop_guard import LoopGuard
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._error_policy import only_invalid_arguments
 from callboard.tools._node import NodeAccess, ToolNode
@@ -116,6 +117,7 @@ def create_react_agent(
     stored_types: Sequence[type[Any]] = (),
     max_calls: int | None = None,
     on_unknown: OnUnknown | None = None,
+    loop_guard: LoopGuard | bool = True,
     **deprecated_kwargs: Any,
 ) -> Agent:
     """Return an agent that calls tools until its model gives an answer.
@@ -151,6 +153,9 @@ def create_react_agent(
         on_unknown: action for a call whose body began and whose result is unknown, because the process, an actor or a
             worker died: "rerun" (as LangGraph), "ask" a person, or "fail"; see `CallPolicy`. By default the call runs
             again if its tool is idempotent, and otherwise the model gets an error.
+        loop_guard: guard against a model that repeats the same calls and gets the same results: `True` tells it
+            when it makes them for the 15th time in a row, refuses from the 25th, and raises `LoopError` at the 40th;
+            `False` for none.
         deprecated_kwargs: `config_schema`, the older name of `context_schema`.
 
     Raises:
@@ -204,7 +209,8 @@ def create_react_agent(
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},
         trace_policies={},
-        by_call=version == "v2",
+        version=version,
+        loop_guard=loop_guard_of("create_react_agent", loop_guard, node),
     )
     types = partial(collect_stored_types, extra_types, [*builder.schemas, context_schema, response_format])
     saver = saver_of(checkpointer, types)

@@ -19,6 +19,7 @@ from callboard.conversations._channels import MESSAGES, Clock, Flow, Schema
 from callboard.conversations._history import NOT_BEGUN, UNANSWERED, repair
 from callboard.conversations._targets import TOOLS
 from callboard.conversations._thread import Thread
+from callboard.middleware._loop_guard import LoopGuard
 from callboard.tools._node import NodeAccess, ToolNode
 
 Nodes = Sequence[str] | Literal["*"]
@@ -30,6 +31,9 @@ class Breakpoints:
 
     before: Nodes = ()
     after: Nodes = ()
+
+    def or_else(self, before: Nodes | None, after: Nodes | None) -> "Breakpoints":
+        return Breakpoints(before=before or self.before, after=after or self.after)
 
 
 def has_breakpoint(breakpoints: Nodes, nodes: Sequence[str]) -> bool:
@@ -53,8 +57,19 @@ class AgentPlan:
     hooks: Mapping[str, Runnable[Any, Any]]
     trace_policies: Mapping[str, TracePolicy]
     """Policies for the input and output that callback handlers see, by node; without a policy, they see all of it."""
-    by_call: bool
-    """`True` if streams and snapshots show each call as a task of its own (version "v2")."""
+    version: Literal["v1", "v2"]
+    loop_guard: LoopGuard | None
+
+
+def loop_guard_of(function: str, option: object, tools: ToolNode) -> LoopGuard | None:
+    """Return the guard against loops that an agent's option `loop_guard` asks for; `None` for no guard."""
+    if isinstance(option, bool):
+        # A model that polls is no loop: these numbers are met by equal results only, and many of them.
+        return LoopGuard(nudge=15, refuse=25, stop=40, messages_key=NodeAccess(tools).messages_key) if option else None
+    if not isinstance(option, LoopGuard):
+        raise TypeError(f"{function}(loop_guard=...) takes a LoopGuard, True or False, got {option!r}")
+    option.check_tools(tools.tools_by_name)
+    return option
 
 
 @dataclass(eq=False, repr=False)
@@ -87,7 +102,8 @@ class RunContext:
     def __post_init__(self) -> None:
         self.tools = self.plan.access
         self.loop = current_loop()
-        self.by_call = self.plan.by_call
+        self.by_call = self.plan.version == "v2"
+        """`True` if streams and snapshots show each call as a task of its own (version "v2")."""
         self.resumes_nested_graphs = self.is_resumed
         """`True` during the first step of a resumed run, in which graphs inside the nodes resume, too."""
         # LangGraph counts the limit from two steps after the stored position; new input has taken both already.

@@ -33,6 +33,7 @@ from callboard._loops._deadline import cleanup
 from callboard.agent._run_context import RunContext
 from callboard.conversations._targets import TOOLS, NumberedSend
 from callboard.conversations._thread import as_update
+from callboard.exceptions import LoopError
 from callboard.tools._batch_call import CallBody, Reports
 from callboard.tools._call_record import CallRecord, keys_of
 from callboard.tools._chain import Chain, Link, Next, link_of
@@ -216,7 +217,9 @@ class CallStep:
     async def run(self, config: RunnableConfig) -> Any:
         """Run the batch and return its results in the form of a node's output: messages, commands, or a dict."""
         run, thread, records = self._run, self._run.thread, self._run.thread.records
-        entries = run.tools.entries if self.by_call else None
+        links = self._loop_links()
+        if self.by_call and (entries := run.tools.entries) is not None:
+            links.append(around_call(entries, run.tools.messages_key))
         # A stored thread needs LangGraph's namespaces for its calls, because LangGraph may resume it.
         is_named = thread.is_kept or run.is_watched
         batch = await run.tools.batch(
@@ -232,7 +235,7 @@ class CallStep:
                 claims_only_explicit=thread.is_kept and not thread.claims_ahead,
                 on_ask=self._record_questions,
                 wrap_call=self._run_call_task if self._streams_each_call else None,
-                entries=None if entries is None else around_call(entries, run.tools.messages_key),
+                outer_links=links,
             ),
         )
         self._writes = batch.ledger.writes
@@ -256,6 +259,16 @@ class CallStep:
             raise
         self._raise_parent_command(output if isinstance(output, list) else [output])
         return output
+
+    def _loop_links(self) -> list[Link]:
+        """Return the agent's guard against loops as middleware if it acts on these calls, which it mostly does not."""
+        guard = self._run.plan.loop_guard
+        if guard is None or not self._request.calls:
+            return []
+        repetition = guard.count_repetitions(messages_in(self._request.state, self._run.tools.messages_key))
+        if repetition >= guard.stop:  # before any call of the reply begins
+            raise LoopError(self._request.calls[0]["name"], repetition)
+        return [link_of("LoopGuard", guard.awrap_tool_call)] if repetition >= guard.nudge else []
 
     async def _record_ends(self, batch: ToolBatch) -> None:
         """Store, for a cancelled or failed batch, which calls have certainly ended without a result."""

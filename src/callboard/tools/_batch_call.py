@@ -65,9 +65,9 @@ class Reports:
     """Called when a call asks a question."""
     wrap_call: WrapCall | None = None
     """Function that runs each call, for a caller that observes the call from its beginning to its end."""
-    entries: Link | None = None
-    """The node's own `invoke` or `ainvoke` override as a middleware around each call, if each call is a task of its
-    own."""
+    outer_links: Sequence[Link] = ()
+    """Middleware around each call, outside of the middleware of the node: the agent's guard against loops, and the
+    node's own `invoke` or `ainvoke` override if each call is a task of its own."""
 
 
 NO_REPORTS = Reports()
@@ -107,7 +107,7 @@ class BatchResources:
 
     def __post_init__(self) -> None:
         self.callbacks = self.config.get("callbacks")
-        self.overrides = None if self.reports.entries is None else Chain([self.reports.entries])
+        self.overrides = Chain(self.reports.outer_links) if self.reports.outer_links else None
         self.stores_outputs = self.reports.on_finish is not None or self.ledger.is_kept
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
