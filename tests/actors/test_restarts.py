@@ -5,17 +5,14 @@ from typing import Any
 import pytest
 
 from callboard import Backoff
-from callboard.actors._restarts import Forget, GiveUp, RestartOptions, Restarts, ShutDown, StartAgain
+from callboard.actors._restarts import Forget, GiveUp, Restarts, ShutDown, StartAgain
 
 NO_WAIT = Backoff(first=1, factor=2, maximum=4, jitter=0)
 
 
 def restarts(*kinds: Any, strategy: Any = "one_for_one", intensity: int = 3, **options: Any) -> Restarts:
-    children = [
-        one if isinstance(one, RestartOptions) else RestartOptions(str(number), one) for number, one in enumerate(kinds)
-    ]
     given = {"period": 10.0, "backoff": NO_WAIT, "chance": lambda: 0.0, **options}
-    return Restarts(children, strategy=strategy, intensity=intensity, **given)
+    return Restarts(kinds, strategy=strategy, intensity=intensity, **given)
 
 
 @pytest.mark.parametrize(

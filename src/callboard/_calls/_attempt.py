@@ -12,13 +12,12 @@ from callboard._calls._limits import AnyLimiter, Limiter
 from callboard._calls._permits import Permits
 from callboard._calls._progress import Progress, Reporter, Throttle, reporter
 from callboard._calls._thread_pool import ThreadPermits
-from callboard._loops._deadline import AttemptClock, TimeLimit, TimeLimits, TimeoutSuspension, active_time_limits
+from callboard._loops._deadline import AttemptClock, TimeLimit, TimeLimits, active_time_limits
 from callboard._loops._idle import idle_scope, report_activity
 from callboard._loops._protocol import EventLoop
 from callboard._loops._threads import run_in_thread
 from callboard._loops._watchdog import LoopHolder
 from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
-from callboard.exceptions import CallTimeoutError
 
 T = TypeVar("T")
 
@@ -110,14 +109,13 @@ class Attempt:
         finally:
             active_time_limits.reset(token)
         # Reached only if a timeout ended the block.
-        seconds, is_idle, blocking_code = clock.out_of_time()
-        raise CallTimeoutError(
-            self.call["name"], owner.id, seconds, blocking_code=blocking_code, idle=is_idle
-        ) from limit.cause
+        raise clock.timeout_error(self.tool, owner.id) from limit.cause
 
-    def suspend_timeouts(self) -> TimeoutSuspension | None:
-        """Suspend any timeouts until an engine starts the tool's function; return an object that restarts them."""
-        return None if self.clock is None else TimeoutSuspension(self.clock)
+    def suspend_timeouts(self) -> AttemptClock | None:
+        """Suspend any timeouts until an engine starts the tool's function; return the clock, which restarts them."""
+        if self.clock is not None:
+            self.clock.suspend()
+        return self.clock
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a tool's sync function in a worker thread; the permits are held until the thread has really ended."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Hashable
+from typing import ClassVar
 
 from callboard._calls._deadlocks import Holder
 from callboard._calls._gate import NoPlaceError
@@ -18,6 +19,9 @@ class SharedPermit:
     """Permit that one attempt of a call requests, holds and releases, from a limit that many processes share."""
 
     __slots__ = ("_permit", "_request", "_shared")
+
+    start_rate_gate: ClassVar[None] = None
+    """No rate limit of this process counts the call's starts: the server does."""
 
     def __init__(self, shared: SharedLimits, request: PermitRequest) -> None:
         self._shared = shared
@@ -64,11 +68,6 @@ class SharedPermit:
             holders.discard(holder)
             if not holders:
                 _holders.pop(identity, None)
-
-    @property
-    def start_rate_gate(self) -> None:
-        """Always `None`, because no rate limit of this process counts the call's starts: the server does."""
-        return
 
     @property
     def token(self) -> int | None:

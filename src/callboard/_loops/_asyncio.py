@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 import sniffio
 from anyio import CancelScope
 from anyio._core._eventloop import get_async_backend  # private, but the public function looks for it at each call
+from anyio.lowlevel import checkpoint, current_token
 
 from callboard._loops._asyncio_scope import (
     AsyncioScope,
@@ -28,7 +29,7 @@ from callboard._loops._asyncio_scope import (
 from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import ChildFn
 from callboard._loops._watchdog import LoopMonitor
-from callboard._loops._worker_threads import run_in_worker
+from callboard._loops._worker_threads import give_to_worker, run_job
 
 T = TypeVar("T")
 
@@ -245,7 +246,8 @@ class AsyncioLoop:
                     yield
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
-        return await run_in_worker(fn, scope)
+        await checkpoint()  # a cancelled caller starts no function
+        return await run_job(give_to_worker, fn, scope, current_token(), self.wakeup())
 
     def is_cancelled(self) -> bool:
         scope = innermost.get()

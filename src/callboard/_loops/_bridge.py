@@ -37,10 +37,11 @@ class _BackgroundLoop:
         self._is_ending = False
         self.calls: set[asyncio.Task[None]] = set()
         """Tasks of the calls that have not ended; the loop itself refers to them only weakly."""
-        self._crossings: set[_BridgedCall[Any]] = set()
-        """Calls whose callers wait."""
+        self.crossings: set[_BridgedCall[Any]] = set()
+        """Calls whose callers wait; single operations on the set are atomic."""
         self._has_ended = False
-        # Guards the last two. Reentrant: garbage collection in `register` may close a generator, which makes a call.
+        # No call is added after the end. Reentrant: garbage collection in `register` may close a generator, which makes
+        # a call.
         self._guard = threading.RLock()
         self.thread = threading.Thread(target=self._main, name="callboard-asyncio", daemon=True)
         self.thread.start()
@@ -56,7 +57,7 @@ class _BackgroundLoop:
             # from other threads, but never begins them: their callers would wait for ever.
             with self._guard:
                 self._has_ended = True
-                lost = list(self._crossings)
+                lost = list(self.crossings)
             self._has_started.set()  # the loop may not have started
             for crossing in lost:
                 crossing.lose()
@@ -71,15 +72,7 @@ class _BackgroundLoop:
         with self._guard:
             if self._has_ended:
                 raise RuntimeError(_LOST)
-            self._crossings.add(crossing)
-
-    def unregister(self, crossing: "_BridgedCall[Any]") -> None:
-        with self._guard:
-            self._crossings.discard(crossing)
-
-    def is_waited_for(self, crossing: "_BridgedCall[Any]") -> bool:
-        with self._guard:
-            return crossing in self._crossings
+            self.crossings.add(crossing)
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -92,13 +85,9 @@ class _BackgroundLoop:
         finally:
             self._is_ending = True  # a loop that ends waits for its threads, which may take long
 
-    def submit(self, fn: Callable[[], object]) -> None:
-        """Call `fn` in the thread of the loop, with a copy of the caller's context variables."""
-        self.loop.call_soon_threadsafe(fn)
-
     def close(self) -> None:
         with suppress(RuntimeError):  # the loop has ended with the call
-            self.submit(self._stopped.set)
+            self.loop.call_soon_threadsafe(self._stopped.set)
         self.thread.join()  # or each nested sync call would leave a thread and an open loop behind
 
 
@@ -149,7 +138,7 @@ class _BridgedCall(Generic[T]):
     def start(self) -> None:
         """Hand the call to the loop; raise `RuntimeError` if the loop has ended."""
         self._background.register(self)
-        self._background.submit(self._begin)
+        self._background.loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
         # In the context of the caller, whose library may be trio.
@@ -192,7 +181,7 @@ class _BridgedCall(Generic[T]):
     def _tell(self) -> None:
         """Wake the code that waits for the call, and remove the call from the loop's set of unfinished calls."""
         self._is_told = True
-        self._background.unregister(self)
+        self._background.crossings.discard(self)
         self._on_end()
 
     def cancel(self) -> None:
@@ -204,11 +193,11 @@ class _BridgedCall(Generic[T]):
             if not self._scope.begun:
                 self._tell()
 
-        if not self._background.is_waited_for(self):
+        if self not in self._background.crossings:
             self._tell()  # it was not handed over, or it has ended
             return
         try:
-            self._background.submit(cancel_there)
+            self._background.loop.call_soon_threadsafe(cancel_there)
         except RuntimeError:  # the loop is closed
             self._tell()
 

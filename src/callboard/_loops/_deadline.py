@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple
 
 from anyio import current_effective_deadline
 
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._idle import IdleScope, seconds_until_idle
 from callboard._loops._protocol import EventLoop, Scope
+from callboard.exceptions import CallTimeoutError
 
 _log = logging.getLogger("callboard")
 
@@ -84,20 +84,10 @@ class TimeLimit:
 active_time_limits: ContextVar[TimeLimits | None] = ContextVar("callboard_call", default=None)
 
 
-class OutOfTime(NamedTuple):
-    """Details of the timeout that ended an attempt."""
-
-    seconds: float
-    is_idle: bool
-    """True if the idle timeout ended the attempt, false if the timeout of the whole body did."""
-    blocking_code: str | None
-    """Description of the code that blocked the event loop during the attempt; `None` without one."""
-
-
 class AttemptClock(TimeLimits):
     """Timeout and idle timeout of one execution of a tool's function, with methods that suspend and restart both."""
 
-    __slots__ = ("_call_until", "_idle", "_monotonic_start", "_timeout", "scope")
+    __slots__ = ("_call_until", "_idle", "_is_suspended", "_monotonic_start", "_timeout", "scope")
 
     def __init__(self, loop: EventLoop, call_limits: TimeLimits, *, timeout: float | None, idle: float | None) -> None:
         deadline = math.inf if timeout is None else loop.now() + timeout
@@ -105,29 +95,39 @@ class AttemptClock(TimeLimits):
         self._timeout = timeout
         self._call_until = call_limits.until
         self._monotonic_start = monotonic()  # for the watchdog, which knows no time of loops
+        self._is_suspended = False
         self._idle = None if idle is None else IdleScope(loop, idle, deadline, self.grace)
         self.scope: Scope = loop.scope(deadline, self.grace) if self._idle is None else self._idle
         """Scope that cancels the body when one of the timeouts is over."""
 
-    def out_of_time(self) -> OutOfTime:
-        """Return the details of the timeout that has ended the tool's function."""
-        idle, monitor = self._idle, self.loop.monitor
-        if idle is not None and idle.was_idle:
-            return OutOfTime(idle.seconds, True, monitor.blocking_since(idle.monotonic_start))
+    def timeout_error(self, tool: str, call_id: str | None) -> CallTimeoutError:
+        """Return the error for the timeout that has ended the tool's function."""
+        monitor = self.loop.monitor
+        if self._idle is not None and self._idle.was_idle:
+            blocking_code = monitor.blocking_since(self._idle.monotonic_start)
+            return CallTimeoutError(tool, call_id, self._idle.seconds, blocking_code=blocking_code, idle=True)
         assert self._timeout is not None
-        return OutOfTime(self._timeout, False, monitor.blocking_since(self._monotonic_start))
+        blocking_code = monitor.blocking_since(self._monotonic_start)
+        return CallTimeoutError(tool, call_id, self._timeout, blocking_code=blocking_code)
 
     def suspend(self) -> None:
         """Suspend both timeouts until the engine starts the tool's function; call this in the event loop's thread."""
+        self._is_suspended = True
         self.until = self._call_until
         if self._idle is not None:
             self._idle.suspend()
         else:
             self.scope.move(math.inf)
 
-    def resume(self) -> None:
-        """Restart both timeouts from zero, because the tool's function begins; may be called from any thread."""
+    def begin(self) -> None:
+        """Restart the timeouts, because the tool's function begins; call this once, from any thread."""
+        self._is_suspended = False  # at once: `end` in the event loop must not restart the timeouts a second time
         run_there(self.loop, self._restart_timeouts)
+
+    def end(self) -> None:
+        """End the suspension: restart the timeouts, unless `begin()` did so at the start of the function."""
+        if self._is_suspended:
+            self.begin()
 
     def _restart_timeouts(self) -> None:
         self._monotonic_start = monotonic()
@@ -137,27 +137,6 @@ class AttemptClock(TimeLimits):
             self._idle.resume(deadline)
         else:
             self.scope.move(deadline)
-
-
-class TimeoutSuspension:
-    """Suspension of an attempt's timeouts until an engine starts the tool's function."""
-
-    __slots__ = ("_clock", "_has_resumed")
-
-    def __init__(self, clock: AttemptClock) -> None:
-        self._clock = clock
-        self._has_resumed = False
-        clock.suspend()
-
-    def begin(self) -> None:
-        """Restart the timeouts, because the tool's function begins; call this once, from any thread."""
-        self._has_resumed = True  # before `resume`: `end` in the event loop must not restart the timeouts a second time
-        self._clock.resume()
-
-    def end(self) -> None:
-        """End the suspension: restart the timeouts, unless `begin()` did so at the start of the function."""
-        if not self._has_resumed:
-            self._clock.resume()
 
 
 cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)

@@ -27,7 +27,6 @@ class IdleScope:
         "_deadline",
         "_grace",
         "_idle_deadline",
-        "_idle_timeout",
         "_is_open",
         "_is_suspended",
         "_latest_report",
@@ -37,6 +36,7 @@ class IdleScope:
         "loop",
         "monotonic_start",
         "outer",
+        "seconds",
     )
 
     # `report_activity` writes `_latest_report`, `_no_move_until` and `_moved_at` from any thread, without a lock. Two
@@ -52,7 +52,8 @@ class IdleScope:
         self.loop = loop
         self.monotonic_start = 0.0
         """Time (`time.monotonic()`) of the latest report of activity that moved the deadline."""
-        self._idle_timeout = seconds
+        self.seconds = seconds
+        """Maximum time without a report of activity."""
         self._deadline = deadline
         self._grace = grace
         self._moved_at = self._no_move_until = -math.inf
@@ -71,7 +72,7 @@ class IdleScope:
 
     def seconds_left(self) -> float:
         """Return the seconds until the idle deadline; may be called from any thread."""
-        return self._latest_report + self._idle_timeout - self.loop.now() if self._is_open else math.inf
+        return self._latest_report + self.seconds - self.loop.now() if self._is_open else math.inf
 
     def is_idle_deadline(self, deadline: float) -> bool:
         """Return whether `deadline` (loop time) is the current idle deadline, which reports of activity postpone."""
@@ -84,11 +85,6 @@ class IdleScope:
         if not self._is_suspended:
             self._scope.move(min(self._idle_deadline, deadline), grace=grace)
 
-    @property
-    def seconds(self) -> float:
-        """Maximum time without a report of activity, in seconds."""
-        return self._idle_timeout
-
     def suspend(self) -> None:
         """Suspend the idle deadline and the fixed deadline until `resume()` is called."""
         self._is_suspended = True
@@ -98,7 +94,7 @@ class IdleScope:
         """Resume after `suspend()`: restart the idle timeout from zero, and set a new fixed deadline."""
         self._is_suspended, self._deadline = False, deadline
         now = self.loop.now()
-        self._postpone(now, now + self._idle_timeout)
+        self._postpone(now, now + self.seconds)
 
     def cancel(self) -> None:
         """Cancel the block now."""
@@ -114,7 +110,7 @@ class IdleScope:
         if is_frequent := not is_here or now < self._moved_at + _MOVE_INTERVAL:
             self._no_move_until = now + _MOVE_INTERVAL
         self._moved_at = now
-        until = now + self._idle_timeout + (_MOVE_INTERVAL if is_frequent else 0.0)
+        until = now + self.seconds + (_MOVE_INTERVAL if is_frequent else 0.0)
         if is_here:
             self._postpone(now, until)
         else:
@@ -133,7 +129,7 @@ class IdleScope:
 
     def __enter__(self) -> Self:
         self._latest_report = self.loop.now()
-        self._idle_deadline = self._latest_report + self._idle_timeout
+        self._idle_deadline = self._latest_report + self.seconds
         self.monotonic_start = time.monotonic()
         self._scope = self.loop.scope(min(self._idle_deadline, self._deadline), self._grace)
         self.outer = idle_scope.get()

@@ -12,19 +12,18 @@ import warnings
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-import sniffio
 from anyio import CancelScope
 from anyio.lowlevel import EventLoopToken, current_token
 
 from callboard._loops._current import current_loop
 from callboard._loops._forks import after_fork_in_child
 from callboard._loops._protocol import EventLoop, Wakeup
-from callboard._loops._worker_threads import outcome_in_thread
+from callboard._loops._worker_threads import Job, run_job
 from callboard.exceptions import AbandonedThreadWarning
 
 T = TypeVar("T")
@@ -95,34 +94,27 @@ class OwnThread:
         if not self._is_started:
             self._is_started = True
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        context, wakeup = copy_context(), current_loop().wakeup()
-        context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
-        token = current_token()
-        if sniffio.current_async_library() == "trio":
+        loop, token = current_loop(), current_token()
+        if loop.name == "trio":
             token = self._token = self._token or _leading_back(token)
-        outcome: list[tuple[T | None, BaseException | None]] = []
         cancelled: list[BaseException] = []
 
-        def job() -> None:
+        def job() -> T:
             _thread_state.cancelled = cancelled
-            # `anyio.from_thread` works inside `fn`; on asyncio, `check_cancelled()` raises if `scope` is cancelled.
-            outcome.append(outcome_in_thread(lambda: context.run(fn), token, scope))
-            wakeup.set()
+            return fn()
 
-        self._jobs.put(job)
         try:
-            await wakeup.wait()
-        except BaseException as cancellation:
+            return await run_job(self._give, job, scope, token, loop.wakeup())
+        except loop.cancelled_class as cancellation:
             # The job stays in the queue, or runs on. On trio, `check_cancelled()` in the thread reads this list.
             cancelled.append(cancellation)
             raise
-        value, error = outcome.pop()
-        if error is None:
-            return cast("T", value)
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame: a reference cycle
+
+    def _give(self, job: Job) -> None:
+        def run() -> None:
+            job()()
+
+        self._jobs.put(run)
 
     def close(self, last: Callable[[], object] | None = None) -> None:
         """Ask the thread to run its queued jobs, then the function `last`, and then to end; return at once."""

@@ -1,24 +1,23 @@
-"""Pool of daemon threads for sync functions on asyncio.
+"""Jobs in daemon threads, and the pool of such threads for sync functions on asyncio.
 
 anyio's own worker threads are no daemons if the event loop runs in the main thread: at exit, the interpreter would
 wait for a job that hangs. trio's threads are daemons. The pool is shared by all asyncio loops of the process.
 """
 
 import threading
-from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import sniffio
 from anyio import CancelScope
 from anyio._core._eventloop import claim_worker_thread, threadlocals  # private, but `anyio.from_thread` reads only them
-from anyio.lowlevel import EventLoopToken, checkpoint, current_token
+from anyio.lowlevel import EventLoopToken
 
 from callboard._loops._forks import after_fork_in_child
 from callboard._loops._left_tasks import without_mark
+from callboard._loops._protocol import Wakeup
 
 T = TypeVar("T")
 
@@ -73,29 +72,35 @@ def give_to_worker(job: Job) -> None:
     worker.give(job)
 
 
-async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
-    """Run `fn` in a daemon thread, as `EventLoop.run_in_daemon` describes; asyncio only."""
-    await checkpoint()  # a cancelled caller starts no function
+async def run_job(
+    give: Callable[[Job], object], fn: Callable[[], T], scope: CancelScope, token: EventLoopToken, wakeup: Wakeup
+) -> T:
+    """Give a job that runs `fn` to a thread, with the caller's context variables; wait for it, and return its result.
+
+    `wakeup` is a new one of the caller's loop. `anyio.from_thread` works inside `fn`; on asyncio, `check_cancelled()`
+    raises if `scope` is cancelled.
+    """
     # Unmarked: a thread that runs on after its call must not look like a task that the call has left behind.
-    token, context = current_token(), without_mark(copy_context())
+    context = without_mark(copy_context())
     context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
-    loop = cast("AbstractEventLoop", token.native_token)
-    future: Future[T] = loop.create_future()
+    outcome: list[tuple[T | None, BaseException | None]] = []
 
     def job() -> Delivery:
-        value, error = outcome_in_thread(lambda: context.run(fn), token, scope)
+        outcome.append(_outcome_in_thread(lambda: context.run(fn), token, scope))
+        return wakeup.set
 
-        def deliver() -> None:
-            with suppress(RuntimeError):  # the loop is closed: no task of it waits any more
-                loop.call_soon_threadsafe(_settle, future, value, error)
+    give(job)
+    await wakeup.wait()
+    value, error = outcome.pop()
+    if error is None:
+        return cast("T", value)
+    try:
+        raise error
+    finally:
+        del error  # its traceback refers to this frame: a reference cycle
 
-        return deliver
 
-    give_to_worker(job)
-    return await future
-
-
-def outcome_in_thread(
+def _outcome_in_thread(
     fn: Callable[[], T], token: EventLoopToken, scope: CancelScope
 ) -> tuple[T | None, BaseException | None]:
     """Call `fn` in this thread with `anyio.from_thread` enabled; return its value and error, one of which is `None`."""
@@ -107,12 +112,3 @@ def outcome_in_thread(
             return None, error
         finally:
             del threadlocals.current_cancel_scope
-
-
-def _settle(future: "Future[Any]", value: object, error: BaseException | None) -> None:
-    if future.cancelled():  # the caller was cancelled meanwhile
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)

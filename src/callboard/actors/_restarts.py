@@ -67,14 +67,6 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartOptions:
-    """Child-spec options that the restart policy needs."""
-
-    name: str
-    restart: Restart
-
-
-@dataclass(frozen=True, slots=True)
 class Forget:
     """Decision: the ended child is not restarted, and the other children are not affected."""
 
@@ -112,7 +104,8 @@ Decision = Forget | StartAgain | ShutDown | GiveUp
 class Restarts:
     """Restart policy of one supervisor. It only returns decisions, and uses neither a clock nor tasks."""
 
-    children: Sequence[RestartOptions]
+    children: Sequence[Restart]
+    """Restart types of the children."""
     _: KW_ONLY
     intensity: int
     period: float
@@ -130,7 +123,7 @@ class Restarts:
         self, index: int, outcome: Outcome, now: float, *, cause: str | None = None, is_refused: bool = False
     ) -> Decision:
         """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor."""
-        restart = self.children[index].restart
+        restart = self.children[index]
         is_restarted = restart == "permanent" or (restart == "transient" and outcome == "abnormal")
         if outcome == "never_starts" or not is_restarted:
             self._not_restarted.add(index)
@@ -150,6 +143,6 @@ class Restarts:
         ended = {index, *self._not_restarted}
         others = tuple(other for other in range(first, len(self.children)) if other not in ended)
         # OTP's rule: a temporary child that is stopped with the others is not started again.
-        self._not_restarted.update(other for other in others if self.children[other].restart == "temporary")
+        self._not_restarted.update(other for other in others if self.children[other] == "temporary")
         starts = tuple(sorted({index, *others} - self._not_restarted))
         return StartAgain(others, starts, delay)

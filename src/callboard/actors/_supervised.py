@@ -30,7 +30,7 @@ from callboard.actors._engine_runner import EngineRunner
 from callboard.actors._incarnation import Incarnation, has_ended
 from callboard.actors._mailbox import Mailbox, Message, Poison
 from callboard.actors._reference import reference_to
-from callboard.actors._restarts import RestartOptions
+from callboard.actors._restarts import Restart
 from callboard.actors._runner import (
     ActorRunner,
     End,
@@ -70,7 +70,6 @@ class ActorUnit:
     spec: ChildSpec[Any]
     _on_end: OnUnitEnd
     cell: Cell
-    terms: RestartOptions = field(init=False)
     number: int = field(default=0, init=False)
     """Number of the current incarnation, or of the last one, for events."""
     _snapshots: Snapshots | JournalSnapshots | None = field(default=None, init=False)
@@ -83,7 +82,6 @@ class ActorUnit:
     """End of the last incarnation; `None` before the first."""
 
     def __post_init__(self) -> None:
-        self.terms = RestartOptions(self.spec.name, self.spec.restart)
         if keeps_snapshots(self.spec.kind):
             assert self.spec.snapshots != JOURNAL
             self._snapshots = InMemorySnapshots() if self.spec.snapshots is None else self.spec.snapshots
@@ -92,6 +90,14 @@ class ActorUnit:
     def reference(self) -> Any:
         """New reference to the actor."""
         return reference_to(self.cell, self.spec.kind)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def restart(self) -> Restart:
+        return self.spec.restart
 
     @property
     def is_alive(self) -> bool:
@@ -119,7 +125,7 @@ class ActorUnit:
         try:
             actor: Actor = instance_of(self.spec.actor)
         except Exception as exc:
-            raise start_error(self.terms.name, exc) from exc
+            raise start_error(self.name, exc) from exc
         object.__setattr__(actor, "key", own_key(self.cell.key))
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
         # A lock for each incarnation: one that hangs in a save must not block the next.

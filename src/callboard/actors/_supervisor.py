@@ -32,7 +32,7 @@ from callboard.actors._restarts import (
     Forget,
     GiveUp,
     Outcome,
-    RestartOptions,
+    Restart,
     Restarts,
     ShutDown,
     StartAgain,
@@ -52,10 +52,11 @@ OnEnd = Callable[["Tree", End], None]
 class Tree:
     """Running supervisor with its children; may be a child itself. All methods run in its loop's thread."""
 
-    def __init__(self, name: str, make_restarts: Callable[[list[RestartOptions]], Restarts], on_end: OnEnd) -> None:
+    def __init__(self, name: str, make_restarts: Callable[[list[Restart]], Restarts], on_end: OnEnd) -> None:
         self.loop = current_loop()
+        self.name = name
         # OTP's default for a supervisor that is a child: it is restarted even after an orderly end.
-        self.terms = RestartOptions(name, "permanent")
+        self.restart: Restart = "permanent"
         self.units: list[ActorUnit | Tree] = []
         """Children in the order of their start; filled before `start()`."""
         self.is_alive = False
@@ -86,7 +87,7 @@ class Tree:
         self._is_stopping = False
         self._ends.clear()
         self._due.clear()
-        self._restarts = self._make_restarts([unit.terms for unit in self.units])
+        self._restarts = self._make_restarts([unit.restart for unit in self.units])
         for number, unit in enumerate(self.units):
             try:
                 await unit.start()
@@ -164,7 +165,7 @@ class Tree:
         if end.error is not None:
             log_failure(
                 logging.WARNING,
-                f"{self.terms.name}: the actor {unit.terms.name!r} has ended",
+                f"{self.name}: the actor {unit.name!r} has ended",
                 end.error,
                 shows_text=True,
             )
@@ -183,8 +184,8 @@ class Tree:
         elif isinstance(decision, ShutDown):
             await self._end_all(None)
         elif isinstance(decision, GiveUp):
-            often = f"{unit.terms.name} ended {decision.restarts} times within {self._restarts.period:g} s"
-            error = SupervisorError(self.terms.name, f"{often}, the last time of {end.error!r}")
+            often = f"{unit.name} ended {decision.restarts} times within {self._restarts.period:g} s"
+            error = SupervisorError(self.name, f"{often}, the last time of {end.error!r}")
             error.__cause__ = end.error
             await self._end_all(error)
 
@@ -368,16 +369,16 @@ class Supervisor(Openable):
         if self._tree is None:
             raise RuntimeError(f"{self!r} is not running: async with Supervisor([...]) as tree")
         units = list(_actors_in(self._tree))
-        matches = [unit for unit in units if actor in (unit.terms.name, unit.spec.kind)]
+        matches = [unit for unit in units if actor in (unit.name, unit.spec.kind)]
         if not matches and isinstance(actor, type):
             # An exact class goes first: a subclass beside it must not make the lookup ambiguous.
             matches = [unit for unit in units if issubclass(unit.spec.kind, actor)]
         if len(matches) == 1:
             return matches[0].reference
-        names = [unit.terms.name for unit in units]
+        names = [unit.name for unit in units]
         actor_name = actor.__name__ if isinstance(actor, type) else actor
         if matches:
-            matching_names = [unit.terms.name for unit in matches]
+            matching_names = [unit.name for unit in matches]
             is_distinct = len({*matching_names}) == len(matches)
             remedy = f": {matching_names}; ask by name" if is_distinct else "; give one another name"
             raise KeyError(f"{actor_name} is there {len(matches)} times{remedy}")
