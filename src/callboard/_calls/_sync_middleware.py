@@ -5,8 +5,7 @@ of the call runs it with the middleware's context variables. It cannot outlive t
 """
 
 import asyncio
-import threading
-from collections import deque
+import math
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextvars import Context, copy_context
@@ -39,19 +38,14 @@ class _Question(Generic[Q, A]):
         self.context: Context = copy_context()  # created in the middleware's thread: its variables
         self.answer: Future[A] = Future()
         self.is_withdrawn = False  # set from any thread, read in the event loop
-        self._nursery: Nursery | None = None
+        self._scope: Scope | None = None
 
     async def be_answered(self, call_next: Callable[[Q], Awaitable[A]], scope: Scope) -> None:
-        async def child(scope: Scope) -> None:
-            with scope:
-                await _settle(self.answer, call_next(self.request))
-
         try:
-            with scope:
-                async with current_loop().nursery() as self._nursery:
-                    self._nursery.start(child, DEFAULT_GRACE)
-                    if self.is_withdrawn:  # before the nursery was open
-                        self._nursery.cancel()
+            with scope, current_loop().scope(math.inf, DEFAULT_GRACE) as self._scope:
+                if self.is_withdrawn:  # before the scope was open
+                    self._scope.cancel()
+                await _settle(self.answer, call_next(self.request))
         finally:
             # The middleware waits for the future in another thread, and must never wait for ever. No effect if it is
             # done already.
@@ -59,58 +53,41 @@ class _Question(Generic[Q, A]):
 
     def cancel(self) -> None:
         """Cancel the rest of the call, because the middleware withdrew its request; call this in the event loop."""
-        if self._nursery is None:
+        if self._scope is None:
             self.answer.cancel()  # it has not begun
         else:
-            self._nursery.cancel()
+            self._scope.cancel()
 
 
-class _Inbox(Generic[Q, A]):
-    """Queue of requests from a middleware in another thread to the event loop; the item `None` ends the queue."""
+class _Questions(Generic[Q, A]):
+    """Requests of a middleware in another thread; each is a child of a nursery in the call's event loop."""
 
-    def __init__(self, loop: EventLoop) -> None:
+    def __init__(self, loop: EventLoop, nursery: Nursery, call_next: Callable[[Q], Awaitable[A]]) -> None:
         self._loop = loop
-        self._items: deque[_Question[Q, A] | None] = deque()
-        self._wakeup = loop.wakeup()
-        self._lock = threading.Lock()  # guards all fields: `get` replaces the wakeup, which serves once
-        self._closed = False
+        self._nursery = nursery
+        self._call_next = call_next
+        self.is_closed = False
+        """True once the middleware has ended; read and set in the event loop."""
 
-    def ask(self, request: Q) -> "_Question[Q, A]":
-        """Queue a request to run the rest of the call, from any thread; return a `_Question`, which gets the answer."""
+    def ask(self, request: Q) -> _Question[Q, A]:
+        """Start the rest of the call, from any thread; return a `_Question`, which gets the answer."""
         question: _Question[Q, A] = _Question(request)
-        with self._lock:
-            if self._closed:
-                raise CancelledError
-            self._items.append(question)
-            self._wakeup.set()
+        if not self._loop.post(partial(self._start, question)):
+            raise CancelledError
         return question
 
-    def withdraw(self, question: "_Question[Q, A]") -> None:
-        """Queue the cancellation of an earlier request; may be called from any thread."""
-        with self._lock:
-            question.is_withdrawn = True  # queued once more, so that the loop cancels it even if it runs already
-            self._items.append(question)
-            self._wakeup.set()
+    def _start(self, question: _Question[Q, A]) -> None:
+        if self.is_closed or self._nursery.cancel_called:
+            question.answer.cancel()
+            return
+        # Started in the middleware's context: the rest of the call sees the variables that the middleware has set.
+        child = partial(question.be_answered, self._call_next)
+        question.context.run(self._nursery.start, child, DEFAULT_GRACE)
 
-    def close(self) -> None:
-        """Refuse further requests, and cancel the queued ones."""
-        with self._lock:
-            self._closed = True
-            items = list(self._items)
-            self._items.clear()
-            self._items.append(None)
-            self._wakeup.set()
-        for question in items:  # outside of the lock: cancelling a future runs its callbacks
-            if question is not None:
-                question.answer.cancel()
-
-    async def get(self) -> "_Question[Q, A] | None":
-        while True:
-            with self._lock:
-                if self._items:
-                    return self._items.popleft()
-                self._wakeup = self._loop.wakeup()
-            await self._wakeup.wait()
+    def withdraw(self, question: _Question[Q, A]) -> None:
+        """Cancel an earlier request; may be called from any thread."""
+        question.is_withdrawn = True
+        self._loop.post(question.cancel)
 
 
 async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
@@ -127,27 +104,21 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
         future.cancel()  # no effect if the future is done
 
 
-async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
+async def _answer_while(run: Callable[[_Questions[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
     """Run a middleware in another thread, and the rest of the call here; return the middleware's answer."""
     loop = current_loop()
-    inbox: _Inbox[Q, A] = _Inbox(loop)
     outcome: Future[A] = Future()
-
-    async def child(scope: Scope) -> None:
-        try:
-            with scope:
-                await _settle(outcome, run(inbox))
-        finally:
-            inbox.close()  # ends the loop below, also if the middleware failed or was cancelled
-
     async with loop.nursery() as nursery:
+        questions: _Questions[Q, A] = _Questions(loop, nursery, call_next)
+
+        async def child(scope: Scope) -> None:
+            try:
+                with scope:
+                    await _settle(outcome, run(questions))
+            finally:
+                questions.is_closed = True
+
         nursery.start(child, DEFAULT_GRACE)
-        while (question := await inbox.get()) is not None:
-            if question.is_withdrawn:
-                question.cancel()
-                continue
-            # Started in the middleware's context: the rest of the call sees the variables that the middleware has set.
-            question.context.run(nursery.start, partial(question.be_answered, call_next), DEFAULT_GRACE)
     return outcome.result()
 
 
@@ -159,9 +130,11 @@ class SyncMiddleware(Generic[Q, A]):
         self._threads = WorkerThreads(repr(fn), THREADS)
 
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
-        async def run(inbox: _Inbox[Q, A]) -> A:
+        async def run(questions: _Questions[Q, A]) -> A:
             # Without a timeout: the future is always settled or cancelled.
-            return await self._threads.run(lambda: self._fn(request, lambda inner: inbox.ask(inner).answer.result()))
+            return await self._threads.run(
+                lambda: self._fn(request, lambda inner: questions.ask(inner).answer.result())
+            )
 
         return await _answer_while(run, call_next)
 
@@ -188,9 +161,9 @@ class AsyncioMiddleware(Generic[Q, A]):
         if current_loop().name == "asyncio":
             return await self._fn(request, call_next)
 
-        async def run(inbox: _Inbox[Q, A]) -> A:
+        async def run(questions: _Questions[Q, A]) -> A:
             async def call(inner: Q) -> A:
-                question = inbox.ask(inner)
+                question = questions.ask(inner)
                 answer = asyncio.wrap_future(question.answer)
                 try:
                     # `wait` does not cancel the answer if this task is cancelled. Neither does `shield`, but from
@@ -198,7 +171,7 @@ class AsyncioMiddleware(Generic[Q, A]):
                     await asyncio.wait([answer])
                 except asyncio.CancelledError:
                     # As on asyncio itself: code that cancels a call waits for its end, clean-up included.
-                    inbox.withdraw(question)
+                    questions.withdraw(question)
                     with CancelScope(shield=True):
                         await asyncio.wait([answer])
                     if not answer.cancelled():
