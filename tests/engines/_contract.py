@@ -13,6 +13,7 @@ import anyio
 from callboard import ActorGoneError, CallPolicy, Engine, EngineError, ToolNode, observe
 from callboard.extend import Body
 from callboard.testing import calls
+from tests.helpers import until
 
 from . import _bodies as bodies
 
@@ -136,7 +137,7 @@ class EngineContract:
             async with self._open() as engine, _file() as path:
                 async with anyio.create_task_group() as group:
                     group.start_soon(engine.run_body, _body(fn, path, grace=0.2))
-                    await _until(lambda path=path: len(_text(path)) > 2)  # type: ignore[misc]
+                    await until(lambda path=path: len(_text(path)) > 2)  # type: ignore[misc]
                     group.cancel_scope.cancel()
                 written = _text(path)
                 await anyio.sleep(0.1)  # 20 times the pause of the body: a body that still runs would have written
@@ -158,9 +159,9 @@ class EngineContract:
 
             group.start_soon(doomed)
             group.start_soon(neighbour)
-            await _until(lambda: bool(sums) and len(_text(path).splitlines()) == 2)
+            await until(lambda: bool(sums) and len(_text(path).splitlines()) == 2)
             await self.kill(engine, int(_text(path).splitlines()[0]))
-            await _until(lambda: bool(found))
+            await until(lambda: bool(found))
             assert isinstance(found[0], EngineError)
             assert found[0].ended == "unknown"
             for _ in range(4):
@@ -185,7 +186,7 @@ class EngineContract:
             await seat.run_body(_body(bodies.keep, 1))
             async with anyio.create_task_group() as group:
                 group.start_soon(seat.run_body, _body(bodies.goes_on, path, grace=5.0))
-                await _until(lambda: len(_text(path)) > 2)
+                await until(lambda: len(_text(path)) > 2)
                 group.cancel_scope.cancel()
             written = _text(path)
             assert await seat.run_body(_body(bodies.keep, 2)) == [1, 2]
@@ -205,7 +206,7 @@ class EngineContract:
             async with anyio.create_task_group() as group:
                 group.start_soon(doomed)
                 group.start_soon(watch)
-                await _until(lambda: len(_text(path)) > 2)
+                await until(lambda: len(_text(path)) > 2)
                 await self.kill(engine, await seat.run_body(_body(bodies.where)))
             [error] = [one for one in found if isinstance(one, EngineError)]
             assert error.ended == "unknown"
@@ -245,8 +246,3 @@ def _refusal_of(engine: Engine, fn: Callable[..., Any]) -> str:
 
 def _text(path: str) -> str:
     return Path(path).read_text()
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await anyio.sleep(0.002)

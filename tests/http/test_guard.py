@@ -323,14 +323,3 @@ async def test_whatever_a_name_leads_to_only_public_addresses_are_connected_to(
         assert set(plain.connected) <= {str(one) for one in addresses}
         assert all(one.is_global and not one.is_multicast for one in addresses if one.version == 4)
         assert not any(one in network for one in addresses for network in NOT_PUBLIC if network.version == one.version)
-
-
-@given(st.one_of(private, hidden))
-async def test_no_address_that_is_not_public_is_let_through_as_a_host(address: IPv4Address | IPv6Address) -> None:
-    """Addresses in a URL are checked like the addresses of names."""
-    rules = rules_of("GuardedTransport", None, private=False, ports=None)
-    host = f"[{address}]" if address.version == 6 else str(address)
-
-    assert not rules.permits(address)
-    with pytest.raises(UrlRefusedError, match="its host"):
-        rules.check(f"http://{host}/")

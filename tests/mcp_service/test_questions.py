@@ -93,15 +93,6 @@ async def test_a_form_has_only_what_may_be_said(era: str) -> None:
     assert desk.ran == []
 
 
-async def test_all_arguments_are_shown_whatever_the_description_says() -> None:
-    """A user cannot approve arguments that are not shown."""
-    desk, person = Desk(description="delete, as always?"), Person(filled(decision="accept"))
-    await desk.called("legacy", person)
-
-    assert person.asked[0].message.startswith("delete, as always?")
-    assert "a.txt" in person.asked[0].message
-
-
 @in_both_eras
 @pytest.mark.parametrize(
     "wrong",

@@ -154,7 +154,3 @@ def grow_notebook() -> int:
     """Grow the file of the begun counter, whose memory no limit counts."""
     [fd] = _fds(stat.S_ISREG)
     return os.pwrite(fd, CHUNK, 0)
-
-
-def raise_many_times_its_size() -> None:
-    raise ValueError("x" * 50_000_000)

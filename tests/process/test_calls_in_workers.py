@@ -331,15 +331,6 @@ def test_what_no_worker_could_run_is_refused_with_a_remedy(fn: Callable[..., Any
         Processes().check(fn, title="tool")
 
 
-async def test_modules_of_checked_functions_are_preloaded() -> None:
-    """Preloading saves the import in each worker."""
-    pool = Processes(workers=1)
-    pool.check(_decorated.double.fn, title="double")
-    with anyio.fail_after(WAIT):
-        async with pool:
-            assert await pool.run(bodies.is_loaded, _decorated.__name__)
-
-
 async def test_modules_that_cannot_be_preloaded_are_left_to_the_workers(caplog: pytest.LogCaptureFixture) -> None:
     """A module that starts a thread or ends its process is logged and skipped; the others are still preloaded."""
     caplog.set_level(logging.INFO, "callboard_actors.process")

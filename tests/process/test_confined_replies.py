@@ -69,6 +69,7 @@ async def test_pythons_own_exceptions_come_back_with_their_text_and_others_by_na
                 await pool.run(answers.fail, name)
             assert "in fail" in found.value.__notes__[0]
             assert "before it" in found.value.__notes__[1]
+            assert sum(map(len, found.value.__notes__)) < 20_000
             return found.value
 
         assert repr(await caught("value")) == """ValueError("('wrong', 1)")"""

@@ -214,7 +214,6 @@ class Worker(Actor):
 
     async def start(self) -> None:
         self.resource = Resource(self.directory / f"{self.key}.resource")
-        self.resource = Resource(self.directory / f"{self.key}.resource")
         self.resource.use("start", "-")
 
     def snapshot(self) -> int:

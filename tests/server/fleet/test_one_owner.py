@@ -46,17 +46,6 @@ async def test_two_processes_that_ask_one_actor_reach_one_instance(fleets: Fleet
     assert [what for what, _, _ in LOGS[log].lives] == ["start", "stop"]
 
 
-async def test_each_key_has_an_owner_of_its_own(fleets: Fleets, log: str) -> None:
-    """One process may own a key and ask another process for the next key."""
-    async with two(fleets, log) as (here, there):
-        await here["a"].up()
-        await there["b"].up()
-
-        assert (await there["a"].up())[0] == 2
-        assert (await here["b"].up())[0] == 2
-        assert (here.statistics().alive, there.statistics().alive) == (1, 1)
-
-
 async def test_an_error_comes_back_as_itself(fleets: Fleets, log: str) -> None:
     """The error has its text and the traceback of the process that raised it."""
     async with two(fleets, log) as (here, there):
@@ -201,7 +190,7 @@ async def test_many_keys_at_once_are_no_more_than_a_server_takes(fleets: Fleets,
         assert [(await there[number].up())[0] for number in (0, 75, 149)] == [3, 3, 3]
 
 
-def test_terms_that_cannot_work_are_refused() -> None:
+async def test_terms_that_cannot_work_are_refused() -> None:
     """The error comes early and contains a remedy."""
     fleet = MemoryFleet(MemoryServer())
     with pytest.raises(ValueError, match="the next owner of a key cannot read"):
@@ -214,13 +203,8 @@ def test_terms_that_cannot_work_are_refused() -> None:
         ToolNode([child(Counter("-"), fleet=fleet)])
     with pytest.raises(ValueError, match="lives once for each key"):
         Supervisor([child(Counter("-"), fleet=fleet)])
-
-
-async def test_one_actor_alone_has_no_fleet() -> None:
-    """`running` opens one actor without a key, so a fleet makes no sense there."""
     with pytest.raises(ValueError, match="lives once for each key"):
-        async with running(Counter("-"), fleet=MemoryFleet(MemoryServer())):
-            pass
+        await running(Counter("-"), fleet=fleet).__aenter__()
 
 
 async def test_trace_and_bound_values_cross(fleets: Fleets, log: str) -> None:
