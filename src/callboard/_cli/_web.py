@@ -1,13 +1,19 @@
-"""Loopback HTTP server of `callboard run --web`: shows the command's trace to browsers that send the secret token."""
+"""Loopback HTTP server of `callboard run --web`: shows the command's trace to browsers that send the secret token.
+
+The server is a process of its own: Python's interpreter lock is held for half a second to read 20,000 calls, and the
+agent's event loop would wait for it.
+"""
 
 import logging
 import os
 import secrets
+import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -16,11 +22,11 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
-from callboard._cli._page import live_page
-from callboard._cli._page_data import PageData, Request
+from callboard._cli._page import LiveState, live_page, page_json
 from callboard._cli._shown_text import CommandError
 from callboard._cli._signals import Stopped
 from callboard.questions import printable
+from callboard.telemetry import Recording, read_recording
 
 _log = logging.getLogger("callboard")
 
@@ -40,12 +46,12 @@ class Picture:
     # One document for all browsers: a browser that reads slowly, or many of them, buffer nothing in this process.
 
     def __init__(self, recording: Path) -> None:
-        self.recording = recording
         self.is_over = False
         """`True` after the last run of the command."""
+        self._path = recording
+        self._content = Recording(path=recording, parts=())
         self._lock = threading.Lock()
         self._next = 0.0
-        self._data = PageData(recording)
         self._response = (b"", "")
         self._version = 0
 
@@ -53,10 +59,8 @@ class Picture:
         """Return the web page's current data as JSON, with an HTTP entity tag (ETag) that changes with the data."""
         with self._lock:
             if monotonic() >= self._next:
-                self._data.start()
                 since = monotonic()
-                is_long = self.recording.exists() and self.recording.stat().st_size > _LONGEST
-                body = self._data.make(Request(self.is_over, is_long))
+                body = self._make()
                 if body != self._response[0]:
                     self._version += 1
                 self._response = (body, f'"{self._version}"')
@@ -64,14 +68,22 @@ class Picture:
                 self._next = now + max(_LEAST_AGE, _PAUSE_FACTOR * (now - since))
             return self._response
 
+    def _make(self) -> bytes:
+        is_long = self._path.exists() and self._path.stat().st_size > _LONGEST
+        if self._path.exists() and not is_long:
+            self._content = read_recording(self._path)
+        parts = self._content.parts
+        live: LiveState = "running" if parts and parts[-1].closing is None else "waiting"
+        if is_long:
+            live = "long"
+        if self.is_over:
+            live = "ended"
+        return page_json(self._content, live).encode()
+
     def end(self) -> None:
         """Make the web page show that the last run of the command has ended."""
         with self._lock:
             self.is_over, self._next = True, 0.0
-
-    def close(self) -> None:
-        with self._lock:
-            self._data.close()
 
 
 # Server.
@@ -99,7 +111,7 @@ _HEADERS = {
 
 
 class _Server(ThreadingTCPServer):
-    """HTTP server for the web page, in threads, so that requests and the agent's event loop do not block each other."""
+    """HTTP server for the web page, in threads, so that requests do not block each other."""
 
     # Not `HTTPServer`, which resolves the name of the host.
     daemon_threads = False  # so that `server_close` waits for them
@@ -117,9 +129,10 @@ class _Server(ThreadingTCPServer):
         self.picture = picture
         self.token = secrets.token_urlsafe(24)
         super().__init__((_HOST, port), _Requests)
-        self.port: int = self.server_address[1]
+        bound_port: int = self.server_address[1]
+        self.url = f"http://{_HOST}:{bound_port}/#{self.token}"
         # Only these: a page of another site may make its own name resolve to this address (DNS rebinding).
-        self.hosts = (f"{_HOST}:{self.port}", f"localhost:{self.port}")
+        self.hosts = (f"{_HOST}:{bound_port}", f"localhost:{bound_port}")
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -219,21 +232,52 @@ class _Requests(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+@contextmanager
+def serve(title: str, port: int, recording: Path) -> Generator[_Server]:
+    """Serve the page of a recording on loopback during the `with` block; raise `OSError` for an unusable port."""
+    server = _Server(port, title, Picture(recording))
+    thread = threading.Thread(target=server.serve_forever, args=(_SIGNAL_CHECK,), name="callboard page", daemon=True)
+    with server:
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            server.close_older_than(0)
+
+
+def main() -> None:
+    """Serve a page until the standard input ends, as it does with the command; a line there says that no run follows.
+
+    The first line of the output is the address of the page, or the reason why there is none.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    title, port, recording = sys.argv[1:]
+    try:
+        with serve(title, int(port), Path(recording)) as server:
+            print(server.url, flush=True)
+            for _ in sys.stdin:
+                server.picture.end()
+    except OSError as error:
+        print(printable(error.strerror or str(error)))
+
+
 # Page of a command.
 
 
 class WebPage:
     """Web page of a running command: the URL of the page, and the file of the recording that the page shows."""
 
-    def __init__(self, server: _Server) -> None:
-        self.recording = server.picture.recording
-        self.url = f"http://{_HOST}:{server.port}/#{server.token}"
-        self._picture = server.picture
+    def __init__(self, process: "subprocess.Popen[str]", url: str, recording: Path) -> None:
+        self.url = url
+        self.recording = recording
+        self._process = process
 
     def stay(self, say: Callable[[str], Any]) -> None:
         """Continue to serve the web page after the last run of the command, until SIGINT or SIGTERM."""
         with suppress(Stopped):
-            self._picture.end()
+            assert self._process.stdin is not None
+            print(file=self._process.stdin, flush=True)
             say("The page stays. Press Ctrl-C to end.")
             while True:
                 sleep(_SIGNAL_CHECK)
@@ -243,20 +287,18 @@ class WebPage:
 def web_page(title: str, port: int) -> Generator[WebPage]:
     """Serve a command's web page on loopback during the `with` block; raise `CommandError` for an unusable port."""
     with TemporaryDirectory(prefix="callboard-") as folder:  # readable only by this user
-        try:
-            server = _Server(port, title, Picture(Path(folder) / "calls.jsonl"))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise CommandError(f"--web cannot listen on {_HOST}:{port}: {printable(reason)}") from error
-        thread = threading.Thread(
-            target=server.serve_forever, args=(_SIGNAL_CHECK,), name="callboard page", daemon=True
-        )
-        with closing(server.picture), server:
-            thread.start()
-            try:
-                yield WebPage(server)
-            finally:
-                try:
-                    server.shutdown()
-                finally:  # a signal may interrupt the wait above
-                    server.close_older_than(0)
+        recording = Path(folder) / "calls.jsonl"
+        command = [sys.executable, "-P", "-m", "callboard._cli._web", title, str(port), str(recording)]
+        # A session of its own: Ctrl-C on the terminal is for the command, which then ends this process.
+        with subprocess.Popen(  # noqa: S603 (our own module)
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            if not url.startswith("http://"):
+                raise CommandError(f"--web cannot listen on {_HOST}:{port}: {url or 'its process has ended'}")
+            yield WebPage(process, url, recording)
+
+
+if __name__ == "__main__":
+    main()
