@@ -3,7 +3,7 @@
 The timeouts are suspended while the body waits for its turn in an engine.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from callboard._calls._limits import AnyLimiter, Limiter
 from callboard._calls._permits import Permits
 from callboard._calls._progress import Progress, Reporter, Throttle, reporter
 from callboard._calls._thread_pool import ThreadPermits
-from callboard._loops._deadline import AttemptClock, TimeLimit, TimeLimits, active_time_limits
+from callboard._loops._deadline import TimeLimits, TimeoutClock
 from callboard._loops._idle import idle_scope, report_activity
 from callboard._loops._protocol import EventLoop
 from callboard._loops._threads import run_in_thread
@@ -59,7 +59,7 @@ class Attempt:
     _threads: ThreadPermits | None
     number: int = 0
     """Number of the attempt within its call while the body runs; 0 before and after."""
-    clock: AttemptClock | None = None
+    clock: TimeoutClock | None = None
     """Clock of the body's timeouts while the body runs; `None` for a body without timeouts."""
     permits: Permits | None = None
     """Permits at the limits of the call; `None` without limits."""
@@ -96,22 +96,13 @@ class Attempt:
         if number := self.number:  # read once: the loop may set it to 0 meanwhile
             self.owner.report(progress, number)
 
-    async def in_time(self, running: Coroutine[Any, Any, T], policy: CallPolicy) -> T:
+    def in_time(self, running: Awaitable[T], policy: CallPolicy) -> Coroutine[Any, Any, T]:
         """Run the tool's function; raise `CallTimeoutError` if it exceeds the timeout or idle timeout of the policy."""
         owner = self.owner
-        clock = self.clock = AttemptClock(
-            owner.loop, owner.time_limits, timeout=policy.timeout, idle=policy.idle_timeout
-        )
-        token = active_time_limits.set(clock)
-        try:
-            with (limit := TimeLimit(clock.scope)):
-                return await running
-        finally:
-            active_time_limits.reset(token)
-        # Reached only if a timeout ended the block.
-        raise clock.timeout_error(self.tool, owner.id) from limit.cause
+        self.clock = TimeoutClock(owner.loop, owner.time_limits, timeout=policy.timeout, idle=policy.idle_timeout)
+        return self.clock.bound(running, self.tool, owner.id)
 
-    def suspend_timeouts(self) -> AttemptClock | None:
+    def suspend_timeouts(self) -> TimeoutClock | None:
         """Suspend any timeouts until an engine starts the tool's function; return the clock, which restarts them."""
         if self.clock is not None:
             self.clock.suspend()

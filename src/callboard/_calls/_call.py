@@ -10,7 +10,6 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
 from callboard._calls._attempt import Attempt
@@ -21,13 +20,21 @@ from callboard._calls._observers import Observers, current_observers, current_ru
 from callboard._calls._progress import Host, OnProgress, Progress, Reporter, Throttle, reporter
 from callboard._calls._thread_pool import ThreadPermits
 from callboard._loops._current import current_loop
-from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, TimeLimit, TimeLimits, active_time_limits, cleaning_up
+from callboard._loops._deadline import (
+    DEFAULT_GRACE,
+    INSTANT,
+    TimeLimit,
+    TimeLimits,
+    TimeoutClock,
+    active_time_limits,
+    cleaning_up,
+)
 from callboard._loops._idle import idle_scope, is_postponed_by_activity, report_activity
-from callboard._loops._protocol import EventLoop, Scope
+from callboard._loops._protocol import EventLoop
 from callboard._loops._watchdog import LoopHolder, mark
 from callboard._records._events import ActorObserver, CallEvent, CallPhase, Observer, RunInfo
 from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
-from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
+from callboard.exceptions import CallCancelledError, CallRejectedError, DeadlineExceededError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -102,9 +109,8 @@ class SupervisedCall(Generic[T]):
     """Number of attempts whose bodies run."""
     waiting: int = 0
     """Number of attempts that wait for a permit."""
-    _middleware_scope: Scope | None = None
-    _open_suspensions: int = 0
-    """Number of open `outside_timeout` blocks: a middleware may run several attempts at once."""
+    _middleware_clock: TimeoutClock | None = None
+    """Clock of the middleware's timeout while the middleware runs; `None` without a timeout."""
     result: T | None = None
     error: BaseException | None = None
     handled_error: BaseException | None = None
@@ -171,39 +177,24 @@ class SupervisedCall(Generic[T]):
         # A budget bounds the middleware, too.
         if timeout is None or self.policy.budget is not None:
             return await middleware()
-        monotonic_start, timeout = monotonic(), max(timeout, at_least)
-        deadline = self.loop.now() + timeout
-        scope = self._middleware_scope = self.loop.scope(deadline, self.time_limits.grace)
-        self.time_limits.until = min(self._batch_context.until, deadline)  # `remaining()` reads it
+        clock = TimeoutClock(self.loop, self.time_limits, timeout=max(timeout, at_least), idle=None)
+        self._middleware_clock = clock
         try:
-            with (limit := TimeLimit(scope)):
-                return await middleware()
+            return await clock.bound(middleware(), self.name, self.id, by_middleware=True)
         finally:
-            self.time_limits.until, self._middleware_scope = self._batch_context.until, None
-        # Reached only if a timeout ended the block.
-        blocking_code = self.loop.monitor.blocking_since(monotonic_start)
-        raise CallTimeoutError(
-            self.name, self.id, timeout, blocking_code=blocking_code, by_middleware=True
-        ) from limit.cause
+            self._middleware_clock = None
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
         """Suspend the timeout of the call's middleware during a `with` block, and restart it from zero afterwards."""
-        self._suspend_timeout(1)
+        clock = self._middleware_clock
+        if clock is not None:
+            clock.suspend()
         try:
             yield
         finally:
-            self._suspend_timeout(-1)
-
-    def _suspend_timeout(self, by: int) -> None:
-        """Begin (1) or end (-1) a suspension of the middleware's timeout; it restarts from zero after the last one."""
-        self._open_suspensions += by
-        scope, timeout = self._middleware_scope, self.policy.timeout
-        if scope is not None and timeout is not None:
-            deadline = math.inf if self._open_suspensions else self.loop.now() + timeout
-            scope.move(deadline)
-            # The call has no budget, whose end it would have to be.
-            self.time_limits.until = min(self._batch_context.until, deadline)
+            if clock is not None:
+                clock.resume()
 
     def run(self) -> Coroutine[Any, Any, T]:
         """Run the call in its own task, and return its result; each subclass overrides this."""
@@ -262,8 +253,9 @@ class SupervisedCall(Generic[T]):
         call, policy, limiters, context = terms or (self.call, self.policy, self._limiters, self._context)
         attempt = Attempt(self, call, threads)
         waited = 0.0
-        if is_timed := self._middleware_scope is not None:
-            self._suspend_timeout(1)  # the time of an attempt, and of its waits, is not the middleware's own
+        clock = self._middleware_clock
+        if clock is not None:
+            clock.suspend()  # the time of an attempt, and of its waits, is not the middleware's own
         try:
             if limiters or threads is not None:
                 waited = await self._enter(attempt, limiters, context)
@@ -297,8 +289,8 @@ class SupervisedCall(Generic[T]):
         finally:
             if attempt.permits is not None:
                 attempt.leave()  # not earlier: the body and its clean-up run while the attempt holds its permits
-            if is_timed:
-                self._suspend_timeout(-1)
+            if clock is not None:
+                clock.resume()
 
     def _is_over(self) -> bool:
         """Return whether the call was cancelled or its batch has ended, so that no further attempt may start."""

@@ -2,11 +2,12 @@
 
 import logging
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic
+from typing import TypeVar
 
 from anyio import current_effective_deadline
 
@@ -14,6 +15,8 @@ from callboard._loops._current import current_loop, run_there
 from callboard._loops._idle import IdleScope, seconds_until_idle
 from callboard._loops._protocol import EventLoop, Scope
 from callboard.exceptions import CallTimeoutError
+
+T = TypeVar("T")
 
 _log = logging.getLogger("callboard")
 
@@ -84,10 +87,10 @@ class TimeLimit:
 active_time_limits: ContextVar[TimeLimits | None] = ContextVar("callboard_call", default=None)
 
 
-class AttemptClock(TimeLimits):
-    """Timeout and idle timeout of one execution of a tool's function, with methods that suspend and restart both."""
+class TimeoutClock(TimeLimits):
+    """Timeout and idle timeout of a tool's function, or of a middleware, with methods that suspend and restart both."""
 
-    __slots__ = ("_call_until", "_idle", "_is_suspended", "_monotonic_start", "_timeout", "scope")
+    __slots__ = ("_call_until", "_idle", "_monotonic_start", "_suspensions", "_timeout", "scope")
 
     def __init__(self, loop: EventLoop, call_limits: TimeLimits, *, timeout: float | None, idle: float | None) -> None:
         deadline = math.inf if timeout is None else loop.now() + timeout
@@ -95,38 +98,54 @@ class AttemptClock(TimeLimits):
         self._timeout = timeout
         self._call_until = call_limits.until
         self._monotonic_start = monotonic()  # for the watchdog, which knows no time of loops
-        self._is_suspended = False
+        self._suspensions = 0
+        """Number of suspensions that have not ended: a middleware may run several attempts at once."""
         self._idle = None if idle is None else IdleScope(loop, idle, deadline, self.grace)
         self.scope: Scope = loop.scope(deadline, self.grace) if self._idle is None else self._idle
-        """Scope that cancels the body when one of the timeouts is over."""
+        """Scope that cancels the code when one of the timeouts is over."""
 
-    def timeout_error(self, tool: str, call_id: str | None) -> CallTimeoutError:
-        """Return the error for the timeout that has ended the tool's function."""
-        monitor = self.loop.monitor
-        if self._idle is not None and self._idle.was_idle:
-            blocking_code = monitor.blocking_since(self._idle.monotonic_start)
-            return CallTimeoutError(tool, call_id, self._idle.seconds, blocking_code=blocking_code, idle=True)
-        assert self._timeout is not None
-        blocking_code = monitor.blocking_since(self._monotonic_start)
-        return CallTimeoutError(tool, call_id, self._timeout, blocking_code=blocking_code)
+    async def bound(self, running: Awaitable[T], tool: str, call_id: str | None, *, by_middleware: bool = False) -> T:
+        """Await code within its timeouts; raise `CallTimeoutError` if one of them is over."""
+        token = active_time_limits.set(self)
+        try:
+            with (limit := TimeLimit(self.scope)):
+                return await running
+        finally:
+            active_time_limits.reset(token)
+        # Reached only if a timeout ended the block.
+        idle, is_idle = self._idle, self._idle is not None and self._idle.was_idle
+        seconds, start = self._timeout, self._monotonic_start
+        if idle is not None and is_idle:
+            seconds, start = idle.seconds, idle.monotonic_start
+        assert seconds is not None
+        code = self.loop.monitor.blocking_since(start)
+        raise CallTimeoutError(
+            tool, call_id, seconds, blocking_code=code, idle=is_idle, by_middleware=by_middleware
+        ) from limit.cause
 
     def suspend(self) -> None:
-        """Suspend both timeouts until the engine starts the tool's function; call this in the event loop's thread."""
-        self._is_suspended = True
+        """Suspend both timeouts; call this in the event loop's thread."""
+        self._suspensions += 1
         self.until = self._call_until
         if self._idle is not None:
             self._idle.suspend()
         else:
             self.scope.move(math.inf)
 
+    def resume(self) -> None:
+        """End a suspension, and restart both timeouts after the last one; call this in the event loop's thread."""
+        self._suspensions -= 1
+        if not self._suspensions:
+            self._restart_timeouts()
+
     def begin(self) -> None:
-        """Restart the timeouts, because the tool's function begins; call this once, from any thread."""
-        self._is_suspended = False  # at once: `end` in the event loop must not restart the timeouts a second time
+        """End the suspension at the moment in which an engine starts the tool's function; call this from any thread."""
+        self._suspensions = 0  # at once: `end` in the event loop must not restart the timeouts a second time
         run_there(self.loop, self._restart_timeouts)
 
     def end(self) -> None:
-        """End the suspension: restart the timeouts, unless `begin()` did so at the start of the function."""
-        if self._is_suspended:
+        """End the suspension, unless `begin()` did so at the start of the function."""
+        if self._suspensions:
             self.begin()
 
     def _restart_timeouts(self) -> None:
