@@ -37,7 +37,7 @@ class Parrot(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         turn = sum(isinstance(message, AIMessage) for message in messages)
         asked = [
-            ToolCall(name="look_up", args={"query": str(number)}, id=f"call_{turn}_{number}", type="tool_call")
+            ToolCall(name="look_up", args={"query": f"{turn}.{number}"}, id=f"call_{turn}_{number}", type="tool_call")
             for number in range(self.calls if turn < self.turns else 0)
         ]
         reply = AIMessage(content="" if asked else "Done.", tool_calls=asked)
