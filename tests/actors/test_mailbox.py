@@ -121,18 +121,6 @@ def test_a_message_may_be_withdrawn_after_it_was_taken() -> None:
     assert mailbox.next() is two
 
 
-def test_one_that_was_taken_back_is_the_first_again() -> None:
-    mailbox, many = box(), [message(number, "looks") for number in range(3)]
-    for one in many:
-        mailbox.put(one)
-    taken = [mailbox.next(), mailbox.next()]
-    for one in reversed(taken):
-        assert one is not None
-        mailbox.take_back(one)
-    assert not mailbox.running
-    assert [mailbox.next() for _ in many] == many
-
-
 def test_one_that_a_handler_here_awaits_may_be_taken_before_the_others() -> None:
     mailbox, one, two = box(), message(1), message(2)
     two.is_awaited_here = True

@@ -376,14 +376,12 @@ class Cell:
             self.incarnation = None
             # First: a message that was taken, and whose handler has not begun, is safe to run in the next incarnation.
             # Reversed, because each one goes to the front of its queue: the order of arrival is kept.
-            for message in reversed([message for message in self.mailbox.running if message.is_taken_only]):
-                message.state = "waiting"
-                self.mailbox.take_back(message)
-            for message in reversed([message for message in self.unanswered if message.is_taken_only]):
-                message.state = "waiting"
-                del self.unanswered[message]
-                self.urgent[message] = None
-                self.urgent.move_to_end(message, last=False)
+            for begun, queue in ((self.mailbox.running, self.mailbox.waiting), (self.unanswered, self.urgent)):
+                for message in reversed([message for message in begun if message.is_taken_only]):
+                    message.state = "waiting"
+                    del begun[message]
+                    queue[message] = None
+                    queue.move_to_end(message, last=False)
             lost = [*self.mailbox.running, *self.unanswered]
             self.mailbox.running.clear()
             self.unanswered.clear()

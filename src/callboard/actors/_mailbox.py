@@ -390,12 +390,6 @@ class Mailbox:
         """Remove a message whose handler has ended, so that the next message may begin."""
         self.running.pop(message, None)
 
-    def take_back(self, message: Message) -> None:
-        """Move a message that was taken, but has not begun, back to the front of the queue."""
-        del self.running[message]
-        self.waiting[message] = None
-        self.waiting.move_to_end(message, last=False)
-
     def needs(self, message: Message) -> Needs:
         """Return the messages that must end before a waiting message can begin."""
         running = tuple(self.running)

@@ -67,13 +67,6 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """Decision: the ended child is not restarted, and the other children are not affected."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
 class StartAgain:
     """Decision: stop the children `stops` in reverse order, wait `delay` seconds, then start the children `starts`."""
 
@@ -83,21 +76,18 @@ class StartAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class ShutDown:
-    """Decision: the supervisor ends without an error, because a child is not restarted; see `ends_with_child`."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
 class GiveUp:
     """Decision: the supervisor fails, because a child ended too often; the supervisor above it decides next."""
 
-    index: int
     restarts: int
 
 
-Decision = Forget | StartAgain | ShutDown | GiveUp
+Decision = StartAgain | GiveUp | Literal["forget", "shut_down"]
+"""Decision after the end of a child.
+
+`forget`: it is not restarted, and the other children are not affected. `shut_down`: the supervisor ends without an
+error, because a child is not restarted; see `ends_with_child`.
+"""
 
 
 @dataclass(slots=True)
@@ -127,7 +117,7 @@ class Restarts:
         is_restarted = restart == "permanent" or (restart == "transient" and outcome == "abnormal")
         if outcome == "never_starts" or not is_restarted:
             self._not_restarted.add(index)
-            return ShutDown(index) if self.ends_with_child else Forget(index)
+            return "shut_down" if self.ends_with_child else "forget"
         self._window = [entry for entry in self._window if entry[0] > now - self.period]
         if is_refused:
             # Poison of one child must not use up the intensity: from now on the call cannot crash it again.
@@ -137,7 +127,7 @@ class Restarts:
         restarts = len(self._window)
         # OTP's rule: `intensity` restarts are allowed, one more ends the supervisor.
         if restarts > self.intensity:
-            return GiveUp(index, restarts)
+            return GiveUp(restarts)
         delay = self.backoff.delay(max(1, restarts), self.chance())
         first = {"one_for_one": len(self.children), "one_for_all": 0, "rest_for_one": index}[self.strategy]
         ended = {index, *self._not_restarted}

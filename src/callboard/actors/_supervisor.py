@@ -29,12 +29,9 @@ from callboard.actors._restarts import (
     STRATEGIES,
     Backoff,
     Decision,
-    Forget,
-    GiveUp,
     Outcome,
     Restart,
     Restarts,
-    ShutDown,
     StartAgain,
     Strategy,
 )
@@ -158,32 +155,27 @@ class Tree:
         if end.kind == "replaced":
             await self._restart(StartAgain((), (self.units.index(unit),), 0.0))
             return
-        await self._act(self._decision(unit, end), end)
+        await self._act(unit, self._decision(unit, end), end)
 
     def _decision(self, unit: "ActorUnit | Tree", end: End) -> Decision:
         outcome, now = _OUTCOMES.get(end.kind, "abnormal"), self.loop.now()
         if end.error is not None:
-            log_failure(
-                logging.WARNING,
-                f"{self.name}: the actor {unit.name!r} has ended",
-                end.error,
-                shows_text=True,
-            )
+            text = f"{self.name}: the actor {unit.name!r} has ended"
+            log_failure(logging.WARNING, text, end.error, shows_text=True)
         index = self.units.index(unit)
         return self._restarts.decide(index, outcome, now, cause=end.culprit, is_refused=end.is_refused)
 
-    async def _act(self, decision: Decision, end: End) -> None:
+    async def _act(self, unit: "ActorUnit | Tree", decision: Decision, end: End) -> None:
         """Carry out a decision of the restart policy."""
         if isinstance(decision, StartAgain):
             await self._restart(decision)
             return
-        unit = self.units[decision.index]
         why = "it ended in order" if end.error is None else f"it ended: {end.error!r}"
-        if isinstance(decision, Forget):
+        if decision == "forget":
             unit.finish(f"{why}, and is not restarted")
-        elif isinstance(decision, ShutDown):
+        elif decision == "shut_down":
             await self._end_all(None)
-        elif isinstance(decision, GiveUp):
+        else:
             often = f"{unit.name} ended {decision.restarts} times within {self._restarts.period:g} s"
             error = SupervisorError(self.name, f"{often}, the last time of {end.error!r}")
             error.__cause__ = end.error
@@ -223,8 +215,8 @@ class Tree:
                 decision = self._decision(unit, end)
                 if isinstance(decision, StartAgain):
                     return decision  # it includes the children of this restart that were not started yet
-                await self._act(decision, end)
-                if not isinstance(decision, Forget):
+                await self._act(unit, decision, end)
+                if decision != "forget":
                     return None
             except BaseException as error:
                 if isinstance(error, (Exception, self.loop.cancelled_class)):
