@@ -10,7 +10,9 @@ from anyio import ClosedResourceError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard import Actor
 from callboard._loops._current import current_loop
+from callboard.actors._cell import Cell
 from callboard.actors._deadlocks import find_circle, find_obstacle
 from callboard.actors._mailbox import (
     NOTHING,
@@ -38,6 +40,8 @@ class Fake:
     target: str = "a"
     above: list[Any] = field(default_factory=list)
     is_awaited_here: bool = False
+    is_taken_only: bool = False
+    state: str = "waiting"
 
     def ancestors(self) -> list[Any]:
         return self.above
@@ -119,6 +123,17 @@ def test_a_message_may_be_withdrawn_after_it_was_taken() -> None:
     assert mailbox.next() is None
     mailbox.withdraw(one)
     assert mailbox.next() is two
+
+
+def test_messages_that_have_not_begun_are_the_first_again_after_their_actor_died() -> None:
+    cell, messages = Cell("a", Actor, box(), Poison(3)), [message(number, "looks") for number in range(3)]
+    for one in messages:
+        cell.mailbox.put(one)
+    for taken in (cell.next(), cell.next()):
+        taken.is_taken_only = True  # type: ignore[union-attr, misc]
+    cell.die("it crashed")
+    assert not cell.mailbox.running
+    assert list(cell.mailbox.waiting) == messages
 
 
 def test_one_that_a_handler_here_awaits_may_be_taken_before_the_others() -> None:
