@@ -119,5 +119,6 @@ BENCHMARKS = {
         quick={"sizes": (100,), "repetitions": 7},
         tiny={"sizes": (2,), "repetitions": 0},
     ),
+    "reading": Benchmark(_telemetry.reading, full={"count": 4_000}, quick={"count": 4_000}, tiny={"count": 2}),
     "imports": Benchmark(_imports.imports, full={"repetitions": 9}, quick={"repetitions": 3}, tiny={"repetitions": 1}),
 }

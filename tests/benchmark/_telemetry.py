@@ -1,5 +1,6 @@
-"""Cost of observing a call: none, an observer, OpenTelemetry's SDK, and a recorder."""
+"""Cost of observing a call (none, an observer, OpenTelemetry's SDK, a recorder), and of reading a recording."""
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,8 @@ from opentelemetry.trace import Tracer
 
 import callboard
 from callboard._calls._observers import observe_by_default
-from callboard.telemetry import Metrics, RecordingWriter, Tracing
+from callboard.telemetry import Metrics, RecordingWriter, Tracing, read_recording
+from tests.telemetry._recordings import HEADER, call, run, write
 
 from ._contestants import LOOK_UP, Work, direct, look_up, queries
 from ._measure import CPU, Budget, Contestant, Table, interleaved, repeats
@@ -132,3 +134,35 @@ class _Cut(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         observe_by_default(self._before)
+
+
+REPEATED_LINES: dict[str, list[dict[str, Any]]] = {
+    "requests of a run": [{"event": "model_asked", "run": 1}],
+    "waits of a call": [{"event": "queued", "call": 1}],
+    "waits that end": [{"event": "queued", "call": 1}, {"event": "gave_up", "call": 1}],
+    "attempts without numbers": [{"event": "started", "call": 1, "attempt": 1}, {"event": "attempt_ended", "call": 1}],
+    "notes of a call": [{"event": "noted", "call": 1, "what": "w"}],
+    "asks of a call": [{"event": "ask_begun", "ask": 1, "call": 1}],
+}
+
+
+def reading(*, count: int) -> Table:
+    """Measure the processor time of reading long recordings, which may come from somebody else."""
+    table = Table("Reading a recording, ms", ["lines", f"{count:,}", f"{8 * count:,}"])
+    for kind, events in REPEATED_LINES.items():
+        short, long = _reading(events, count), _reading(events, 8 * count)
+        table.add(kind, short * 1e3, long * 1e3)
+        # Eight times as many lines: 8 for linear time, 64 for quadratic time.
+        table.budgets.append(Budget(f"{kind}, eight times as many lines : so many lines", 24, long / short))
+    return table
+
+
+def _reading(events: Sequence[dict[str, Any]], count: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder) / "calls.jsonl", [HEADER, run()[0], call(1, 0)[0]])
+        repeated = "".join(json.dumps({"t": 1, **event}) + "\n" for event in events)
+        with path.open("a") as file:
+            file.write(repeated * (count // len(events)))
+        began = CPU()
+        read_recording(path)
+        return CPU() - began

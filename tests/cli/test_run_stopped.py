@@ -113,38 +113,6 @@ def test_a_second_ctrl_c_ends_the_process_at_once(project: Project) -> None:
     assert project.call("run", f"{module}:echo", "again", "--db", project.db, "--thread", "1").exit_code == 0
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_killed_run_is_resumed_without_running_again_what_had_finished(project: Project, backend: str) -> None:
-    module = project.module(
-        SLOW
-        + """
-    async def once() -> str:
-        '''Hang the first time.'''
-        note("begun")
-        if not (Path(__file__).parent / "second").exists():
-            await anyio.sleep(600)
-        return "at last"
-
-    script = [calls(("weather", {"city": "Oslo"}), "once")]
-    first = create_react_agent(ScriptedModel(script), [weather, once], on_unknown="rerun")
-    second = create_react_agent(ScriptedModel(["Good."]), [weather, once], on_unknown="rerun")
-    """
-    )
-    options = ("--db", project.db, "--thread", "1", "--backend", backend)
-    process = project.start("run", f"{module}:first", "hi", *options)
-    begun(project, process)
-    line_with(process, "sun in Oslo")
-    process.kill()
-    process.communicate()
-    (project.directory / "second").touch()
-
-    result = project.call("run", f"{module}:second", *options, "--resume")
-
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.endswith("at last\nGood.\n")
-    assert log(project).count("weather Oslo") == 1
-
-
 def test_a_reader_that_goes_away_does_no_harm(project: Project, agents: str) -> None:
     process = project.start("run", f"{agents}:sunny", "hi", "--db", project.db, "--thread", "1")
     assert process.stdout is not None

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard._cli._storage import recording_name
 from callboard._cli._trace_command import ASCII, Scale, bar
 from callboard.telemetry import RecordedAttempt, RecordedCall, Wait
 from tests.telemetry._recordings import HEADER, busy, call, closed, in_order, run, write
@@ -194,20 +193,6 @@ def test_what_is_no_recording_is_refused(project: Project) -> None:
     (project.directory / "notes.txt").write_text("hello\n")
 
     assert "notes.txt, line 1: not a recording" in refused(project, "notes.txt")
-
-
-@pytest.mark.parametrize(
-    ("thread", "name"),
-    [
-        ("oslo", "oslo.jsonl"),
-        ("Oslo-2_b.c", "Oslo-2_b.c.jsonl"),
-        ("../etc/passwd", "..%2Fetc%2Fpasswd.jsonl"),
-        ("a b~%", "a%20b%7E%25.jsonl"),
-        ("Ærø\ud800", "%C3%86r%C3%B8%ED%A0%80.jsonl"),
-    ],
-)
-def test_the_name_of_a_recording_is_safe_and_readable(thread: str, name: str) -> None:
-    assert recording_name(thread) == name
 
 
 @given(SPANS, st.integers(1, 60), st.floats(0, 200))

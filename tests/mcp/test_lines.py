@@ -77,10 +77,10 @@ async def test_where_a_pipe_cuts_is_nothing_that_a_message_shows(written: list[b
     assert link.reason.startswith("its process has ended with exit code 0")
 
 
-@given(st.integers(1, 200), st.lists(st.integers(0, 10**6), max_size=20))
-async def test_a_line_is_read_as_far_as_it_may_be_long(more: int, places: list[int]) -> None:
+@given(st.integers(1, 200), st.sampled_from([b"", b"\n"]), st.lists(st.integers(0, 10**6), max_size=20))
+async def test_a_line_is_read_as_far_as_it_may_be_long(more: int, end: bytes, places: list[int]) -> None:
     """The limit applies to each line, and messages before a line that is too long are kept."""
-    found, link = await read([message(1) + b"\n", *cut(b"x" * (100 + more), places)], 100)
+    found, link = await read([message(1) + b"\n", *cut(b"x" * (100 + more) + end, places)], 100)
     assert [one.message.id for one in found] == [1]
     assert link.reason == "it sent a message of more than 100 bytes"
 

@@ -1,6 +1,5 @@
 """Tools over streamable HTTP: in this process, mounted in another application, and by the command."""
 
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -273,23 +272,6 @@ async def test_a_signal_lets_calls_over_http_finish(era: str, tmp_path: Path) ->
 
     assert server.process.returncode == 0
     assert [text_in(one) for one in results] == ["left"]
-
-
-@pytest.mark.exhaustive
-def test_the_token_of_the_command_is_not_for_what_the_tools_start() -> None:
-    """The token is read from the environment and removed there; clients without it are refused."""
-    options = arguments("tools", "--http", "--port", "0", "--token-env", "SESAME")
-    with started(*options, environment={"SESAME": "open"}) as server:
-        url = server.url()
-        with httpx2.Client() as client:
-            refused = client.post(url, json=HELLO, headers=HEADERS)
-            allowed = client.post(url, json=HELLO, headers={**HEADERS, "Authorization": "Bearer open"})
-        environment = Path(f"/proc/{server.process.pid}/environ")
-        assert environment.exists()
-        server.signal(signal.SIGINT)
-        code, _, error = server.end()
-
-    assert (refused.status_code, allowed.status_code, code) == (401, 200, 0), error
 
 
 @pytest.mark.exhaustive

@@ -12,12 +12,10 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from callboard_actors.mcp._lines import LineSplitter, LineTooLongError
+from callboard_actors.mcp._lines import LineSplitter
 from callboard_actors.mcp_service import _stdio
 from callboard_actors.mcp_service._service import Service
 from callboard_actors.mcp_service._stdio import StdioConnection, serve_stdio
@@ -193,23 +191,6 @@ async def test_a_line_without_an_end_ends_the_connection(
 
     assert report.exit_code == 0
     assert "a line of more than 100000 bytes" in caplog.text
-
-
-@given(st.lists(st.binary(max_size=6).map(lambda data: data.replace(b"x", b"\n"))))
-def test_lines_are_the_same_however_they_arrive(pieces: list[bytes]) -> None:
-    """A pipe may end a piece anywhere."""
-    splitter = LineSplitter(1000)
-    lines = [line for piece in pieces for line in splitter.feed(piece)]
-    assert lines == b"".join(pieces).split(b"\n")[:-1]
-
-
-@pytest.mark.parametrize("pieces", [[b"x" * 11], [b"x" * 11 + b"\n"], [b"x" * 6, b"x" * 5], [b"a\nb\n", b"x" * 11]])
-def test_a_line_has_a_greatest_length(pieces: list[bytes]) -> None:
-    """It is checked before the end of the line arrives."""
-    splitter = LineSplitter(10)
-    with pytest.raises(LineTooLongError):
-        for piece in pieces:
-            splitter.feed(piece)
 
 
 def test_a_long_line_in_small_pieces_takes_no_longer_than_in_large_ones() -> None:

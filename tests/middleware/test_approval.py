@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import StructuredTool, tool
-from langgraph.errors import UnknownInterruptError, is_invalid_resume
+from langgraph.errors import is_invalid_resume
 from langgraph.types import interrupt
 from pydantic import BaseModel, ValidationError, model_validator
 
@@ -657,13 +657,6 @@ async def test_attempts_inside_are_approved_together_and_each_approval_is_a_ques
         assert message.status == status
 
     assert recorder.count("started") == 3
-
-
-async def test_an_answer_to_no_question_is_refused_before_anything_runs(recorder: Recorder) -> None:
-    """Without a graph the core itself must refuse such an answer."""
-    with pytest.raises(UnknownInterruptError):
-        await node_of(recorder).ainvoke([deletes("a")], resume=ACCEPT)
-    assert recorder.lines == []
 
 
 @pytest.mark.parametrize("history", ["list", "state"])

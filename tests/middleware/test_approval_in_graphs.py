@@ -2,10 +2,7 @@
 
 import asyncio
 import functools
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,81 +221,6 @@ async def test_an_approval_outlives_a_failure_beside_it_and_what_finished_stays_
 
 async def _fine() -> str:
     return "fine"
-
-
-SCRIPT = '''
-import os, sqlite3, sys, time
-from typing import Any
-from langchain_core.messages import AIMessage, ToolMessage
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command
-from callboard import ToolNode
-from callboard.middleware import RequireApproval
-from callboard.testing import calls, tool_call
-
-action, said = sys.argv[1:]
-
-
-def log(line):
-    with open("log", "a") as file:
-        file.write(line + "\\n")
-
-
-async def delete(path: str) -> str:
-    """Delete."""
-    log(path)
-    return path
-
-
-def deadly() -> str:
-    """Die."""
-    log("deadly")
-    if action == "die":
-        time.sleep(0.7)
-        os._exit(9)
-    return "alive"
-
-
-builder = StateGraph(MessagesState)
-builder.add_node("tools", ToolNode([delete, deadly], middleware=[RequireApproval()]))
-builder.add_edge(START, "tools")
-graph = builder.compile(checkpointer=SqliteSaver(sqlite3.connect("db", check_same_thread=False)))
-thread = {"configurable": {"thread_id": "t"}}
-message = calls(tool_call("delete", "1", path="a"), tool_call("delete", "2", path="b"), tool_call("deadly", "3"))
-message.id = "ai-1"
-if said == "start":
-    state = graph.invoke({"messages": [message]}, thread)
-else:
-    open_now = [question for task in graph.get_state(thread).tasks for question in task.interrupts]
-    answers = {question.id: {"type": kind} for question, kind in zip(open_now, said.split(","))}
-    state = graph.invoke(None if said == "nothing" else Command(resume=answers), thread)
-contents = [message.content for message in state["messages"] if isinstance(message, ToolMessage)]
-print(len(state.get("__interrupt__", ())), *contents, sep="|")
-'''
-
-
-@pytest.mark.exhaustive
-def test_what_was_approved_and_finished_before_the_process_was_killed_does_not_run_again(tmp_path: Path) -> None:
-    """Promise 10: `os._exit` kills the process in the middle of the approved batch, and another process resumes."""
-
-    def process(action: str, said: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", SCRIPT, action, said]
-        return subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, timeout=30, text=True)
-
-    started = process("live", "start")
-    assert started.stdout == "3\n", started.stderr
-    died = process("die", "accept,ignore,accept")
-    assert died.returncode == 9, died.stderr
-    assert (tmp_path / "log").read_text().split() == ["a", "deadly"]
-
-    said = process("live", "nothing").stdout
-    if said.startswith("1"):  # the answer for the call that died was not stored, so its question is still open
-        said = process("live", "ignore,ignore,accept").stdout
-
-    assert said.startswith("0|a|User rejected"), said
-    assert said.endswith("|alive\n")
-    assert (tmp_path / "log").read_text().split() == ["a", "deadly", "deadly"]
 
 
 @on_asyncio

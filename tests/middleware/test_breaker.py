@@ -585,19 +585,3 @@ async def test_idle_circuits_are_dropped_when_there_are_many_and_those_in_use_ar
     for number in range(MIN_CIRCUITS - 1):
         circuits.enter(f"held {number}")
     assert (len(circuits._circuits), circuits._prune_at) == (MIN_CIRCUITS + 1, 2 * MIN_CIRCUITS), "it looks more seldom"
-
-
-@pytest.mark.every_variant
-@pytest.mark.parametrize(
-    ("outcomes", "state"),
-    [
-        ({0: "good", 5: "bad", 9: "bad"}, "closed"),
-        ({0: "good", 5: "bad", 10: "bad"}, "open"),
-        ({0: "bad", 5: "good", 10: "good"}, "closed"),
-    ],
-)
-def test_an_outcome_counts_until_it_is_as_old_as_the_window(outcomes: dict[int, str], state: str) -> None:
-    circuit = Circuit(Rules(ratio=1, minimum=2, window=10, open_for=7, probes=1))
-    for now, outcome in outcomes.items():
-        circuit.record_outcome(_let_in(circuit, now), now, failed=outcome == "bad")
-    assert circuit.state(max(outcomes)) == state

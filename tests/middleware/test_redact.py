@@ -890,25 +890,6 @@ async def test_what_was_hidden_comes_back_exactly(text: str) -> None:
     assert restored == visible
 
 
-@pytest.mark.backends("asyncio")
-@given(value=st.text(min_size=1, max_size=40))
-async def test_a_revealed_value_is_the_value_that_was_hidden(value: str) -> None:
-    """Every kind of value under a secret key is restored with its type."""
-    redact = Redact([Detector("anything", "(?!)", keys="^it$")], reveal=["keep"])
-    seen: list[str] = []
-
-    async def keep(it: str) -> str:
-        seen.append(it)
-        return "kept"
-
-    with anyio.fail_after(WAIT):
-        hidden = await redact.hide({"it": value})
-    assert TOKEN.fullmatch(hidden["it"])
-    await run(node_of(helpers.make(keep), redact=redact), tool_call("keep", "1", it=hidden["it"]))
-
-    assert seen == [value]
-
-
 def lookup(ran: list[str], ends: str = "result") -> Any:
     """Return a tool `find` that tells a card, or repeats a mail that it gets, in a result or an error."""
 

@@ -559,23 +559,6 @@ async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
 
 
 @pytest.mark.real_clock  # large arguments are checked in a thread
-# A list of 40,000 errors takes too long for a middleware.
-@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")
-@pytest.mark.exhaustive
-async def test_hostile_depth_and_breadth_are_left_alone() -> None:
-    """Arguments within the general limits of a call may still be too deep or too broad to repair."""
-    deep: Any = json.loads("[" * 90 + "1" + "]" * 90)
-    spy = Spy()
-
-    await ran(TOOLS["search"], {"query": "tea", "tags": deep}, RepairArguments(), spy)
-    await ran(TOOLS["search"], {"query": "tea", "pages": [["1"]] * 40_000}, RepairArguments(), spy)
-    await ran(TOOLS["remote"], {"path": "/", "sizes": ["1"] * 90_000}, RepairArguments(), spy)
-
-    assert [len(request.tool_call["args"]) for request in spy.requests] == [2, 2, 2]
-    assert not any(isinstance(one.tool_call["args"].get("sizes", [""])[0], int) for one in spy.requests)
-
-
-@pytest.mark.real_clock  # large arguments are checked in a thread
 @pytest.mark.parametrize(("levels", "kinds"), [(5, ["text"]), (20, None)])
 async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | None) -> None:
     tree: dict[str, Any] = {"name": "leaf"}

@@ -8,7 +8,6 @@ import contextvars
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
 from functools import partial
 from typing import Annotated, Any
 
@@ -104,19 +103,6 @@ async def test_a_slow_call_times_out_and_its_neighbours_finish(recorder: Recorde
     assert state["messages"][-1].content == "done"
 
 
-@sync_too
-async def test_a_budget_holds_for_the_wait_in_the_queue_too(recorder: Recorder, door: str) -> None:
-    """Promise 6: time in the queue counts toward the budget."""
-    policy = CallPolicy(budget=0.6, limit=Limit(concurrency=1))
-    agent = agent_of(
-        [tool_of(door, recorder, "work", seconds=0.5)], Supervise(policies={"work": policy}), asks=["work", "work"]
-    )
-    # In sync code the second thread is abandoned.
-    with pytest.warns(AbandonedThreadWarning) if door == "invoke" else nullcontext():
-        state = await run(agent, door)
-    assert sorted(map(str, ended(state))) == ["None", "deadline"]
-
-
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
@@ -152,18 +138,6 @@ async def test_errors_are_handled_as_in_a_tool_node() -> None:
     supervise = Supervise(timeout=0.05, handle_tool_errors=False)
     with pytest.raises(CallTimeoutError, match="'slow' did not finish"):
         await run(agent_of([Recorder().tool("slow", hang=True)], supervise, asks=["slow"]))
-
-
-@sync_too
-async def test_a_full_queue_rejects_in_words(recorder: Recorder, door: str) -> None:
-    policy = CallPolicy(limit=Limit(concurrency=1, queue=1))
-    agent = agent_of(
-        [tool_of(door, recorder, "work", seconds=0.4)], Supervise(policies={"work": policy}), asks=["work"] * 3
-    )
-    state = await run(agent, door)
-    assert sorted(map(str, ended(state))) == ["None", "None", "rejected"]
-    (rejection,) = (message.content for message in answers(state) if message.status == "error")
-    assert rejection.startswith("Error: Tool 'work' was not started: the queue of tool 'work' is full: 1 of 1 run")
 
 
 async def test_a_limit_holds_across_runs_threads_and_loops(recorder: Recorder) -> None:

@@ -7,16 +7,9 @@ from callboard import Actor, handler
 from . import _bodies as bodies
 
 
-def hang(how: str, folder: str) -> str:
-    """Hang in one of many ways."""
-    getattr(bodies, how)(folder)
-    return "never"
-
-
-def end(code: int) -> str:
-    """End the process."""
-    print("about to end")
-    os._exit(code)
+def hang(folder: str) -> None:
+    """Hang in C."""
+    bodies.sleep_in_c(folder)
 
 
 async def later(text: str) -> str:

@@ -23,6 +23,7 @@ from callboard_actors.process._worker_proxy import BrokenError, WorkerProxy
 
 from . import _bodies as bodies
 from . import _decorated
+from . import _hostile as hostile
 from ._processes import WAIT, descendants, opened
 
 pytestmark = pytest.mark.real_clock
@@ -113,28 +114,33 @@ async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
 
 @pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize(
-    ("fn", "args", "reason"),
+    ("fn", "args", "reason", "recurs"),
     [
-        (bodies.end_with, (3,), "its worker process exited with code 3"),
-        (bodies.end_at_once, (0,), "its worker process exited with code 0"),
-        (bodies.segfault, (), "its worker process was killed by SIGSEGV"),
-        (bodies.signal_oneself, (signal.SIGKILL,), "by SIGKILL, which the kernel also does when memory runs out"),
-        (bodies.cancel_itself, (), "its worker process exited with code 1"),
-        (bodies.hold_socket_in_a_child_and_end, (), "its worker process exited with code 4"),
+        (bodies.end_with, (3,), "its worker process exited with code 3", True),
+        (bodies.end_at_once, (0,), "its worker process exited with code 0", True),
+        (bodies.segfault, (), "its worker process was killed by SIGSEGV", True),
+        (bodies.signal_oneself, (signal.SIGKILL,), "by SIGKILL, which the kernel also does when memory runs", False),
+        (bodies.signal_oneself, (signal.SIGTERM,), "by SIGTERM", False),
+        (bodies.cancel_itself, (), "its worker process exited with code 1", True),
+        (bodies.hold_socket_in_a_child_and_end, (), "its worker process exited with code 4", True),
+        (hostile.close_socket, (), "its worker process closed its socket", True),
     ],
 )
 async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
-    fn: Callable[..., object], args: tuple[object, ...], reason: str
+    fn: Callable[..., object], args: tuple[object, ...], reason: str, recurs: bool
 ) -> None:
-    """After an exit, a crash or a signal the call's outcome is unknown; other calls continue in a new worker."""
-    async with opened() as pool:
+    """After an exit, a crash or a signal the call's outcome is unknown; other calls continue in a new worker.
+
+    A call that crashes its worker should not be retried; a worker that was killed from outside is another matter.
+    """
+    async with opened(grace=0.2) as pool:
         before = pool.pids
         with pytest.raises(WorkerDiedError, match=reason) as caught:
             await pool.run(fn, *args)
         assert await pool.run(bodies.pid) not in before
 
     assert isinstance(caught.value, EngineError)
-    assert (caught.value.begun, caught.value.ended) == (True, "unknown")
+    assert (caught.value.begun, caught.value.ended, caught.value.recurs) == (True, "unknown", recurs)
     assert caught.value.pid == before[0]
 
 

@@ -9,11 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import ToolNode
-from callboard.testing import tool_call
 from callboard_actors.process import Confine, Processes
 from callboard_actors.process._confinement import _readable
-from callboard_actors.python import python_tool
 
 from ._processes import WAIT, opened
 
@@ -63,21 +60,6 @@ async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_scr
                 await pool.run(Path.read_text, Path(path))
 
 
-async def test_a_cell_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(project: Path) -> None:
-    """The Python tool, configured as its page suggests, cannot read a file beside the script."""
-    async with ToolNode([python_tool(confine=Confine(read=["data"]))]) as node:
-        with anyio.fail_after(WAIT):
-            assert "public" in await _told(node, "open('data/public').read()")
-            for path in secrets_of(project):
-                assert "PermissionError" in await _told(node, f"open({path!r}).read()")
-            assert "Error" in await _told(node, "import own_secrets; own_secrets.KEY")
-
-
-async def _told(node: ToolNode, code: str) -> str:
-    found = await node.ainvoke([tool_call("run_python", code[:20], code=code)])
-    return str(found["messages"][0].content)
-
-
 async def test_a_module_that_is_preloaded_needs_no_folder(project: Path) -> None:
     """A preloaded module is imported before the confinement, so its folder can stay closed."""
     own: Any = import_module("own_module")
@@ -104,15 +86,6 @@ async def test_a_module_that_is_not_named_is_an_error_with_the_remedy(project: P
         async with Processes(workers=1, preload=["own_module"], confine=Confine()) as pool:
             with pytest.raises((ImportError, PermissionError), match=r"preload=.* Confine\(modules=\[\.\.\.\]\)"):
                 await pool.run(own.late, 21)
-
-
-def test_entries_of_the_path_are_not_among_what_is_always_readable(project: Path) -> None:
-    """Neither `PYTHONPATH` nor the .pth file of an editable installation makes a folder readable."""
-    found = [Path(path) for path in _readable.always_readable((), network=False)]
-    own = [Path(entry) for entry in sys.path if entry and "site-packages" not in entry]
-    own = [path for path in own if path.is_dir() and "lib" not in path.parts]
-    assert project in own
-    assert not [path for path in found for entry in own if entry == path or path in entry.parents]
 
 
 def test_a_shared_library_of_the_program_opens_no_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 from tests.engines._contract import EngineContract
 
 from . import _bodies as bodies
-from . import _hostile as hostile
 from ._processes import WAIT, opened, started
 
 pytestmark = pytest.mark.real_clock
@@ -35,29 +33,6 @@ async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> No
 
     assert (died.value.tool, died.value.call_id) == ("leave", "7")
     assert (lost.value.tool, lost.value.call_id, lost.value.ended) == ("lose", "8", "finished")
-
-
-@pytest.mark.usefixtures("any_start")
-@pytest.mark.parametrize(
-    ("fn", "args", "recurs"),
-    [
-        (bodies.signal_oneself, (signal.SIGKILL,), False),
-        (bodies.signal_oneself, (signal.SIGTERM,), False),
-        (bodies.end_at_once, (0,), True),
-        (hostile.send, (b"\x00" * 100,), True),
-        (hostile.close_socket, (), True),
-        (bodies.segfault, (), True),
-    ],
-)
-async def test_an_end_that_would_come_again_says_so(
-    fn: Callable[..., object], args: tuple[object, ...], recurs: bool
-) -> None:
-    """A call that crashes its worker should not be retried; a worker that was killed from outside is another matter."""
-    async with opened(grace=0.2) as pool:
-        with pytest.raises(WorkerDiedError) as caught:
-            await pool.run(fn, *args)
-
-    assert (caught.value.ended, caught.value.recurs) == ("unknown", recurs)
 
 
 @pytest.mark.usefixtures("any_start")

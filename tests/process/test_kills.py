@@ -70,34 +70,6 @@ async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) ->
         group.cancel_scope.cancel()
 
 
-@pytest.mark.backends("asyncio", "trio")
-async def test_a_worker_killed_in_mid_call_fails_that_call_alone(tmp_path: Path) -> None:
-    """The kernel sends SIGKILL when memory runs out; other calls continue and a new worker starts."""
-    neighbours = tmp_path / "neighbours"
-    neighbours.mkdir()
-    async with opened(workers=3, grace=0) as pool:
-        found: list[BaseException] = []
-
-        async def doomed() -> None:
-            with pytest.raises(WorkerDiedError, match="killed by SIGKILL") as caught:
-                await pool.run(bodies.wait_for_ever, str(tmp_path / "doomed"))
-            found.append(caught.value)
-
-        (tmp_path / "doomed").mkdir()
-        async with anyio.create_task_group() as group:
-            group.start_soon(pool.run, bodies.wait_for_ever, str(neighbours))
-            others = await started(neighbours)
-            async with anyio.create_task_group() as inner:
-                inner.start_soon(doomed)
-                [pid] = await started(tmp_path / "doomed")
-                os.kill(pid, signal.SIGKILL)
-            assert len(found) == 1
-            assert await pool.run(bodies.add, 1, 2) == 3
-            assert alive(others) == others
-            await until(lambda: len(pool.pids) >= 3, WAIT)
-            group.cancel_scope.cancel()
-
-
 async def test_an_idle_worker_that_is_killed_fails_nobody() -> None:
     """No call fails, because the next call gets another worker."""
     async with opened() as pool:

@@ -1,7 +1,5 @@
 """`read_recording`: a recording is read even if it is incomplete."""
 
-import json
-import time
 from pathlib import Path
 
 import pytest
@@ -123,35 +121,3 @@ def test_an_empty_file_is_a_recording_of_nothing(tmp_path: Path) -> None:
     """A process may be killed before its first line."""
     (tmp_path / "empty.jsonl").touch()
     assert read_recording(tmp_path / "empty.jsonl").parts == ()
-
-
-ATTEMPT = {"event": "started", "t": 1, "call": 1}
-LONG_RECORDINGS = {
-    "requests of a run": ([run(1, 0.25, 4)[0]], [{"event": "model_asked", "t": 1, "run": 1}]),
-    "waits of a call": ([], [{"event": "queued", "t": 1, "call": 1}]),
-    "waits that end": ([], [{"event": "queued", "t": 1, "call": 1}, {"event": "gave_up", "t": 1, "call": 1}]),
-    "attempts without numbers": ([], [ATTEMPT, {"event": "attempt_ended", "t": 1, "call": 1}]),
-    "notes of a call": ([], [{"event": "noted", "t": 1, "call": 1, "what": "w"}]),
-    "asks of a call": ([], [{"event": "ask_begun", "t": 1, "ask": 1, "call": 1}]),
-}
-
-
-@pytest.mark.parametrize("kind", LONG_RECORDINGS)
-def test_reading_takes_time_in_proportion_to_the_lines(tmp_path: Path, kind: str) -> None:
-    """A recording may come from somebody else: 3 MB took half a minute when each line copied what came before."""
-    first, repeated = LONG_RECORDINGS[kind]
-    begun = {"event": "begun", "t": 0, "call": 1, "batch": 1, "tool": "fetch"}
-
-    def seconds(count: int) -> float:
-        path = write(tmp_path / f"{count}.jsonl", [HEADER, begun, *first])
-        with path.open("a") as file:
-            for event in repeated:
-                line = json.dumps(event) + "\n"
-                file.writelines(line for _ in range(count // len(repeated)))
-        start = time.process_time()
-        read_recording(path)
-        return time.process_time() - start
-
-    short = seconds(4_000)
-    # Eight times as many lines: 8 for linear time, 64 for quadratic time.
-    assert seconds(32_000) < 24 * short

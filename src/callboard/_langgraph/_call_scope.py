@@ -130,28 +130,15 @@ def with_writes(output: Any, writes: Sequence[Write]) -> Any:
 class CallOwner(Protocol):
     """Interface of a batch of calls that the calls' LangGraph scratchpads need: the outer task, and its writes."""
 
-    @property
-    def outer_scratchpad(self) -> PregelScratchpad | None:
-        """Scratchpad of the outer task; `None` outside of a graph."""
-        ...
-
-    @property
-    def forward(self) -> Send | None:
-        """Function that passes writes of calls to the outer task, except accepted answers; `None` without a task."""
-        ...
-
-    @property
-    def graphs(self) -> GraphNames | None: ...
-
-    @property
-    def writes(self) -> "dict[str, list[Write]]":
-        """State changes that the calls have sent while they ran, by key; empty if `forward` passes them on."""
-        ...
-
-    @property
-    def task_results(self) -> "dict[str, dict[int, Any]]":
-        """Results of LangGraph's `@task` functions in the calls, by key and number of the function in its call."""
-        ...
+    outer_scratchpad: PregelScratchpad | None
+    """Scratchpad of the outer task; `None` outside of a graph."""
+    forward: Send | None
+    """Function that passes writes of calls to the outer task, except accepted answers; `None` without a task."""
+    graphs: GraphNames | None
+    writes: dict[str, list[Write]]
+    """State changes that the calls have sent while they ran, by key; empty if `forward` passes them on."""
+    task_results: dict[str, dict[int, Any]]
+    """Results of LangGraph's `@task` functions in the calls, by key and number of the function in its call."""
 
     @property
     def run(self) -> str:

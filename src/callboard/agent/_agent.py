@@ -383,14 +383,13 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         prints: frozenset[str] = frozenset()
         if print_mode or debug or self._runner.debug:
             prints = parse_modes(("updates", "values") if self._runner.debug or debug else print_mode)
-        breakpoints = self._breakpoints
-        if interrupt_before or interrupt_after:
-            breakpoints = breakpoints.or_else(interrupt_before, interrupt_after)
         return Request(
             input=input,
             config=run_config(self.config, config),
             context=context,
-            breakpoints=breakpoints,
+            breakpoints=Breakpoints(
+                before=interrupt_before or self._breakpoints.before, after=interrupt_after or self._breakpoints.after
+            ),
             durability=durability,
             control=control,
             budget=self._budget if budget is None else budget,
@@ -487,7 +486,8 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             StorageError: if the database cannot be used, or its data are damaged.
         """
         past = "checkpoint_id" in config.get("configurable", {})
-        return snapshot_of(await self._open_thread(config, for_reading=past), by_call=self._by_call, past=past)
+        thread = await self._open_thread(config, for_reading=past)
+        return snapshot_of(thread, by_call=self._runner.plan.by_call, past=past)
 
     async def aget_state_history(
         self,
@@ -513,7 +513,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """
         until = None if before is None else before["configurable"]["checkpoint_id"]
         thread = await self._open_thread(config)
-        snapshots = history_of(thread, filter=filter, before=until, limit=limit, by_call=self._by_call)
+        snapshots = history_of(thread, filter=filter, before=until, limit=limit, by_call=self._runner.plan.by_call)
         async with aclosing(snapshots):
             async for snapshot in snapshots:
                 yield snapshot
@@ -580,10 +580,6 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
     ) -> RunnableConfig:
         """Apply several updates to a thread as `abulk_update_state` does, from sync code."""
         return run_from_sync(partial(Agent.abulk_update_state, self._copy_for_sync(), config, supersteps))
-
-    @property
-    def _by_call(self) -> bool:
-        return self._runner.plan.version == "v2"
 
     async def _open_thread(self, config: RunnableConfig, *, for_reading: bool = False) -> SavedThread:
         config = run_config(self.config, config)

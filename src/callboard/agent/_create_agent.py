@@ -369,7 +369,7 @@ def create_agent(
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in flow.nodes if key != TOOLS},
         trace_policies={key: spec.trace_policy for key, spec in builder.nodes.items() if spec.trace_policy},
-        version="v2",
+        by_call=True,
         loop_guard=loop_guard_of("create_agent", loop_guard, node),
     )
     types = partial(collect_stored_types, extra_types, [*builder.schemas, context_schema, response_format])

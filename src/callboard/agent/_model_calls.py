@@ -43,11 +43,19 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
         for option in ("runs_in", "idempotent", "on_unknown"):
             if (value := getattr(policy, option)) is not None:
                 raise ValueError(f"create_agent(model_policy=...): {option} is for calls of tools, got {value!r}")
-        # Held here, because the table of policies does not: it lasts as long as an agent uses the policy.
-        if (shared := _shared.get(id(policy))) is None:
-            shared = _shared[id(policy)] = _Shared(policy)
-        self._by_policy = shared
-        self._supervision = shared.supervision
+        # Held here: no other object gets its identity while the supervision lasts.
+        self._policy = policy
+        if (supervision := _supervisions.get(id(policy))) is None:
+            supervision = _supervisions[id(policy)] = Supervision(
+                "create_agent",
+                "the model",
+                timeout=None,
+                limit=None,
+                policies={MODEL: policy},
+                grace=DEFAULT_GRACE,
+                label="create_agent(model_policy=...)",
+            )
+        self._supervision = supervision
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
         """Send a supervised request to the model; LangChain calls this method in async runs."""
@@ -74,24 +82,9 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
         return cast("Response", call.result)
 
 
-class _Shared:
-    """Supervision of requests under one policy object; agents that use the same object share its limit."""
-
-    def __init__(self, policy: CallPolicy) -> None:
-        self.policy = policy
-        self.supervision = Supervision(
-            "create_agent",
-            "the model",
-            timeout=None,
-            limit=None,
-            policies={MODEL: policy},
-            grace=DEFAULT_GRACE,
-            label="create_agent(model_policy=...)",
-        )
-
-
-# By the identity of the policy, which the value keeps alive: equal policies of two agents are two limits.
-_shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
+# Agents that use the same policy object share its limit; equal policies of two agents are two limits.
+_supervisions: WeakValueDictionary[int, Supervision] = WeakValueDictionary()
+"""Supervision of requests by the identity of the policy, which lives as long as its supervision."""
 
 
 @contextmanager

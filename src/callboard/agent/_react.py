@@ -209,7 +209,7 @@ def create_react_agent(
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},
         trace_policies={},
-        version=version,
+        by_call=version == "v2",
         loop_guard=loop_guard_of("create_react_agent", loop_guard, node),
     )
     types = partial(collect_stored_types, extra_types, [*builder.schemas, context_schema, response_format])

@@ -37,13 +37,6 @@ class NodeRun(NamedTuple):
     is_sent: bool = False
 
 
-def in_order(node_runs: Sequence[NodeRun], *, by_call: bool) -> list[NodeRun]:
-    """Return the nodes that ran in a step, in the order in which their writes are applied to the state."""
-    # LangGraph applies the writes of sends last. With `by_call`, it runs the calls of the reply as sends, too, so the
-    # tools node comes last.
-    return sorted(node_runs, key=lambda node_run: 1 if node_run.is_sent else 2 * (by_call and node_run.node == TOOLS))
-
-
 def transitions(thread: Thread, node_runs: Sequence[NodeRun], before: State | None, *, by_call: bool) -> list[Target]:
     """Return the targets of the next step (nodes and `Send`s), to which the edges of this step's nodes lead."""
     # `before` is the state before the step if a LangGraph `Send` ran in it. Then the edge of each node is decided from
@@ -176,12 +169,15 @@ class Run:
             )
 
     async def _run_tasks(self, tasks: Sequence[str | NumberedSend]) -> list[NodeRun]:
-        """Run the tasks of a step one after the other; only the calls within a tools node run concurrently."""
+        """Run the tasks of a step one after the other; return the nodes in the order in which their writes are applied.
+
+        Only the calls within a tools node run concurrently.
+        """
         node_runs: list[NodeRun] = []
         interruptions: list[CallsInterrupted] = []
         for task in tasks:
             try:
-                node_runs += await self._run_task(task, ends_step=len(tasks) == 1)
+                node_runs.append(await self._run_task(task, ends_step=len(tasks) == 1))
             except CallsInterrupted as error:
                 interruptions.append(error)  # a question does not stop the tasks after it
         if interruptions:
@@ -189,7 +185,10 @@ class Run:
                 [question for interruption in interruptions for question in interruption.interrupts],
                 interruptions[-1].ledger,
             )
-        return in_order(node_runs, by_call=self.context.by_call)
+        # LangGraph applies the writes of sends last. With `by_call`, it runs the calls of the reply as sends, too, so
+        # the tools node comes last.
+        by_call = self.context.by_call
+        return sorted(node_runs, key=lambda run: 1 if run.is_sent else 2 * (by_call and run.node == TOOLS))
 
     async def _end_step(self, node_runs: Sequence[NodeRun]) -> None:
         thread = self.thread
@@ -225,25 +224,23 @@ class Run:
         if self.stream.has_readers:
             self.stream.send_values(thread.state, written)
 
-    async def _run_task(self, task: str | NumberedSend, *, ends_step: bool) -> Sequence[NodeRun]:
-        """Run a node or a `Send`, unless its result is stored; `ends_step` is `True` if the step has no other task."""
-        if isinstance(task, NumberedSend):
-            if task.node == TOOLS:
-                return [NodeRun(TOOLS, await run_sent_calls(self.context, task), is_sent=True)]
-            return await self._run_node(task.node, task, ends_step=ends_step)
-        if task == TOOLS:
-            return [NodeRun(TOOLS, await run_calls(self.context, ends_step=ends_step), is_sent=False)]
-        return await self._run_node(task, None, ends_step=ends_step)
+    async def _run_task(self, task: str | NumberedSend, *, ends_step: bool) -> NodeRun:
+        """Run a node with the state, or with the input of a `Send`, and store its output, unless it is stored.
 
-    async def _run_node(self, node: str, send: NumberedSend | None, *, ends_step: bool) -> Sequence[NodeRun]:
-        """Run a node with the state, or with the input of a `Send`; store its output in the thread."""
-        name, numbers, is_sent = (node, (), False) if send is None else (send.task, (send.number,), True)
-        node_runs = [NodeRun(node, [name], is_sent)]
+        `ends_step` is `True` if the step has no other task.
+        """
+        if task == TOOLS:
+            return NodeRun(TOOLS, await run_calls(self.context, ends_step=ends_step))
+        send = task if isinstance(task, NumberedSend) else None
+        if send is not None and send.node == TOOLS:
+            return NodeRun(TOOLS, await run_sent_calls(self.context, send), is_sent=True)
+        node, name, numbers = (str(task), str(task), ()) if send is None else (send.node, send.task, (send.number,))
+        node_run = NodeRun(node, [name], is_sent=send is not None)
         record, node_place = self.thread.records.get(name), self.context.node_place(node, *numbers)
         if record is not None and record.is_finished:
             # Stored by an earlier run of this step: it is not run again.
             self.stream.send_cached(node_place, [record.output])
-            return node_runs
+            return node_run
         if send is None:
             await self._bodies.prepare(node)
         node_input = self.context.input_of(node) if send is None else send.payload
@@ -260,7 +257,7 @@ class Run:
         call_config = ledger.config_of_call(name, config, is_node=True)
         try:
             output = await self.context.trace(
-                call_config, partial(self._run_body, node, node_input, is_sent), node_input, node
+                call_config, partial(self._run_body, node, node_input, node_run.is_sent), node_input, node
             )
         except GraphInterrupt as interrupt:
             ledger.record_question(name, interrupt)
@@ -275,7 +272,7 @@ class Run:
         await self.thread.record_result(name, output, joins_next_write=ends_step)
         if self.stream.has_readers:
             self.stream.send_end(node_place, [output])
-        return node_runs
+        return node_run
 
     def _send_questions(self, node_place: NodePlace, ledger: Ledger) -> CallsInterrupted:
         self.stream.send_questions(node_place, ledger.pending, self.thread.state)

@@ -32,9 +32,6 @@ class Breakpoints:
     before: Nodes = ()
     after: Nodes = ()
 
-    def or_else(self, before: Nodes | None, after: Nodes | None) -> "Breakpoints":
-        return Breakpoints(before=before or self.before, after=after or self.after)
-
 
 def has_breakpoint(breakpoints: Nodes, nodes: Sequence[str]) -> bool:
     """Return whether a run must stop at a step: whether one of the step's nodes is a breakpoint."""
@@ -57,7 +54,8 @@ class AgentPlan:
     hooks: Mapping[str, Runnable[Any, Any]]
     trace_policies: Mapping[str, TracePolicy]
     """Policies for the input and output that callback handlers see, by node; without a policy, they see all of it."""
-    version: Literal["v1", "v2"]
+    by_call: bool
+    """`True` if streams and snapshots show each call as a task of its own (version "v2")."""
     loop_guard: LoopGuard | None
 
 
@@ -102,8 +100,7 @@ class RunContext:
     def __post_init__(self) -> None:
         self.tools = self.plan.access
         self.loop = current_loop()
-        self.by_call = self.plan.version == "v2"
-        """`True` if streams and snapshots show each call as a task of its own (version "v2")."""
+        self.by_call = self.plan.by_call
         self.resumes_nested_graphs = self.is_resumed
         """`True` during the first step of a resumed run, in which graphs inside the nodes resume, too."""
         # LangGraph counts the limit from two steps after the stored position; new input has taken both already.

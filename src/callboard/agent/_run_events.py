@@ -3,7 +3,7 @@
 Callback handlers see the agent and each of its nodes as chain runs, which contain the runs of models and tools.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -115,18 +115,17 @@ def trace_agent(
     run_input: Any,
     config: RunnableConfig,
     name: str,
-    *,
-    handlers: Sequence[BaseCallbackHandler] = (),
-    metadata: Mapping[str, Any] | None = None,
+    handlers: Sequence[BaseCallbackHandler],
 ) -> Awaitable[Any]:
-    """Run an agent and return its result; callback handlers see it as a chain run."""
+    """Run an agent and return its result; callback handlers see it as a chain run, and `handlers` its nested runs."""
     # Instrumentation such as OpenInference adds its handlers to each manager that is made: an empty one shows them.
     if not handlers and not may_be_traced(config) and not AsyncCallbackManager([]).handlers:
         return run(config)
     manager = _manager(config, ())
     if not manager.handlers and not handlers:
         return run(config)
-    manager.add_metadata({key: value for key, value in (metadata or {}).items() if key not in manager.metadata})
+    if "ls_integration" not in manager.metadata:
+        manager.add_metadata({"ls_integration": "langgraph"})  # by which LangSmith recognizes an agent
     return _in_chain_run(run, run_input, config, config.get("run_name") or name, manager, extra_handlers=handlers)
 
 

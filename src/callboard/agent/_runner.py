@@ -165,9 +165,6 @@ def _empty_input_error(input: object) -> EmptyInputError:
 
 Put = Callable[[Chunk], None]
 
-_METADATA = {"ls_integration": "langgraph"}
-"""Metadata of each run, by which LangSmith recognizes an agent."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -262,12 +259,9 @@ class Runner:
                     subgraphs, events = request.subgraphs, request.message_events
                     handlers = handlers_for(request.modes, put, path, subgraphs=subgraphs, events=events)
                 go = run.go if request.budget is None else partial(_run_within_budget, request.budget, run)
-                run_agent = partial(
-                    trace_agent, go, request.input, config, self.name, handlers=handlers, metadata=_METADATA
-                )
                 # The renewal of the lease ends with the run and before `stop`, which gives the thread up.
                 async with self._with_states(thread), beside(thread.keep_holding if thread.is_held else None):
-                    await run_agent()
+                    await trace_agent(go, request.input, config, self.name, handlers)
             finally:
                 if thread.is_kept:
                     # Also after a cancellation: the saver's writes then go on within the grace.

@@ -1,7 +1,7 @@
 """Stream of a run: chunks in LangGraph's stream modes, and the queue between the run and the reader of its stream."""
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -290,16 +290,10 @@ def _update_payload(writes: Sequence[Write], keys: Keys) -> Any:
     if isinstance(keys, str):
         payloads: list[Any] = [value for name, value in writes if name == keys]
     else:
-        counts = Counter(name for name, _ in writes)
-        selected_writes = [(name, value) for name, value in writes if name in keys]
-        repeated = any(counts[name] > 1 for name, _ in selected_writes)
-        payloads = (
-            [{name: value} for name, value in selected_writes]
-            if repeated
-            else [dict(selected_writes)]
-            if selected_writes
-            else []
-        )
+        payloads = [{name: value} for name, value in writes if name in keys]
+        together = {name: value for payload in payloads for name, value in payload.items()}
+        if payloads and len(together) == len(payloads):  # no key is written twice
+            payloads = [together]
     return None if not payloads else payloads[0] if len(payloads) == 1 else payloads
 
 

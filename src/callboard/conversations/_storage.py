@@ -11,18 +11,18 @@ their number and the id of the checkpoint that has them.
 import json
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
 from operator import itemgetter
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Interrupt, Send
-from pydantic import BeforeValidator, ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from callboard._langgraph._serializers import MEND, error_text
@@ -78,20 +78,15 @@ def _holder_of(stored: Any) -> Mapping[str, Any] | None:
     return holder
 
 
-class Stamp(NamedTuple):
+# The names of the fields of all kinds are part of the stored format. Fields with their default are not stored.
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
     """Id and time (ISO format) of a position in the history of a thread."""
 
     id: str
     ts: str
-
-    @classmethod
-    def select_known_fields(cls, stored: Any) -> Any:
-        """Return a stored stamp as a dict with only the fields of this class; return data of another type unchanged."""
-        # A later version may have added fields, as in other entries.
-        return {name: stored[name] for name in cls._fields if name in stored} if isinstance(stored, dict) else stored
-
-
-# The names of the fields of all kinds are part of the stored format. Fields with their default are not stored.
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +200,7 @@ class Amended(Move):
     KIND: ClassVar[str] = "amend"
     writes: Sequence[Write]
     source: Source
-    received: Annotated[Stamp | None, BeforeValidator(Stamp.select_known_fields)] = None
+    received: Stamp | None = None
     """Position at which input had arrived and was not applied yet; LangGraph's histories have such a position, too.
 
     `None` if the change has no such position.
@@ -243,7 +238,7 @@ def encode_entry(entry: Entry) -> dict[str, Any]:
     elif isinstance(entry, Claimed):
         form["known"] = entry.known.encode()
     elif isinstance(entry, Amended) and entry.received is not None:
-        form["received"] = entry.received._asdict()
+        form["received"] = asdict(entry.received)
     return form
 
 

@@ -342,7 +342,8 @@ class Thread:
         """Move the thread to the position where it has received the input of `entry`, but not applied it."""
         if entry.received is not None:
             self.step += 1
-            self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
+            self.parent_id = self.checkpoint_id
+            self.checkpoint_id, self.ts = entry.received.id, entry.received.ts
         if START in self.next:
             self.actor_states = self.actor_states.before_calls()  # this input replaces an unapplied one
         # One update of the state, in which lists for the same key are joined.

@@ -96,41 +96,44 @@ class CallTracker(Generic[C, E]):
 
     def __call__(self, event: E) -> None:
         """Handle an event of a call: update the record of the call, and then call the hook for the event's phase."""
-        phase, number = event.phase, event.number
+        number = event.number
         call = self.open.get(number)
-        if phase == "begun":
+        if event.phase == "begun":
             self.open[number] = self.on_begin(event)
-        elif phase == "attempt_ended":
-            self._record_attempt_end(call or self._ended_calls.get(number), event)
-        elif call is None:
             return
-        elif phase == "queued":
-            if not (call.waiting or call.running):
-                call.since = event.time
-            call.waiting.append((event.tool, event.time))
-            self.on_queue(call, event)
-        elif phase == "started":
-            # A tool without a limit has no queue.
-            waited_since = _leave_queue(call, event.tool) if call.waiting else None
-            if not call.running:
-                call.since = event.time
-            call.attempt = event.attempt
-            call.running[event.attempt] = event.time
-            self.on_start(call, event, waited_since)
-        elif phase == "gave_up":
-            since = _leave_queue(call, event.tool)
-            if since is not None:
+        if event.phase == "attempt_ended":
+            self._record_attempt_end(call or self._ended_calls.get(number), event)
+            return
+        if call is None:
+            return
+        match event.phase:
+            case "queued":
                 if not (call.waiting or call.running):
                     call.since = event.time
-                self.on_give_up(call, event, since)
-        elif phase == "noted":
-            self.on_note(call, event)
-        else:
-            del self.open[number]
-            call.ended = True
-            if call.running:
-                self._ended_calls[number] = call
-            self.on_end(call, event)
+                call.waiting.append((event.tool, event.time))
+                self.on_queue(call, event)
+            case "started":
+                # A tool without a limit has no queue.
+                waited_since = _leave_queue(call, event.tool) if call.waiting else None
+                if not call.running:
+                    call.since = event.time
+                call.attempt = event.attempt
+                call.running[event.attempt] = event.time
+                self.on_start(call, event, waited_since)
+            case "gave_up":
+                since = _leave_queue(call, event.tool)
+                if since is not None:
+                    if not (call.waiting or call.running):
+                        call.since = event.time
+                    self.on_give_up(call, event, since)
+            case "noted":
+                self.on_note(call, event)
+            case "ended":
+                del self.open[number]
+                call.ended = True
+                if call.running:
+                    self._ended_calls[number] = call
+                self.on_end(call, event)
 
     def on_begin(self, event: E) -> C:
         """Return a new record for a call that has begun."""
@@ -194,17 +197,19 @@ class RunTracker(Generic[R]):
         number = event.run.number
         if event.phase == "begun":
             self.open[number] = self.on_begin(event)
-        elif (run := self.open.get(number)) is None:
             return
-        elif event.phase == "asked":
-            self.on_request(run, event)
-        elif event.phase == "noted":
-            self.on_note(run, event)
-        elif event.phase == "answered":
-            self.on_reply(run, event)
-        else:
-            del self.open[number]
-            self.on_end(run, event)
+        if (run := self.open.get(number)) is None:
+            return
+        match event.phase:
+            case "asked":
+                self.on_request(run, event)
+            case "noted":
+                self.on_note(run, event)
+            case "answered":
+                self.on_reply(run, event)
+            case "ended":
+                del self.open[number]
+                self.on_end(run, event)
 
     def on_begin(self, event: RunEvent) -> R:
         """Return a new record for a run that has begun."""

@@ -49,85 +49,77 @@ from callboard.tools._on_engine import portable, sendable
 IDEMPOTENT = "idempotent"
 """Key in a tool's `metadata` that marks the tool as safe to repeat."""
 
-Supervised = SupervisedCall[Any] | None
 
+async def ask_handler(
+    cell: Cell,
+    handler: Handler,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str,
+    model_arguments: frozenset[str],
+    add_facts: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
+) -> Any:
+    """Ask an actor to run one of its handlers, and return the handler's result.
 
-class HandlerCall:
-    """Tool function that asks an actor to run one of the actor's handlers.
-
-    `written` has the names of the arguments that the model writes.
+    `name` is the name of the tool, and `model_arguments` has the names of the arguments that the model writes.
+    `add_facts` changes an `ActorDiedError`.
     """
-
-    __slots__ = ("_cell", "_handler", "_model_arguments", "_name")
-
-    def __init__(self, cell: Cell, handler: Handler, name: str, written: frozenset[str]) -> None:
-        self._cell = cell
-        self._handler = handler
-        self._name = name
-        self._model_arguments = written
-
-    async def __call__(
-        self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        supervised: Supervised,
-        add_facts: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
-    ) -> Any:
-        """Ask the actor to run the handler, and return the handler's result; `add_facts` changes an ActorDiedError."""
-        last_death: ActorDiedError | None = None
-        runs, attempt = 0, own_attempt(self._name)
-        # The arguments before injection and parsing, if they are known.
-        call_args: Mapping[str, Any] = kwargs if attempt is None else attempt.call["args"]
-        named_by = {name: value for name, value in call_args.items() if name in self._model_arguments}
-        while True:
-            # The attempt's timeout stops while the ask waits in the mailbox, and starts again at `turn.begin`.
-            turn = None if attempt is None else attempt.suspend_timeouts()
-            try:
-                return await self._cell.ask(
-                    self._handler,
-                    args,
-                    kwargs,
-                    title=self._name,
-                    call=supervised,
-                    passes=is_control_flow,
-                    on_begin=None if turn is None else turn.begin,
-                    named_by=named_by,
-                )
-            except ActorDiedError as death:
-                runs += 1
-                # The loop is bounded: a call that ends its actor repeatedly is refused with PoisonousCallError.
-                if supervised is not None and is_lost(death) and runs_again(supervised.policy):
-                    note("rerun", actor=self._cell.child)
-                    last_death = death
-                    continue
-                if supervised is not None and attempt is not None and supervised.policy.on_unknown == "ask":
-                    question_args = {
-                        name: value for name, value in supervised.call["args"].items() if name in self._model_arguments
-                    }
-                    raise OutcomeUnknown(self._name, question_args, f"{self._cell.name} died") from death
-                raise add_facts(death) from death.__cause__
-            except PoisonousCallError as refusal:
-                if not runs:
-                    raise
-                raise PoisonousCallError(refusal.tool, refusal.call_id, refusal.times, runs=runs) from last_death
-            except (ActorGoneError, MailboxFullError) as refusal:
-                if last_death is None:
-                    raise
-                # The handler did start in an earlier round, so the outcome is unknown, and not "did not start".
-                raise add_facts(last_death) from refusal
-            finally:
-                if turn is not None:
-                    turn.end()
+    supervised = current_call()
+    last_death: ActorDiedError | None = None
+    runs, attempt = 0, own_attempt(name)
+    # The arguments before injection and parsing, if they are known.
+    call_args: Mapping[str, Any] = kwargs if attempt is None else attempt.call["args"]
+    named_by = {name: value for name, value in call_args.items() if name in model_arguments}
+    while True:
+        # The attempt's timeout stops while the ask waits in the mailbox, and starts again at `turn.begin`.
+        turn = None if attempt is None else attempt.suspend_timeouts()
+        try:
+            return await cell.ask(
+                handler,
+                args,
+                kwargs,
+                title=name,
+                call=supervised,
+                passes=is_control_flow,
+                on_begin=None if turn is None else turn.begin,
+                named_by=named_by,
+            )
+        except ActorDiedError as death:
+            runs += 1
+            # The loop is bounded: a call that ends its actor repeatedly is refused with PoisonousCallError.
+            if supervised is not None and is_lost(death) and runs_again(supervised.policy):
+                note("rerun", actor=cell.child)
+                last_death = death
+                continue
+            if supervised is not None and attempt is not None and supervised.policy.on_unknown == "ask":
+                question_args = {
+                    name: value for name, value in supervised.call["args"].items() if name in model_arguments
+                }
+                raise OutcomeUnknown(name, question_args, f"{cell.name} died") from death
+            raise add_facts(death) from death.__cause__
+        except PoisonousCallError as refusal:
+            if not runs:
+                raise
+            raise PoisonousCallError(refusal.tool, refusal.call_id, refusal.times, runs=runs) from last_death
+        except (ActorGoneError, MailboxFullError) as refusal:
+            if last_death is None:
+                raise
+            # The handler did start in an earlier round, so the outcome is unknown, and not "did not start".
+            raise add_facts(last_death) from refusal
+        finally:
+            if turn is not None:
+                turn.end()
 
 
 def by_reference(plan: Plan) -> Plan:
     """Return a plan (data to run a tool); if the tool calls an actor, its policy then also covers the actor's death."""
     if (cell_and_handler := target_of(plan.fn)) is None:
         return plan
-    ask = HandlerCall(*cell_and_handler, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
+    name, model_arguments = plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden
 
     async def run(*args: Any, **kwargs: Any) -> Any:
-        return await ask(args, kwargs, current_call())
+        return await ask_handler(*cell_and_handler, args, kwargs, name=name, model_arguments=model_arguments)
 
     run.__dict__[REPEATS] = True
     return replace(plan, fn=run)
@@ -216,20 +208,13 @@ class LostState:
         state = self._states.get((conversation, cell.kind.__name__, cell.key))
         if state is None or state == _NOTICE_GIVEN or cell.state_since <= state:
             if state != cell.state_since:
-                self.record_state(conversation, cell)
+                self.record_state(conversation, cell, cell.state_since)
             return ""
         loss = "what it held since it was saved last" if keeps_snapshots(cell.kind) else "what it held"
         return f"{cell.name} was restarted, and {loss} is lost."
 
-    def record_state(self, conversation: Hashable, cell: Cell) -> None:
-        """Record that a conversation has seen the present state of an actor."""
-        self._note(conversation, cell, cell.state_since)
-
-    def record_notice(self, conversation: Hashable, cell: Cell) -> None:
-        """Record that an error tells the model of an actor's lost state, so that no later notice repeats it."""
-        self._note(conversation, cell, _NOTICE_GIVEN)
-
-    def _note(self, conversation: Hashable, cell: Cell, state: int) -> None:
+    def record_state(self, conversation: Hashable, cell: Cell, state: int) -> None:
+        """Record that a conversation has seen a state of an actor, or was told that it is lost (`_NOTICE_GIVEN`)."""
         key = (conversation, cell.kind.__name__, cell.key)
         self._states[key] = state
         self._states.move_to_end(key)
@@ -328,7 +313,7 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
         parameters.append(inspect.Parameter(_RUNTIME, inspect.Parameter.KEYWORD_ONLY, annotation=ToolRuntime))
         hints[_RUNTIME] = ToolRuntime
     call.__name__, call.__doc__, call.__module__ = handler.name, handler.fn.__doc__, handler.fn.__module__
-    # `HandlerCall` runs the handler again by itself, so `invoke` must not run the whole tool again.
+    # `ask_handler` runs the handler again by itself, so `invoke` must not run the whole tool again.
     call.__dict__[REPEATS] = True
     mark_as_actors(call, ToolActor(actors.specs[number].name, actors.specs[number].key))
     if (policy := _policy_at_handler(actors.specs[number].kind, handler)) is not None:
@@ -399,12 +384,14 @@ class _Ask:
                 await session.hold(engine, self.name)
         thread_id = config.get("configurable", {}).get("thread_id")
         conversation = keyed_actors.number if thread_id is None else str(thread_id)
-        ask = HandlerCall(cell, self._handler, self.name, self.written)
-        result = await ask((), kwargs, supervised, lambda death: self._with_loss(death, conversation, cell))
+        add_loss = partial(self._with_loss, conversation, cell)
+        result = await ask_handler(
+            cell, self._handler, (), kwargs, name=self.name, model_arguments=self.written, add_facts=add_loss
+        )
         notice = self._lost.of(conversation, cell)
         if not notice or (noticed_result := with_notice(result, notice)) is None:
             return result  # the notice does not fit into this result; the next result gets it
-        self._lost.record_state(conversation, cell)
+        self._lost.record_state(conversation, cell, cell.state_since)
         if supervised is not None:
             supervised.do_not_cache = True  # the notice is for this conversation: a cache must not store it
         return noticed_result
@@ -429,9 +416,9 @@ class _Ask:
             error.add_note(f"Raised by child({self._spec.name}, key=...) for a call of {self.name!r}.")
             raise
 
-    def _with_loss(self, death: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:
+    def _with_loss(self, conversation: Hashable, cell: Cell, death: ActorDiedError) -> ActorDiedError:
         saved = " since it was saved last" if keeps_snapshots(cell.kind) else ""
         # The error text tells the model of the loss now, so the next result must not tell it again.
-        self._lost.record_notice(conversation, cell)
+        self._lost.record_state(conversation, cell, _NOTICE_GIVEN)
         loss = f"What {cell.name} held{saved} is lost."
         return ActorDiedError(death.tool, death.call_id, death.reason, loss=loss)

@@ -343,9 +343,7 @@ class Ledger:
         resume = self._task.scratchpad.resume
         if not self._is_in_slot:
             self._task.scratchpad.interrupt_counter()
-            self._put_in_slot(len(resume), self.dump())
-        else:
-            self._put_in_slot(self._position, self.dump())
+        self._put_in_slot(self._position if self._is_in_slot else len(resume), self.dump())
         self._task.send([(RESUME, resume)])
 
     async def save(self) -> None:

@@ -201,33 +201,25 @@ async def message_for(
     supervised_call: SupervisedCall[Any], exc: BaseException, judge: Judge, rework: Rework
 ) -> ToolMessage | None:
     """Return the message for the error that a call has ended with; `None` if the caller must raise the error."""
-    # Never raised here: this frame, which refers to the error, would be in its traceback, a reference cycle.
-    if (error := supervised_call.as_error(exc)) is None:
-        return None
-    if (message := _message_of(supervised_call, error, judge)) is not None:
-        return await _rework_message(supervised_call, message, judge, rework)
-    if error is not exc:
-        raise error from exc
-    return None
 
-
-def _message_of(supervised_call: SupervisedCall[Any], error: Exception, judge: Judge) -> ToolMessage | None:
-    if (content := judge(error)) is None:
-        return None
-    supervised_call.handled_error = error
-    return error_message(content, cast("ToolCall", supervised_call.call), error)
-
-
-async def _rework_message(
-    supervised_call: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework
-) -> ToolMessage:
-    """Return the error message of a call after the middleware has changed it."""
+    def message_of(error: Exception) -> ToolMessage | None:
+        if (content := judge(error)) is None:
+            return None
+        supervised_call.handled_error = error
+        return error_message(content, cast("ToolCall", supervised_call.call), error)
 
     def on_failure(error: Exception) -> ToolMessage:
-        if (replacement := _message_of(supervised_call, error, judge)) is None:
+        if (replacement := message_of(error)) is None:
             raise error
         return replacement
 
+    # Never raised here: this frame, which refers to the error, would be in its traceback, a reference cycle.
+    if (error := supervised_call.as_error(exc)) is None:
+        return None
+    if (message := message_of(error)) is None:
+        if error is not exc:
+            raise error from exc
+        return None
     # The error may be the spent budget itself: without the grace, redaction of its message would never run.
     grace = supervised_call.time_limits.grace
     rework_in_time = partial(supervised_call.within_timeout, partial(rework, message, on_failure), at_least=grace)
@@ -238,7 +230,7 @@ async def _rework_message(
 
 
 async def keep_message(message: ToolMessage, _: object) -> ToolMessage:
-    """Return the error message unchanged; takes the place of `_rework_message` where no middleware may change it."""
+    """Return the error message unchanged, where no middleware may change it."""
     return message
 
 

@@ -72,32 +72,29 @@ class _Walk:
         self._depth = 0
 
     def replace(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._record_change(value, self._replace_text(value))
-        if isinstance(value, int):
-            if isinstance(value, bool) or not 10 ** (_SHORTEST_NUMBER - 1) <= abs(value) < 10**64:
-                return value
-            digits = str(int(value))
-            new = self._replace_text(digits)
-            return value if new == digits else self._record_change(value, new)
-        if isinstance(value, BaseException):
-            return self._record_change(value, self._replace_error(value))
-        rebuild: Callable[[Any], Any]
-        if isinstance(value, dict):
-            rebuild = self._dict
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            rebuild = self._collection
-        elif isinstance(value, BaseMessage):
-            rebuild = self._message
-        elif isinstance(value, BaseModel):
-            rebuild = self._model
-        elif isinstance(value, Send):
-            rebuild = self._send
-        elif is_dataclass(value) and not isinstance(value, type):
-            rebuild = self._dataclass
-        else:
-            return value
-        return self._rebuild_once(value, rebuild)
+        match value:
+            case str():
+                return self._record_change(value, self._replace_text(value))
+            case int():
+                if isinstance(value, bool) or not 10 ** (_SHORTEST_NUMBER - 1) <= abs(value) < 10**64:
+                    return value
+                digits = str(int(value))
+                new = self._replace_text(digits)
+                return value if new == digits else self._record_change(value, new)
+            case BaseException():
+                return self._record_change(value, self._replace_error(value))
+            case dict():
+                return self._rebuild_once(value, self._dict)
+            case list() | tuple() | set() | frozenset():
+                return self._rebuild_once(value, self._collection)
+            case BaseMessage():
+                return self._rebuild_once(value, self._message)
+            case BaseModel():
+                return self._rebuild_once(value, self._model)
+            case Send():
+                return self._rebuild_once(value, self._send)
+        is_object = is_dataclass(value) and not isinstance(value, type)
+        return self._rebuild_once(value, self._dataclass) if is_object else value
 
     def _record_change(self, old: Any, new: Any) -> Any:
         if new is old or (isinstance(old, str) and new == old):

@@ -7,7 +7,6 @@ import logging
 import os
 import platform
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -16,6 +15,7 @@ from functools import partial
 from importlib.metadata import version
 from json import dumps
 from pathlib import Path
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, BinaryIO, Self
 
@@ -294,25 +294,21 @@ class LongLine:
 
 
 class _Writer:
-    """Bounded buffer of lines, and the thread that writes the lines to a file and closes the file at the end.
+    """Bounded queue of lines, and the thread that writes them to a file and closes the file at the end.
 
     The caller of `offer` and `has_room` lets one thread at a time call them.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._lines: deque[bytes | LongLine] = deque()
+        self._queue: SimpleQueue[bytes | LongLine] = SimpleQueue()
+        self._closing: Line | None = None
         # Bytes that were offered, and bytes of them that are on disk. Each number has one writing thread, so no lock is
         # needed: the difference is too large at worst, and the bound holds.
         self._offered = 0
         self._done = 0
         self._written = 0  # with the closing line
-        # True while the thread waits for lines. It sets this before it looks for lines a last time, and `offer` appends
-        # before it reads this: so a line is either seen, or its `offer` wakes the thread.
-        self._sleeps = False
-        self._closing: Line | None = None
         self._failed = False
-        self._changed = threading.Condition()
         # A daemon: a disk that never answers must not keep the process from ending.
         self._thread = threading.Thread(target=self._write_lines, name="callboard recorder", daemon=True)
         self._thread.start()
@@ -322,16 +318,12 @@ class _Writer:
 
     def offer(self, data: bytes | LongLine) -> None:
         self._offered += len(data)
-        self._lines.append(data)
-        if self._sleeps:
-            with self._changed:
-                self._changed.notify_all()
+        self._queue.put(data)
 
     def close(self, closing: Line) -> None:
-        """Write the buffered lines, then `closing` with the number of bytes; wait for the disk for 10 seconds."""
-        with self._changed:
-            self._closing = closing
-            self._changed.notify_all()
+        """Write the queued lines, then `closing` with the number of bytes; wait for the disk for 10 seconds."""
+        self._closing = closing
+        self._queue.put(b"")  # wakes the thread
         self._thread.join(10.0)
         if self._thread.is_alive():
             _log.error("the recording's disk did not answer within 10 s; the recording is incomplete")
@@ -339,29 +331,15 @@ class _Writer:
     def _write_lines(self) -> None:
         try:
             with self._file:
-                while lines := self._next():
-                    data = [entry if isinstance(entry, bytes) else entry.encode_values() for entry in lines]
-                    self._write(b"".join(data))
-                    with self._changed:
-                        self._done += sum(map(len, lines))
-                        self._changed.notify_all()
-                if self._closing is not None:
-                    self._write(_as_line({**self._closing, "bytes": self._written}))
+                while self._closing is None or not self._queue.empty():
+                    # As many as there are now share a write: an event loop may add more meanwhile.
+                    lines = [self._queue.get(), *(self._queue.get() for _ in range(self._queue.qsize()))]
+                    self._write(b"".join(line if isinstance(line, bytes) else line.encode_values() for line in lines))
+                    self._done += sum(map(len, lines))
+                self._write(_as_line({**self._closing, "bytes": self._written}))
         except OSError as error:
             _log.error("the recording cannot be written, and ends here: %s", error)
-            with self._changed:
-                self._failed = True  # from now on `has_room()` is false: every event counts as lost
-                self._lines.clear()
-                self._changed.notify_all()
-
-    def _next(self) -> list[bytes | LongLine]:
-        """Wait for lines; remove all lines from the buffer and return them; an empty list if none will follow."""
-        with self._changed:
-            self._sleeps = True
-            self._changed.wait_for(lambda: self._lines or self._closing is not None)
-            self._sleeps = False
-        # As many as there are now: an event loop may append while they are taken.
-        return [self._lines.popleft() for _ in range(len(self._lines))]
+            self._failed = True  # from now on `has_room()` is false: every event counts as lost
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)

@@ -273,22 +273,23 @@ class PartBuilder:
         entry = line_class.model_validate(event)
         if isinstance(entry, _Timed):
             self._end = max(self._end, entry.time)
-        if isinstance(entry, _CallLine):
-            self._calls(entry)
-        elif isinstance(entry, _RunLine):
-            if entry.event == "run_begun":
+        match entry:
+            case _CallLine():
+                self._calls(entry)
+            case _RunLine(event="run_begun"):
                 self._runs[entry.run] = _Run(entry)
-            elif (run := self._runs.get(entry.run)) is not None:
-                run.take(entry)
-        elif isinstance(entry, _AskLine):
-            self._take_ask(entry)
-        elif isinstance(entry, _Timed):
-            phase = entry.event.removeprefix("actor_")
-            self._lives.append(ActorChange(time=entry.time, phase=phase, **_fields(entry, "actor", "error", "key")))
-        elif entry.event == "closed":
-            self._closing = Closing(**entry.model_dump(exclude={"event"}))
-        elif isinstance(entry, _CountLine):
-            self._lost += entry.events
+            case _RunLine():
+                if (run := self._runs.get(entry.run)) is not None:
+                    run.take(entry)
+            case _AskLine():
+                self._take_ask(entry)
+            case _Timed():
+                phase = entry.event.removeprefix("actor_")
+                self._lives.append(ActorChange(time=entry.time, phase=phase, **_fields(entry, "actor", "error", "key")))
+            case _CountLine(event="closed"):
+                self._closing = Closing(**entry.model_dump(exclude={"event"}))
+            case _CountLine():
+                self._lost += entry.events
 
     def build(self) -> Part:
         """Return all events added so far as a `Part`: the section of a recording file that one recorder has written."""
