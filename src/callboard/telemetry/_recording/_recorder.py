@@ -17,7 +17,7 @@ from json import dumps
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 from langchain_core.messages import AIMessage
 from langgraph.types import Command
@@ -36,6 +36,7 @@ from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
 
 
 Line = dict[str, Any]
+E = TypeVar("E")
 
 
 class LongValue:
@@ -88,7 +89,12 @@ class Records:
         return entry
 
     def of_run(self, event: RunEvent, time: float) -> Line:
-        """Return the recorded line for an event of an agent run; `time` is in seconds since the recording's header."""
+        """Return the recorded line for an event of an agent run; `time` is in seconds since the recording's header.
+
+        It is empty for a note, for which the format has no line.
+        """
+        if event.phase == "noted":
+            return {}
         entry: Line = {"t": time, "event": f"run_{event.phase}", "run": event.run.number}
         if event.phase == "begun":
             info = event.run
@@ -189,7 +195,6 @@ class RecordingWriter:
         """Seconds that recording took in the threads of event loops."""
         self._append = append
         self._capture = Capture(capture, redact)
-        self._records = Records(self._capture)
         self._clock = clock
         self._observation = ExitStack()
         self._writer: _Writer
@@ -219,7 +224,11 @@ class RecordingWriter:
             "captures": self._capture.is_on,
         }
         self._writer.offer(_as_line(header))
-        self._observation.enter_context(observe_in_context(careful_observers(self._call, self._run, self._actor)))
+        take, records = self._take, Records(self._capture)
+        observers = careful_observers(
+            partial(take, records.of_call), partial(take, records.of_run), partial(take, records.of_actor)
+        )
+        self._observation.enter_context(observe_in_context(observers))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -238,26 +247,14 @@ class RecordingWriter:
             }
         self._writer.close(closing)
 
-    # Each event passes these methods, so they call few others.
-
-    def _call(self, event: CallEvent) -> None:
-        since = perf_counter()  # not `self._clock`: on a virtual clock recording would seem to cost nothing
-        self._take(self._records.of_call(event, round(self._clock() - self._started_at, 6)), since)
-
-    def _run(self, event: RunEvent) -> None:
-        if event.phase == "noted":  # the format has no line for it
-            return
-        since = perf_counter()
-        self._take(self._records.of_run(event, self._now()), since)
-
-    def _actor(self, event: AskEvent | ActorEvent) -> None:
-        since = perf_counter()
-        self._take(self._records.of_actor(event, self._now()), since)
-
     def _now(self) -> float:
         return round(self._clock() - self._started_at, 6)
 
-    def _take(self, entry: Line, since: float) -> None:
+    def _take(self, encode: Callable[[E, float], Line], event: E) -> None:
+        since = perf_counter()  # not `self._clock`: on a virtual clock recording would seem to cost nothing
+        entry = encode(event, self._now())
+        if not entry:
+            return
         data = LongLine(entry) if any(isinstance(value, LongValue) for value in entry.values()) else _as_line(entry)
         with self._lock:  # several threads may run event loops
             if self._is_over:
