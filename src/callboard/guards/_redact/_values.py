@@ -93,8 +93,10 @@ class _Walk:
                 return self._rebuild_once(value, self._model)
             case Send():
                 return self._rebuild_once(value, self._send)
-        is_object = is_dataclass(value) and not isinstance(value, type)
-        return self._rebuild_once(value, self._dataclass) if is_object else value
+            case _ if is_dataclass(value) and not isinstance(value, type):
+                return self._rebuild_once(value, self._dataclass)
+            case _:
+                return value
 
     def _record_change(self, old: Any, new: Any) -> Any:
         if new is old or (isinstance(old, str) and new == old):

@@ -125,7 +125,7 @@ class _CountLine(_Line):
     per_event: Seconds = 0.0
 
 
-_LINES: Mapping[str, type[_Line]] = {
+_LINES: Mapping[str, type[_Timed | _CountLine]] = {
     **dict.fromkeys(get_args(CallPhase), _CallLine),
     **dict.fromkeys(("run_begun", "model_asked", "model_answered", "run_ended"), _RunLine),
     **{f"ask_{phase}": _AskLine for phase in get_args(AskPhase)},
