@@ -1,7 +1,6 @@
 """Spans, metrics, logs, recordings and the live view follow calls in one way, with the same words for outcomes."""
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,18 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.sdk.metrics import MeterProvider
 
 import callboard.telemetry._names as names
 from callboard import CallEvent, observe
 from callboard._calls._observers import current_observers
 from callboard._cli._call_counts import CallCounts, total
 from callboard.telemetry import CallTracker, Logs, RecordingWriter, TrackedCall, read_recording
-from callboard.telemetry._metrics import _Calls
 
 from ._events import Script, event, played, scripts
 from ._measured import Seen as Measured
-from ._traces import WAIT, Traces
+from ._traces import Traces
 
 SAID = {end: f"call {end}" for end in ("rejected", "cancelled", "interrupted")}
 SAID |= {"ok": "call finished", "error": "call failed"}
@@ -163,25 +160,3 @@ def test_events_of_calls_that_nobody_saw_begin_are_passed_over() -> None:
     for phase in ("queued", "started", "attempt_ended", "gave_up", "noted", "ended"):
         following(event(phase, attempt=1))
     assert (following.open, following.over) == ({}, [])
-
-
-def test_attempts_of_several_threads_are_all_counted() -> None:
-    """Without a lock, an interrupted read-modify-write in one thread would lose another thread's count."""
-    observer = _Calls(MeterProvider().get_meter("test"))
-    observer(event("begun", 1))
-    observer(event("begun", 2))
-    other = threading.Thread(target=observer, args=(event("started", 2, attempt=1),))
-
-    class Interrupted(Counter[str]):
-        def __getitem__(self, key: str) -> int:
-            found = super().__getitem__(key)
-            if other.ident is None:
-                other.start()
-                other.join(0.2)  # with the lock, the other thread waits until this one has written
-            return found
-
-    observer._running = Interrupted()
-    observer(event("started", 1, attempt=1))
-    other.join(WAIT)
-
-    assert observer._running.total() == 2

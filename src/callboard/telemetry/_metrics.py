@@ -1,8 +1,6 @@
 """OpenTelemetry metrics of calls, queues, runs, model requests and actors."""
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -10,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+from opentelemetry.metrics import Meter, MeterProvider
 
 import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers
@@ -100,13 +98,13 @@ _UNKNOWN = "_OTHER"
 class _Call(TrackedCall):
     """Tracked call with the metric attributes of its tool."""
 
-    __slots__ = ("about", "name")
+    __slots__ = ("about",)
 
     def __init__(self, first_event: CallEvent) -> None:
         super().__init__(first_event)
         # A call without a description has no tool: a model can invent any number of names, and each is a time series.
-        self.name = _UNKNOWN if first_event.description is None else sendable(first_event.tool)
-        self.about = {names.TOOL_NAME: self.name}
+        tool = _UNKNOWN if first_event.description is None else sendable(first_event.tool)
+        self.about = {names.TOOL_NAME: tool}
 
 
 @dataclass(slots=True)
@@ -141,11 +139,8 @@ class _Calls(CallTracker[_Call, CallEvent]):
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
-        # Event loops of several threads share the counts, and `+= 1` alone may lose the count of another thread. The
-        # exporter's thread does not take the lock, so an SDK may collect while an instrument is used under it.
-        self._lock = threading.Lock()
-        self._waiting = Counter[str]()
-        self._running = Counter[str]()
+        self._waiting = meter.create_up_down_counter(names.QUEUE_LENGTH, "{call}", "Attempts that wait for a place.")
+        self._running = meter.create_up_down_counter(names.IN_FLIGHT, "{call}", "Attempts that run.")
         self._duration = histogram(meter, names.TOOL_DURATION, names.TOOL_BUCKETS, "Duration of a call.")
         self._wait = histogram(meter, names.QUEUE_WAIT_METRIC, names.WAIT_BUCKETS, "Wait of an attempt for its place.")
         timeouts = meter.create_counter(names.TIMEOUTS, "{call}", "Calls that were out of time.")
@@ -155,22 +150,12 @@ class _Calls(CallTracker[_Call, CallEvent]):
             "retry": meter.create_counter(names.RETRIES, "{attempt}", "Attempts that were made again."),
             "abandoned": meter.create_counter(names.ABANDONED, "{thread}", "Worker threads that outlived their calls."),
         }
-        for name, counts, text in (
-            (names.IN_FLIGHT, self._running, "Attempts that run now."),
-            (names.QUEUE_LENGTH, self._waiting, "Attempts that wait for a place now."),
-        ):
-            meter.create_observable_up_down_counter(name, [_observe_counts(counts)], "{call}", text)
-
-    def __call__(self, event: CallEvent) -> None:
-        """Record the metrics of an event of a call; may be called from any thread."""
-        with self._lock:
-            super().__call__(event)
 
     def on_begin(self, event: CallEvent) -> _Call:
         return _Call(event)
 
     def on_queue(self, call: _Call, event: CallEvent) -> None:
-        self._waiting[call.name] += 1
+        self._waiting.add(1, call.about)
 
     def on_give_up(self, call: _Call, event: CallEvent, since: float) -> None:
         self._end_wait(call, event)
@@ -178,14 +163,14 @@ class _Calls(CallTracker[_Call, CallEvent]):
     def on_start(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
         if waited_since is not None:
             self._end_wait(call, event)
-        self._running[call.name] += 1
+        self._running.add(1, call.about)
 
     def _end_wait(self, call: _Call, event: CallEvent) -> None:
-        self._waiting[call.name] -= 1
+        self._waiting.add(-1, call.about)
         self._wait.record(event.queue_wait, call.about)
 
     def on_attempt_end(self, call: _Call, event: CallEvent, since: float) -> None:
-        self._running[call.name] -= 1
+        self._running.add(-1, call.about)
 
     def on_note(self, call: _Call, event: CallEvent) -> None:
         if event.note in self._notes:
@@ -193,7 +178,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
 
     def on_end(self, call: _Call, event: CallEvent) -> None:
         if call.waiting:  # attempts still queued end with their call, without an event of their own
-            self._waiting[call.name] -= len(call.waiting)
+            self._waiting.add(-len(call.waiting), call.about)
         attributes = {**call.about, names.TOOL_TYPE: "function"}
         if event.run is not None and event.run.agent:
             attributes[names.AGENT_NAME] = event.run.agent
@@ -261,11 +246,3 @@ def with_error(attributes: dict[str, str], error: BaseException | None) -> dict[
     if error is None or not is_failure(error):
         return attributes
     return {**attributes, names.ERROR_TYPE: error_type(error)}
-
-
-def _observe_counts(counts: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def observe(_: CallbackOptions) -> Iterable[Observation]:
-        # Called in the exporter's thread. It iterates over a copy, because event loops change the counts meanwhile.
-        return [Observation(number, {names.TOOL_NAME: tool}) for tool, number in dict(counts).items()]
-
-    return observe
