@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from callboard._calls._progress import progress as progress
     from callboard._calls._shutdown import Shutdown as Shutdown
     from callboard._calls._shutdown import drain_on_signal as drain_on_signal
-    from callboard._langchain._results import tools_condition as tools_condition
     from callboard._langgraph._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
     from callboard._langgraph._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
     from callboard._langgraph._vocabulary import TOOL_EXECUTION_ERROR_TEMPLATE as TOOL_EXECUTION_ERROR_TEMPLATE
@@ -103,6 +102,7 @@ if TYPE_CHECKING:
     from callboard.tools._ledger import can_ask as can_ask
     from callboard.tools._ledger import earlier_question as earlier_question
     from callboard.tools._node import ToolNode as ToolNode
+    from callboard.tools._results import tools_condition as tools_condition
     from callboard.tools._validation import ValidationNode as ValidationNode
 
 _HOMES = {
@@ -142,7 +142,7 @@ _HOMES = {
         "ToolRuntime",
         "msg_content_output",
     ),
-    "callboard._langchain._results": ("tools_condition",),
+    "callboard.tools._results": ("tools_condition",),
     "callboard.tools._ledger": ("CallsInterrupted", "earlier_question", "can_ask"),
     "callboard.tools._node": ("ToolNode",),
     "callboard.tools._validation": ("ValidationNode",),

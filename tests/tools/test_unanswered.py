@@ -12,10 +12,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph.graph import START, StateGraph, add_messages
 
 from callboard import ToolNode
-from callboard._langchain._unanswered import answer_of, each_without_answer, id_of, without_answer
 from callboard.agent._tools_step import outputs_of
 from callboard.conversations._history import repair
 from callboard.testing import Recorder, tool_call
+from callboard.tools._unanswered import answer_of, each_without_answer, id_of, without_answer
 
 IDS = st.sampled_from(["a", "b", "c"])
 REPLIES = st.lists(IDS, max_size=3).map(lambda ids: AIMessage("", tool_calls=[tool_call("work", one) for one in ids]))

@@ -26,8 +26,8 @@ from callboard._calls._limits import NoKeyError
 from callboard._langchain._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
 from callboard._langchain._errors import note_lost_result, raise_invalid_arguments
 from callboard._langchain._large_values import content_of, run_in_worker, takes_long, to_text
+from callboard._langchain._outputs import items_in
 from callboard._langchain._plan import Plan, model_args
-from callboard._langchain._results import items_in
 from callboard._langchain._unknown_outcomes import REPEATS, is_lost, question_instead, runs_again
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop

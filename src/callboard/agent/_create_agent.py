@@ -24,7 +24,6 @@ from langgraph.types import Send
 from callboard._calls._durations import warn_about_milliseconds
 from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
 from callboard._langchain._callbacks import may_be_traced
-from callboard._langchain._unanswered import calls_in, id_of, ids_with_answer, last_reply
 from callboard._langgraph._outer_task import arguments_of
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_seconds, check_type
@@ -49,6 +48,7 @@ from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
 from callboard.tools._middleware_hooks import batch_approval_rules, langchain_base
 from callboard.tools._node import NodeAccess, ToolNode
+from callboard.tools._unanswered import calls_in, id_of, ids_with_answer, last_reply
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware

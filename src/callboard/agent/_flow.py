@@ -14,7 +14,12 @@ from langgraph.managed import RemainingSteps
 from pydantic import BaseModel, create_model
 from typing_extensions import TypedDict
 
-from callboard._langchain._unanswered import (
+from callboard._langgraph._node_scope import graph_runnable
+from callboard.conversations._channels import MESSAGES, State
+from callboard.conversations._history import is_placeholder
+from callboard.conversations._targets import AFTER, AGENT, BEFORE, END, MODEL, RESPONSE, TOOLS
+from callboard.tools._bounds import is_refusal_of_storage
+from callboard.tools._unanswered import (
     calls_in,
     has_only_malformed,
     id_of,
@@ -22,11 +27,6 @@ from callboard._langchain._unanswered import (
     last_reply,
     unanswered_calls,
 )
-from callboard._langgraph._node_scope import graph_runnable
-from callboard.conversations._channels import MESSAGES, State
-from callboard.conversations._history import is_placeholder
-from callboard.conversations._targets import AFTER, AGENT, BEFORE, END, MODEL, RESPONSE, TOOLS
-from callboard.tools._bounds import is_refusal_of_storage
 
 _MOST_MALFORMED = 3
 """Number of successive replies with malformed calls alone that end the turn: the model would repeat itself for ever."""

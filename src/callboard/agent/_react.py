@@ -15,7 +15,6 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 
 from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
-from callboard._langchain._unanswered import all_calls_in
 from callboard._langgraph._outer_task import arguments_of
 from callboard._records._policies import OnUnknown, check_seconds
 from callboard._util._callers import user_stacklevel
@@ -37,6 +36,7 @@ from callboard.middleware._loop_guard import LoopGuard
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._error_policy import only_invalid_arguments
 from callboard.tools._node import NodeAccess, ToolNode
+from callboard.tools._unanswered import all_calls_in
 
 
 class ReactNodes(NodeBodies):

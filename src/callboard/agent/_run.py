@@ -15,7 +15,6 @@ from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecur
 from langgraph.types import Interrupt, Send
 
 from callboard._langchain._errors import is_control_flow
-from callboard._langchain._unanswered import last_reply
 from callboard._langgraph._call_scope import with_sent_writes
 from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -27,6 +26,7 @@ from callboard.conversations._snapshots import snapshot_of, writes_of_finished_t
 from callboard.conversations._targets import TOOLS, NumberedSend, Target, admit_targets, check_sends, split_targets
 from callboard.conversations._thread import Thread
 from callboard.tools._ledger import CallsInterrupted, Ledger
+from callboard.tools._unanswered import last_reply
 
 
 class NodeRun(NamedTuple):

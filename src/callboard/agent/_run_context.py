@@ -9,7 +9,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
 
-from callboard._langchain._unanswered import id_of
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
 from callboard.agent._model import run_user_code
@@ -21,6 +20,7 @@ from callboard.conversations._targets import TOOLS
 from callboard.conversations._thread import Thread
 from callboard.middleware._loop_guard import LoopGuard
 from callboard.tools._node import NodeAccess, ToolNode
+from callboard.tools._unanswered import id_of
 
 Nodes = Sequence[str] | Literal["*"]
 

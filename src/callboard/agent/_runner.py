@@ -19,7 +19,6 @@ from callboard._calls._call import create_batch_context
 from callboard._calls._draining import InFlight, Operation
 from callboard._calls._observers import current_observers
 from callboard._langchain._errors import is_control_flow
-from callboard._langchain._unanswered import id_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._langgraph._outer_task import runtime_of
 from callboard._loops._deadline import DEFAULT_GRACE, TimeLimit, TimeLimits, active_time_limits
@@ -42,6 +41,7 @@ from callboard.conversations._thread import START, Thread
 from callboard.exceptions import CallRejectedError, RunDeadlineExceededError, ThreadBusyError
 from callboard.tools._bounds import broken_text
 from callboard.tools._ledger import Answers, answers_by_id, approval_digest_in, is_by_id
+from callboard.tools._unanswered import id_of
 
 
 async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:

@@ -22,9 +22,8 @@ from langgraph.types import Command
 from callboard._calls._observers import current_observers
 from callboard._langchain._errors import error_message, is_control_flow, unstorable_text
 from callboard._langchain._large_values import MANY_CALLS, run_in_worker
+from callboard._langchain._outputs import Output
 from callboard._langchain._plan import injected_args, model_args
-from callboard._langchain._results import NodeRequest, Output, ResultRules, count_calls, messages_in, parse_input
-from callboard._langchain._unanswered import id_of, ids_with_answer
 from callboard._langchain._unknown_outcomes import UNKNOWN, question_about, runs_again, unknown_text
 from callboard._langgraph._call_scope import Write, with_writes
 from callboard._langgraph._node_scope import NodePlace, to_parent
@@ -39,7 +38,9 @@ from callboard.tools._call_record import CallRecord, keys_of
 from callboard.tools._chain import Chain, Link, Next, link_of
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._node import Entries, Entry
+from callboard.tools._results import NodeRequest, ResultRules, count_calls, messages_in, parse_input
 from callboard.tools._tool_batch import ToolBatch
+from callboard.tools._unanswered import id_of, ids_with_answer
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:

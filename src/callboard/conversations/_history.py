@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-from callboard._langchain._unanswered import calls_in, exchanges_in, id_of, is_whole
 from callboard.tools._bounds import refusals_of_storage, whole_text
+from callboard.tools._unanswered import calls_in, exchanges_in, id_of, is_whole
 
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "

@@ -11,7 +11,6 @@ from langchain_core.messages import ToolCall
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Command, Interrupt, Send
 
-from callboard._langchain._unanswered import answers_to, id_of
 from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
 from callboard.conversations._channels import MESSAGES
 from callboard.conversations._storage import BRANCH, SENDS, Asked, Entry, Finished, notes_of
@@ -19,6 +18,7 @@ from callboard.conversations._stored_types import drop_untracked_of_send
 from callboard.conversations._targets import AFTER, AGENT, BEFORE, MODEL, TOOLS, NumberedSend, number_sends
 from callboard.conversations._thread import START, Thread
 from callboard.tools._call_record import EMPTY_RECORD, CallRecord, keys_of
+from callboard.tools._unanswered import answers_to, id_of
 
 
 def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:

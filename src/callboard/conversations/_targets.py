@@ -12,11 +12,11 @@ from langchain_core.messages import BaseMessage
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Send
 
-from callboard._langchain._results import NodeRequest, parse_input
-from callboard._langchain._unanswered import each_without_answer
 from callboard._util._suggestions import did_you_mean
 from callboard.conversations._channels import MESSAGES, Flow, State
 from callboard.tools._call_record import keys_of
+from callboard.tools._results import NodeRequest, parse_input
+from callboard.tools._unanswered import each_without_answer
 
 AGENT = "agent"
 TOOLS = "tools"

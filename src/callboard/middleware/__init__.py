@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from callboard._langchain._errors import error_message as error_message
     from callboard._langchain._errors import is_control_flow as is_control_flow
     from callboard._langchain._large_values import run_if_long as run_if_long
+    from callboard._langchain._outputs import CallNext as CallNext
+    from callboard._langchain._outputs import Output as Output
+    from callboard._langchain._outputs import entries_in as entries_in
+    from callboard._langchain._outputs import is_output as is_output
+    from callboard._langchain._outputs import with_entries as with_entries
     from callboard._langchain._plan import ToolFacts as ToolFacts
     from callboard._langchain._plan import injected_args as injected_args
-    from callboard._langchain._results import CallNext as CallNext
-    from callboard._langchain._results import Output as Output
-    from callboard._langchain._results import entries_in as entries_in
-    from callboard._langchain._results import is_output as is_output
-    from callboard._langchain._results import with_entries as with_entries
     from callboard.middleware._approval import RequireApproval as RequireApproval
     from callboard.middleware._approval import approved_arguments as approved_arguments
     from callboard.middleware._breaker import CircuitBreaker as CircuitBreaker
@@ -57,7 +57,7 @@ _HOMES = {
         *("has_valid_arguments", "is_answered", "takes_only_arguments"),
     ),
     "callboard._langchain._plan": ("ToolFacts", "injected_args"),
-    "callboard._langchain._results": ("CallNext", "Output", "entries_in", "is_output", "with_entries"),
+    "callboard._langchain._outputs": ("CallNext", "Output", "entries_in", "is_output", "with_entries"),
 }
 """Private module of each public name. Modules are imported on first use: most nodes need few of them, and
 `Supervise` imports LangChain."""

@@ -24,8 +24,8 @@ from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import error_message
 from callboard._langchain._invoke import refusal
 from callboard._langchain._large_values import run_if_long
+from callboard._langchain._outputs import CallNext, Output
 from callboard._langchain._plan import injected_args, model_args, plan_for
-from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._call_scope import asks_next, is_answer_for, is_next_answer_bound_to_call
 from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 from callboard._util._canonical import digest, place_of

@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._langchain._errors import is_control_flow
-from callboard._langchain._results import CallNext, Output
+from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 from callboard._loops._current import common_time
 from callboard._records._policies import LimitKey, check_count, check_seconds, key_function

@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import is_control_flow
-from callboard._langchain._results import CallNext, Output, is_output, with_entries, with_facts
+from callboard._langchain._outputs import CallNext, Output, is_output, with_entries, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 from callboard._loops._deadline import remaining
 from callboard._util._callers import is_async

@@ -23,7 +23,7 @@ from langgraph.store.memory import InMemoryStore
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
-from callboard._langchain._results import CallNext, Output, entries_in, with_entries, with_facts
+from callboard._langchain._outputs import CallNext, Output, entries_in, with_entries, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import remaining

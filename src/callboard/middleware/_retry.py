@@ -13,7 +13,7 @@ from langchain_core.messages import ToolMessage
 
 from callboard._calls._call import note, waiting
 from callboard._langchain._errors import is_control_flow
-from callboard._langchain._results import CallNext, Output
+from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy, check_count, check_seconds, check_type

@@ -17,9 +17,8 @@ from callboard._calls._call_keys import KeyScope
 from callboard._calls._limits import NoKeyError
 from callboard._langchain._errors import error_message, raise_invalid_arguments
 from callboard._langchain._invoke import arguments_of
+from callboard._langchain._outputs import Item
 from callboard._langchain._plan import ToolFacts, inject, plan_for
-from callboard._langchain._results import Item, messages_in
-from callboard._langchain._unanswered import answer_of, calls_in, last_reply
 from callboard._langgraph._call_scope import scope_in_task
 from callboard._langgraph._outer_task import runtime_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
@@ -35,8 +34,10 @@ from callboard.tools._chain import chain_of, middleware_in
 from callboard.tools._error_policy import ErrorHandling, ErrorPolicy, only_invalid_arguments
 from callboard.tools._middleware import check_policies, check_tools, redaction_of, tools_of
 from callboard.tools._middleware_hooks import Missing, check_missing
+from callboard.tools._results import messages_in
 from callboard.tools._supervision import OnFailure, Supervision, run_judged
 from callboard.tools._tool_batch import progress_writer
+from callboard.tools._unanswered import answer_of, calls_in, last_reply
 
 try:
     from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr

@@ -12,9 +12,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Durability, StateSnapshot
 
 from callboard._calls._observers import observe
-from callboard._langchain._unanswered import ids_with_answer
 from callboard._records._events import CallEvent, RunEvent
 from callboard.agent._agent import Agent
+from callboard.tools._unanswered import ids_with_answer
 
 
 class Kill:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from callboard._langchain._unanswered import Exchange as Exchange
-    from callboard._langchain._unanswered import unanswered_calls as unanswered_calls
     from callboard.conversations._database import masked as masked
     from callboard.threads._stored_thread import CallState as CallState
     from callboard.threads._stored_thread import StoredThread as StoredThread
     from callboard.threads._stored_thread import Threads as Threads
+    from callboard.tools._unanswered import Exchange as Exchange
+    from callboard.tools._unanswered import unanswered_calls as unanswered_calls
 
 _HOMES = {
     "callboard.threads._stored_thread": ("CallState", "StoredThread", "Threads"),
     "callboard.conversations._database": ("masked",),
-    "callboard._langchain._unanswered": ("Exchange", "unanswered_calls"),
+    "callboard.tools._unanswered": ("Exchange", "unanswered_calls"),
 }
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)

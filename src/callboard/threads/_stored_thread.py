@@ -16,7 +16,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.types import Interrupt, StateSnapshot
 
-from callboard._langchain._unanswered import Exchange, exchanges_in
 from callboard._langgraph._node_scope import INTERRUPT
 from callboard._langgraph._serializers import StrictSerializer
 from callboard.agent._flow import AgentState, ReactFlow, drawing
@@ -28,6 +27,7 @@ from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import history_of, snapshot_of
 from callboard.conversations._storage import Amended, Entry, base_of, entries_of
 from callboard.conversations._stored_types import collect_types
+from callboard.tools._unanswered import Exchange, exchanges_in
 
 CallState = Literal["done", "failed", "waits", "open"]
 """State of a call in a stored conversation: `StoredThread.state_of` describes the values."""

@@ -24,8 +24,8 @@ from callboard._calls._thread_pool import ThreadPermits
 from callboard._langchain._callbacks import NO_HANDLERS, manager_of_tool
 from callboard._langchain._errors import error_message, raise_invalid_arguments, unknown_tool
 from callboard._langchain._invoke import copy_config, invoke, raise_without_key, supplied_names
+from callboard._langchain._outputs import Output
 from callboard._langchain._plan import Plan, inject
-from callboard._langchain._results import Output, ResultRules
 from callboard._langchain._unknown_outcomes import runs_again
 from callboard._langgraph._call_scope import scope_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, context_of
@@ -33,6 +33,7 @@ from callboard.tools._bounds import Refusal
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import Chain, Link
 from callboard.tools._ledger import Ledger
+from callboard.tools._results import ResultRules
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure, keep_message, message_for, run_judged
 

@@ -13,12 +13,13 @@ from langgraph.types import Command
 
 from callboard._calls._sync_middleware import SyncMiddleware, TwoHalves
 from callboard._langchain._errors import is_control_flow
-from callboard._langchain._results import REMOVE_ALL_MESSAGES, Item, entries_in, is_output, items_in
+from callboard._langchain._outputs import Item, entries_in, is_output, items_in
 from callboard._loops._entry_mode import is_missing
 from callboard._util._callers import is_async
 from callboard._util._suggestions import misspelt_in
 from callboard.tools._middleware import HOOKS, Middleware, hook, middleware_name, warn_of_wrong_order
 from callboard.tools._middleware_hooks import langchain_base, langchain_middleware, warn_of_ignored_hooks
+from callboard.tools._results import REMOVE_ALL_MESSAGES
 
 _log = logging.getLogger("callboard")
 

@@ -14,8 +14,8 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._langchain._invoke import refusal
+from callboard._langchain._outputs import CallNext, Output
 from callboard._langchain._plan import plan_for
-from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._outer_task import graph_task
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._events import RunInfo

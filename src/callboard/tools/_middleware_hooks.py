@@ -14,8 +14,8 @@ from langchain_core.tools import BaseTool
 from pydantic import AliasChoices, BaseModel
 
 from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
+from callboard._langchain._outputs import with_entries
 from callboard._langchain._plan import injected_args
-from callboard._langchain._results import with_entries
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import misspelt_in, no_such

@@ -24,7 +24,6 @@ from callboard._calls._sync_middleware import SyncMiddleware
 from callboard._langchain._errors import unknown_tool
 from callboard._langchain._large_values import MANY_CALLS, run_in_worker
 from callboard._langchain._plan import inject, injected_args
-from callboard._langchain._results import NodeRequest, count_calls, parse_input
 from callboard._langgraph._outer_task import langgraph_args_by_tool, with_runtime
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from callboard._loops._bridge import run_from_sync
@@ -45,6 +44,7 @@ from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
 from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
 from callboard.tools._ledger import Ledger
+from callboard.tools._results import NodeRequest, count_calls, parse_input
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._tool_batch import ToolBatch
 

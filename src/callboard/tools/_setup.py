@@ -13,7 +13,6 @@ from langchain_core.tools import tool as create_tool
 
 from callboard._calls._draining import InFlight
 from callboard._langchain._plan import Plan, ToolFacts, injected_args, plan_for
-from callboard._langchain._results import InputKind, ResultRules
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
 from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._events import RunInfo
@@ -26,6 +25,7 @@ from callboard.tools._chain import Chain, chain_of, wrapper_middleware
 from callboard.tools._error_policy import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._middleware import check_policies, check_tools, offers_of, redaction_of, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
+from callboard.tools._results import InputKind, ResultRules
 from callboard.tools._supervision import Supervision
 
 

@@ -22,7 +22,7 @@ from callboard._calls._limits import Limiter
 from callboard._calls._progress import OnProgress, Progress
 from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import MANY_CALLS, has_many, run_in_worker
-from callboard._langchain._results import NodeRequest, Output, messages_in, open_calls_and_reply
+from callboard._langchain._outputs import Output
 from callboard._langchain._unknown_outcomes import runs_again
 from callboard._langgraph._call_scope import config_for_calls
 from callboard._langgraph._outer_task import NO_RUNTIME, read_state, runtime_of
@@ -33,6 +33,7 @@ from callboard.tools._batch_call import NO_REPORTS, BatchCall, BatchResources, R
 from callboard.tools._bounds import admission, is_small
 from callboard.tools._call_record import keys_of
 from callboard.tools._ledger import CallsInterrupted, Ledger
+from callboard.tools._results import NodeRequest, messages_in, open_calls_and_reply
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import limiter_of_run
 

@@ -16,8 +16,8 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import run_if_long
+from callboard._langchain._outputs import CallNext, Output, with_facts
 from callboard._langchain._plan import ToolFacts
-from callboard._langchain._results import CallNext, Output, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._util._suggestions import suggests_options
 from callboard.guards._repair._schema import (

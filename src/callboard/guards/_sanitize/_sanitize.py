@@ -19,8 +19,8 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import error_message, is_control_flow
 from callboard._langchain._large_values import run_if_long
+from callboard._langchain._outputs import CallNext, Output
 from callboard._langchain._plan import ToolFacts, injected_args
-from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_count, check_type
 from callboard._util._suggestions import no_such, suggests_options

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 
-from callboard._langchain._results import Output, with_entries
+from callboard._langchain._outputs import Output, with_entries
 from callboard._records._policies import check_count
 from callboard.guards._sanitize._text import shorten, strip_invisible
 from callboard.tools._middleware_hooks import check_tool_names, tool_names

@@ -20,8 +20,8 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import has_many, is_long, run_if_long
+from callboard._langchain._outputs import CallNext, Output
 from callboard._langchain._plan import ToolFacts
-from callboard._langchain._results import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._policies import CallContext, check_count, check_seconds, key_function

@@ -1,8 +1,7 @@
-"""Input and output of a node: the tool calls in an input, the valid results of tools, and the output for the graph."""
+"""Input and output of a node: the tool calls in an input, the valid results of calls, and the output for the graph."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from types import NoneType
 from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
@@ -10,7 +9,9 @@ from uuid import UUID
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolCall, ToolMessage, convert_to_messages
 from langgraph.types import Command, Send
 
-from callboard._langchain._unanswered import (
+from callboard._langchain._outputs import Item, Output
+from callboard._langgraph._vocabulary import msg_content_output
+from callboard.tools._unanswered import (
     answers_to,
     each_without_answer,
     id_of,
@@ -18,7 +19,6 @@ from callboard._langchain._unanswered import (
     reply_index_of,
     without_answer,
 )
-from callboard._langgraph._vocabulary import ToolCallRequest, msg_content_output
 
 # Input
 
@@ -177,95 +177,6 @@ def tools_condition(state: Any, messages_key: str = "messages") -> Literal["tool
     return "tools" if getattr(messages[-1], "tool_calls", None) else "__end__"
 
 
-# Output of one call
-
-
-Item = ToolMessage | Command[Any]
-Output = Item | list[Item]
-"""Output of one call: a message, a command, or a list of them."""
-
-CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
-"""Function that makes one more attempt at a call, within all inner middleware."""
-
-
-def is_output(value: object) -> bool:
-    """Return whether a value is a valid output of a call: a ToolMessage, a Command, or a list of them.
-
-    Args:
-        value: result of a tool or of a middleware.
-    """
-    return all(isinstance(item, (ToolMessage, Command)) for item in items_in(value))
-
-
-def items_in(output: object) -> list[object]:
-    """Return the items of an output as a list. An output that is not a list is its only item."""
-    # An empty list becomes an item, which is not valid.
-    return output if isinstance(output, list) and output else [output]
-
-
-def entries_in(output: Output) -> Iterator[object]:
-    """Yield the entries of an output: its messages in any form, and the values that its commands write to the state.
-
-    Args:
-        output: output of a call.
-    """
-    if isinstance(output, list):
-        for item in output:
-            yield from entries_in(item)
-    elif isinstance(output, Command):
-        update: Any = output.update
-        if isinstance(update, dict):
-            for value in cast("dict[str, object]", update).values():
-                yield from _values(value)
-        elif isinstance(update, (list, tuple)):
-            for entry in cast("list[Any]", update):
-                yield from _values(entry[1]) if _is_pair(entry) else (entry,)
-    else:
-        yield output
-
-
-def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
-    """Return a copy of an output, with each entry replaced by `change(entry)`.
-
-    The original is not changed: it may be in a cache.
-
-    Args:
-        output: output of a call.
-        change: function of an entry that returns its replacement, or the entry itself.
-    """
-    if isinstance(output, list):
-        return [cast("Item", with_entries(item, change)) for item in output]
-    if not isinstance(output, Command):
-        return cast("Item", change(output))
-    update: Any = output.update
-    if isinstance(update, dict):
-        return replace(output, update={key: _change_entries(value, change) for key, value in update.items()})
-    if isinstance(update, (list, tuple)):
-        entries = [
-            (entry[0], _change_entries(entry[1], change)) if _is_pair(entry) else change(entry) for entry in update
-        ]
-        return replace(output, update=entries)
-    return output
-
-
-def _is_pair(entry: Any) -> bool:
-    """Return whether an entry of a command's update list is a pair of a state key and a value."""
-    return isinstance(entry, tuple) and len(entry) == 2
-
-
-def _values(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else [value]
-
-
-def _change_entries(value: object, change: Callable[[Any], Any]) -> Any:
-    if not isinstance(value, list):
-        return change(value)
-    entries = cast("list[object]", value)
-    changed_entries = [change(entry) for entry in entries]
-    # A subclass of list keeps its class if no entry in it has changed.
-    return value if all(new is old for new, old in zip(changed_entries, entries, strict=True)) else changed_entries
-
-
 # Output of a batch
 
 
@@ -386,10 +297,3 @@ def _plain_content(message: ToolMessage) -> ToolMessage:
     # Providers refuse an empty list.
     message.content = cast("Any", msg_content_output(message.content) or "[]")
     return message
-
-
-def with_facts(message: ToolMessage, **facts: object) -> dict[str, Any]:
-    """Return a message's additional data with facts about its call added: `{"callboard": {...}}`."""
-    value = message.additional_kwargs.get("callboard")
-    earlier_facts = value if isinstance(value, Mapping) else {}
-    return {**message.additional_kwargs, "callboard": {**earlier_facts, **facts}}
