@@ -14,7 +14,7 @@ ANSWERS_IN_SOURCE = {
     "for which call does code run": r"callboard_supervised",
     "which kinds of entries does a journal have": r'KIND\b.* = "(actor|amend|asked|claim|failed|hold|leave|step|task)"',
     "what does a record say of a call between two runs": r'"(claimed|digests)"[]:]',
-    "who makes a batch": r"\bToolBatch\((?!self\._setup)",
+    "who makes a batch": r"\bprepare_batch\((?!self\._setup)",
     "which calls have an answer": r"[\[{(][^\]})]*\.tool_call_id\b[^\]})]* for \w+ in "
     r"| for \w+ in [^\n]*\.tool_call_id\b|\.tool_call_id\b *(not )?in "
     r"|\.(add|append|remove|discard|pop)\([^)]*\.tool_call_id\)"

@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
+from operator import is_
 from types import FunctionType, NoneType
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 from weakref import WeakKeyDictionary, ref
 
 from langchain_core.messages import ToolCall
@@ -382,18 +383,19 @@ _MAX_PER_NAME = 4
 request."""
 
 
-class _CachedFacts(Generic[T]):
+class _CachedFacts(NamedTuple, Generic[T]):
     """Cached data about a tool, and the functions and the schema of the tool from which this data was computed."""
 
-    __slots__ = ("ainvoke", "arun", "coroutine", "facts", "func", "invoke", "run", "schema", "tool")
+    tool: ref[BaseTool]
+    sources: tuple[object, ...]
+    facts: T
 
-    def __init__(self, tool: BaseTool, find_out: Callable[[BaseTool], T]) -> None:
-        cls: Any = tool.__class__
-        self.tool = ref(tool)
-        self.coroutine, self.func = getattr(tool, "coroutine", None), getattr(tool, "func", None)
-        self.schema = getattr(tool, "args_schema", None)
-        self.run, self.arun, self.invoke, self.ainvoke = cls._run, cls._arun, cls.invoke, cls.ainvoke
-        self.facts = find_out(tool)  # last: if another thread replaces a function meanwhile, the facts are read again
+
+def _sources_of(tool: BaseTool) -> tuple[object, ...]:
+    """Return the functions and the schema of a tool, which a user's test may replace by mocks."""
+    cls: Any = tool.__class__
+    fields = (getattr(tool, "coroutine", None), getattr(tool, "func", None), getattr(tool, "args_schema", None))
+    return (*fields, cls._run, cls._arun, cls.invoke, cls.ainvoke)
 
 
 class ToolFacts(Generic[T]):
@@ -420,23 +422,13 @@ class ToolFacts(Generic[T]):
         Errors are not cached.
         """
         # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
-        cached_facts = self._cache.get(tool.name, ())
-        cls: Any = tool.__class__
+        # Read before the facts: if another thread replaces a function meanwhile, the facts are read again.
+        cached_facts, sources = self._cache.get(tool.name, ()), _sources_of(tool)
         for cached in cached_facts:
-            # By identity: callable objects may be equal and behave differently. A user's test may replace a tool's
-            # fields, or its class's methods, by mocks.
-            if (
-                cached.tool() is tool
-                and getattr(tool, "coroutine", None) is cached.coroutine
-                and getattr(tool, "func", None) is cached.func
-                and getattr(tool, "args_schema", None) is cached.schema
-                and cls._run is cached.run
-                and cls._arun is cached.arun
-                and cls.invoke is cached.invoke
-                and cls.ainvoke is cached.ainvoke
-            ):
+            # By identity: callable objects may be equal and behave differently.
+            if cached.tool() is tool and all(map(is_, cached.sources, sources)):
                 return cached.facts
-        new_facts = _CachedFacts(tool, self._find_out)
+        new_facts = _CachedFacts(ref(tool), sources, self._find_out(tool))
         if not cached_facts and len(self._cache) >= _MAX_NAMES:
             self._cache.pop(next(iter(list(self._cache))), None)
         other_facts = tuple(

@@ -242,19 +242,6 @@ class CallScratchpad(PregelScratchpad):
         # Answers without an id were assigned to interrupt ids before the call started.
         return None
 
-    def is_last_answer_for(self, digest: str) -> bool:
-        index = self._question_count - 1
-        return index < len(self._digests) and self._digests[index] == digest
-
-    def is_next_answer_bound(self) -> bool:
-        return (
-            self._question_count < min(len(self._digests), len(self.resume))
-            and self._digests[self._question_count] is not None
-        )
-
-    def asks_next(self) -> bool:
-        return self._question_count >= len(self.resume)
-
     def count_unused_answers(self) -> int:
         return max(0, len(self.resume) - self._question_count)
 
@@ -312,21 +299,25 @@ def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | No
 
 def is_answer_for(digest: str, config: RunnableConfig) -> bool:
     """Return whether the latest answer of `interrupt()` was given to the question about a call with this digest."""
-    scope = scope_of(config)
     # Only callboard's `ToolNode` records questions. In another node, LangGraph's assignment of answers is trusted.
-    return scope is None or scope.is_last_answer_for(digest)
+    if (scope := scope_of(config)) is None:
+        return True
+    index = scope._question_count - 1
+    return index < len(scope._digests) and scope._digests[index] == digest
 
 
 def is_next_answer_bound_to_call(config: RunnableConfig) -> bool:
     """Return whether the next `interrupt()` has an answer that is valid for one particular question only."""
-    scope = scope_of(config)
-    return scope is not None and scope.is_next_answer_bound()
+    if (scope := scope_of(config)) is None:
+        return False
+    index = scope._question_count
+    return index < min(len(scope._digests), len(scope.resume)) and scope._digests[index] is not None
 
 
 def asks_next(config: RunnableConfig) -> bool:
     """Return whether the next `interrupt()` has no answer yet, so that it asks a person."""
     scope = scope_of(config)
-    return scope is not None and scope.asks_next()
+    return scope is not None and scope._question_count >= len(scope.resume)
 
 
 def with_answers(conf: Mapping[str, Any], answers: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
@@ -194,15 +194,13 @@ class Run:
         thread = self.thread
         # All tasks have finished and are recorded one by one. Only `record_step` moves the thread: a crash before it
         # repeats the end of the step, not the tasks.
-        task_names: list[str] = []
-        gotos: list[tuple[str, Target]] = []
-        for node_run in node_runs:
-            for name in node_run.tasks:
-                task_names.append(name)
-                if type(output := thread.records[name].output) is ToolMessage:
-                    continue  # as nearly all outputs of calls
-                for target in goto_of(output):
-                    gotos.append((node_run.node, target))  # noqa: PERF401 (a comprehension is a function more for each call)
+        task_names = [name for node_run in node_runs for name in node_run.tasks]
+        gotos: list[tuple[str, Target]] = [
+            (node_run.node, target)
+            for node_run in node_runs
+            for name in node_run.tasks
+            for target in goto_of(thread.records[name].output)
+        ]
         targets: list[Target] = []
         if gotos:
             # A wrong target raises; the thread must not have moved by then.
@@ -212,12 +210,8 @@ class Run:
                 targets += admit_targets(flow, node, [target], state)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(task_names)
-        if len(node_runs) == 1 and before is None and not targets:  # nearly all steps
-            edge = self._plan.flow.next_node(node_runs[0].node, thread.state)
-            next_targets: tuple[Target, ...] = (edge,) if edge in self._plan.flow.nodes else ()
-        else:
-            edges = transitions(thread, node_runs, before, by_call=self.context.by_call)
-            next_targets = distinct([*edges, *targets], self._plan.flow.nodes)
+        edges = transitions(thread, node_runs, before, by_call=self.context.by_call)
+        next_targets = distinct([*edges, *targets], self._plan.flow.nodes)
         # The claims of the calls follow at once, or the last checkpoint. A reader of the stream may ask for the place.
         joins_next_write = next_targets == (TOOLS,) or not (next_targets or self.stream.has_readers)
         await thread.record_step(task_names, next_targets, joins_next_write=joins_next_write)

@@ -6,10 +6,9 @@ hooks around the model need an agent.
 
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, get_args
 
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to_messages
+from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
 from langchain_core.tools import BaseTool
 from pydantic import AliasChoices, BaseModel
 
@@ -216,13 +215,14 @@ class _Redacting:
         return await self._in_thread((request, await call_next(request)), call_next)
 
     def _redact(self, result: tuple[ToolCallRequest, Any], _: object) -> Any:
+        """Return an output with its tool messages as redacted by the `before_model` hook."""
         request, output = result
-        return with_entries(output, partial(self._message, request.tool_call, request.runtime))
 
-    def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
-        """Return a tool message as redacted by the `before_model` hook; return any other item of an output as it is."""
-        message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
-        if not isinstance(message, ToolMessage):
-            return item
-        update = self._hook({"messages": [AIMessage("", tool_calls=[call]), message]}, runtime)
-        return update["messages"][-1] if update else item
+        def redacted_entry(item: Any) -> Any:
+            message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
+            if not isinstance(message, ToolMessage):
+                return item
+            update = self._hook({"messages": [AIMessage("", tool_calls=[request.tool_call]), message]}, request.runtime)
+            return update["messages"][-1] if update else item
+
+        return with_entries(output, redacted_entry)

@@ -36,7 +36,6 @@ from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
 from callboard._records._reports import Drained, Statistics
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
-from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._batch_call import Reports
@@ -46,7 +45,7 @@ from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
 from callboard.tools._ledger import Ledger
 from callboard.tools._results import NodeRequest, count_calls, parse_input
 from callboard.tools._setup import Options, Setup, setup_of
-from callboard.tools._tool_batch import ToolBatch
+from callboard.tools._tool_batch import ToolBatch, prepare_batch
 
 
 class ManyInputs(Runnable[Any, Any]):
@@ -105,32 +104,22 @@ class ManyInputs(Runnable[Any, Any]):
 
 
 _CALL = "use middleware=[...], awrap_tool_call= or wrap_tool_call="
-_RUN = "override ainvoke"
-_RUNTIME = "use middleware=[...], and change the request's state or runtime there"
-_FIXED = "give it to the constructor"
 
 REFUSED = {
-    "_func": _RUN,
-    "_afunc": _RUN,
-    "_run_one": _CALL,
-    "_arun_one": _CALL,
+    **dict.fromkeys(("_func", "_afunc"), "override ainvoke"),
+    **dict.fromkeys(("_run_one", "_arun_one", "_execute_tool_sync", "_execute_tool_async"), _CALL),
+    **dict.fromkeys(("_normalize_tool_response", "_validate_tool_command", "_validate_tool_command_list"), _CALL),
+    "_validate_tool_call": f"{_CALL}; they see calls of tools that do not exist, too",
     "_parse_input": "override ainvoke and change the input there; for another key, messages_key=",
     "_combine_tool_outputs": "override ainvoke and change the result there",
-    "_extract_state": _RUNTIME,
-    "_execute_tool_sync": _CALL,
-    "_execute_tool_async": _CALL,
-    "_validate_tool_call": f"{_CALL}; they see calls of tools that do not exist, too",
-    "_normalize_tool_response": _CALL,
-    "_validate_tool_command": _CALL,
-    "_validate_tool_command_list": _CALL,
-    "_inject_tool_args": _RUNTIME,
-    "_inject_state": _RUNTIME,
-    "_inject_store": _RUNTIME,
-    "tools_by_name": _FIXED,
-    "_tools_by_name": _FIXED,
-    "_injected_args": _FIXED,
-    "_handle_tool_errors": _FIXED,
-    "_messages_key": _FIXED,
+    **dict.fromkeys(
+        ("_extract_state", "_inject_tool_args", "_inject_state", "_inject_store"),
+        "use middleware=[...], and change the request's state or runtime there",
+    ),
+    **dict.fromkeys(
+        ("tools_by_name", "_tools_by_name", "_injected_args", "_handle_tool_errors", "_messages_key"),
+        "give it to the constructor",
+    ),
 }
 """Methods and attributes of LangGraph's `ToolNode` that callboard never uses, each with a hint what to use instead."""
 
@@ -499,8 +488,7 @@ class ToolNode(ManyInputs, Openable):
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
         make_ledger = partial(Ledger, caller_ledger=options.get("ledger"), answers=options.get("resume"))
-        batch = ToolBatch(self._setup, request, config, make_ledger)
-        await batch.prepare()
+        batch = await prepare_batch(self._setup, request, config, make_ledger)
         return await batch.run()
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
@@ -540,16 +528,15 @@ def _drop_none(**options: Any) -> dict[str, Any]:
 
 # No code outside of this package reads a private attribute of a `ToolNode`; it uses this class.
 class NodeAccess:
-    """Access to the internal parts of a tool node, for an agent. Each access reads the present state of the node."""
-
-    __slots__ = ("_node",)
+    """Access to the internal parts of a tool node, for an agent."""
 
     def __init__(self, node: ToolNode) -> None:
         self._node = node
-
-    @property
-    def messages_key(self) -> str:
-        return self._node._setup.messages_key
+        self._setup = setup = node._setup
+        self.messages_key = setup.messages_key
+        self.actors = setup.actors
+        self.grace = setup.supervision.grace
+        """Seconds that all calls of a run together have for clean-up after a cancel."""
 
     @property
     def entries(self) -> Entries | None:
@@ -558,19 +545,10 @@ class NodeAccess:
         return None if is_plain else Entries(self._node)
 
     @property
-    def actors(self) -> ActorSet:
-        return self._node._setup.actors
-
-    @property
     def needs_checkpointer(self) -> list[str]:
         """Names of the middleware whose questions to people would be lost without a checkpointer."""
         middleware = self._node._options.middleware
         return [type(item).__name__ for item in middleware if getattr(item, "needs_checkpointer", False) is True]
-
-    @property
-    def grace(self) -> float:
-        """Seconds that all calls of a run together have for clean-up after a cancel."""
-        return self._node._setup.supervision.grace
 
     def tool(self, name: str) -> BaseTool | None:
         return self._node.tools_by_name.get(name)
@@ -578,10 +556,10 @@ class NodeAccess:
     def text_about_unknown(self, call: ToolCall) -> str | None:
         """Return the text for the model about a call of a tool that does not exist; `None` if there may be one."""
         tools = self._node.tools_by_name
-        return None if call["name"] in tools or self._node._setup.chain else unknown_tool(call, tools).text
+        return None if call["name"] in tools or self._setup.chain else unknown_tool(call, tools).text
 
     def policy(self, call: ToolCall) -> CallPolicy:
-        return self._node._setup.supervision.terms(call).policy
+        return self._setup.supervision.policy(call["name"])
 
     async def batch(
         self,
@@ -596,6 +574,4 @@ class NodeAccess:
     ) -> ToolBatch:
         """Return a batch of calls, ready to run, that continues with the records and answers of an earlier run."""
         make_ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
-        batch = ToolBatch(self._node._setup, request, config, make_ledger, keys=keys, reports=reports)
-        await batch.prepare()
-        return batch
+        return await prepare_batch(self._setup, request, config, make_ledger, keys=keys, reports=reports)

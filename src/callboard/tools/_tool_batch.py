@@ -5,11 +5,12 @@ Progress of the calls goes to the stream of the graph around the node. The calle
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from langgraph.runtime import Runtime
@@ -18,7 +19,6 @@ from callboard._calls._batch import PORTION as STARTED_TOGETHER
 from callboard._calls._batch import Batch
 from callboard._calls._call import BatchContext, SupervisedCall, create_batch_context
 from callboard._calls._draining import Operation
-from callboard._calls._limits import Limiter
 from callboard._calls._progress import OnProgress, Progress
 from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import MANY_CALLS, has_many, run_in_worker
@@ -30,7 +30,7 @@ from callboard._langgraph._vocabulary import call_context
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
 from callboard.tools._batch_call import NO_REPORTS, BatchCall, BatchResources, Reports, WrappedCall
-from callboard.tools._bounds import admission, is_small
+from callboard.tools._bounds import Refusal, admission, is_small
 from callboard.tools._call_record import keys_of
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._results import NodeRequest, messages_in, open_calls_and_reply
@@ -70,86 +70,86 @@ def progress_writer(runtime: Runtime[Any]) -> OnProgress | None:
     return None if runtime is NO_RUNTIME else ProgressChunks(runtime)
 
 
-class ToolBatch:
-    """Run of the tool calls in one input of a node, from the check of the calls to the combined output.
+async def prepare_batch(
+    setup: Setup,
+    request: NodeRequest,
+    config: RunnableConfig,
+    make_ledger: Callable[..., Ledger],
+    *,
+    keys: Sequence[str] | None = None,
+    reports: Reports = NO_REPORTS,
+) -> "ToolBatch":
+    """Return the batch of the calls that an input of a node asks to run; calls above the limits are refused.
 
     `make_ledger` makes the ledger, with the records that the caller has kept from an earlier run. `keys` are those of
-    the requested calls, if the caller has computed them. The other arguments are those of `Reports`.
+    the requested calls, if the caller has computed them.
     """
+    state, graphs, runtime = request.state, None, NO_RUNTIME
+    if state is None and request.kind == "tool_calls":
+        state = read_state(config) if config["configurable"] else {}
+    if config["configurable"]:  # outside of a graph it is empty as a rule, and there is nothing to look up
+        config, graphs = config_for_calls(config)
+        runtime = runtime_of(config)
+    run_limiters, threads = [], setup.supervision.threads
+    if (concurrency := config.get("max_concurrency")) is not None:
+        run_limiters, threads = [limiter_of_run(concurrency)], threads.at_least(concurrency)
+    are_small = len(request.calls) <= MANY_CALLS and all(map(is_small, request.calls))
+    # Too many calls, argument values or messages would hold the event loop while they are read.
+    takes_long = not are_small and (
+        len(request.calls) > MANY_CALLS or has_many([call["args"] for call in request.calls])
+    )
+    if request.kind == "tool_calls":
+        takes_long |= len(messages_in(state, setup.messages_key)) > _MANY_MESSAGES
+    admit = partial(_admit, setup, request, state, keys, are_small=are_small)
+    calls, all_keys, refusals = await run_in_worker(admit) if takes_long else admit()
+    resources = BatchResources(
+        setup=setup,
+        config=config,
+        state=state,
+        runtime=runtime,
+        ledger=make_ledger(config, setup.name, all_keys, graphs=graphs),
+        rules=setup.rules[request.kind],
+        refusals=refusals,
+        run_limiters=run_limiters,
+        threads=threads,
+        reports=reports,
+    )
+    return ToolBatch(resources, calls, all_keys)
 
-    def __init__(
-        self,
-        setup: Setup,
-        request: NodeRequest,
-        config: RunnableConfig,
-        make_ledger: Callable[..., Ledger],
-        *,
-        keys: Sequence[str] | None = None,
-        reports: Reports = NO_REPORTS,
-    ) -> None:
-        self._reports = reports
+
+def _admit(
+    setup: Setup, request: NodeRequest, state: Any, keys: Sequence[str] | None, *, are_small: bool
+) -> tuple[Sequence[ToolCall], Sequence[str], Mapping[int, Refusal]]:
+    """Return the calls to run, their keys, and the refusals of those above the limits."""
+    calls, reply = request.calls, request.reply
+    if request.kind == "tool_calls" and state:
+        is_counted = setup.max_calls is not None
+        calls, reply = open_calls_and_reply(request, state, setup.messages_key, is_counted=is_counted)
+    # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become equal.
+    if keys is None or calls is not request.calls:
+        keys = keys_of(calls)
+    admitted_calls, refusals = admission(calls, reply, setup.tools, setup.max_calls, are_small=are_small)
+    return admitted_calls, keys, refusals
+
+
+class ToolBatch:
+    """Run of the tool calls in one input of a node, from the check of the calls to the combined output."""
+
+    def __init__(self, resources: BatchResources, calls: Sequence[ToolCall], keys: Sequence[str]) -> None:
+        self.ledger = resources.ledger
         self.failures: dict[str, str] = {}
         """Unhandled errors as texts, by key. An error object would form a reference cycle through its traceback."""
         self.signalled_keys: list[str] = []
         """Keys of the calls that ended with a control flow error other than a question, such as a parent command."""
         self.results: tuple[Sequence[str], Sequence[Output]] = (), ()
         """Keys and outputs of the calls that ended with an output, after the end of the batch, however it ended."""
-        self._setup = setup
-        self._graphs, self._runtime = None, NO_RUNTIME
-        self._state = request.state
-        if self._state is None and request.kind == "tool_calls":
-            self._state = read_state(config) if config["configurable"] else {}
-        if config["configurable"]:  # outside of a graph it is empty as a rule, and there is nothing to look up
-            config, self._graphs = config_for_calls(config)
-            self._runtime = runtime_of(config)
-        self._config = config
-        self._request = request
-        self._given_keys = keys
-        self._make_ledger = make_ledger
+        self._resources = resources
+        self._setup = resources.setup
+        self._config = resources.config
+        self._calls = calls
+        self._keys = keys
         self._due_keys: list[str] = []
         """Keys of the calls without a result, in call order."""
-        self._run_limiters: Sequence[Limiter] = ()
-        self._threads = setup.supervision.threads
-        if (concurrency := config.get("max_concurrency")) is not None:
-            self._run_limiters = [limiter_of_run(concurrency)]
-            self._threads = self._threads.at_least(concurrency)
-
-    async def prepare(self) -> None:
-        """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be run first."""
-        calls = self._request.calls
-        are_small = len(calls) <= MANY_CALLS and all(map(is_small, calls))
-        # Too many calls, argument values or messages would hold the event loop while they are read.
-        takes_long = not are_small and (len(calls) > MANY_CALLS or has_many([call["args"] for call in calls]))
-        if self._request.kind == "tool_calls":
-            takes_long |= len(messages_in(self._state, self._setup.messages_key)) > _MANY_MESSAGES
-        if takes_long:
-            await run_in_worker(partial(self._admit, are_small=are_small))
-        else:
-            self._admit(are_small=are_small)
-        self.ledger = self._make_ledger(self._config, self._setup.name, self._keys, graphs=self._graphs)
-        self._resources = BatchResources(
-            setup=self._setup,
-            config=self._config,
-            state=self._state,
-            runtime=self._runtime,
-            ledger=self.ledger,
-            rules=self._setup.rules[self._request.kind],
-            refusals=self._refusals,
-            run_limiters=self._run_limiters,
-            threads=self._threads,
-            reports=self._reports,
-        )
-
-    def _admit(self, *, are_small: bool) -> None:
-        setup, calls, reply = self._setup, self._request.calls, self._request.reply
-        if self._request.kind == "tool_calls" and self._state:
-            is_counted = setup.max_calls is not None
-            calls, reply = open_calls_and_reply(self._request, self._state, setup.messages_key, is_counted=is_counted)
-        # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
-        # equal.
-        keys = self._given_keys if calls is self._request.calls else None
-        self._keys = keys_of(calls) if keys is None else keys
-        self._calls, self._refusals = admission(calls, reply, setup.tools, setup.max_calls, are_small=are_small)
 
     async def claims(self) -> list[str]:
         """Return keys of new calls that must not run twice and can start at once; the caller stores them as started."""
@@ -163,7 +163,7 @@ class ToolBatch:
             if index and index % MANY_CALLS == 0:
                 await checkpoint()
             tool = self._setup.tools.get(call["name"])
-            if tool is None or key in self.ledger.records or index in self._refusals:
+            if tool is None or key in self.ledger.records or index in self._resources.refusals:
                 continue
             if runs_again(supervision.policy(tool.name)):
                 continue
@@ -171,7 +171,7 @@ class ToolBatch:
             if concurrency is not None:
                 permits_by_limit["run"] = concurrency
             if self._setup.plan(tool).takes_thread:
-                permits_by_limit["threads"] = self._threads.concurrency
+                permits_by_limit["threads"] = self._resources.threads.concurrency
             # Keys of limits are ignored: a call with a free key may seem to have to wait. It is claimed later.
             call_counts.update(permits_by_limit.keys())
             if all(call_counts[name] <= permits for name, permits in permits_by_limit.items()):
@@ -181,7 +181,7 @@ class ToolBatch:
     async def run(self) -> Any:
         """Run the calls that have no result yet, and return the output of the whole batch."""
         setup, thread_id = self._setup, self._config["configurable"].get("thread_id")
-        batch_context = create_batch_context(progress_writer(self._runtime))
+        batch_context = create_batch_context(progress_writer(self._resources.runtime))
         if batch_context.observers.calls:
             run = batch_context.run
             if run is None and "thread_id" in self._config["configurable"]:
@@ -231,8 +231,8 @@ class ToolBatch:
     async def _create_calls(self, supervised_calls: list[SupervisedCall[Output]], batch_context: BatchContext) -> None:
         """Append to `supervised_calls` each call of the batch that has no result and no unanswered question."""
         ledger, supervision = self.ledger, self._setup.supervision
-        call_class = BatchCall if self._reports.wrap_call is None else WrappedCall
-        call_facts = partial(call_context, self._config, self._state, self._runtime.context)
+        call_class = BatchCall if self._resources.reports.wrap_call is None else WrappedCall
+        call_facts = partial(call_context, self._config, self._resources.state, self._resources.runtime.context)
         # With pauses for other tasks, because there may be very many calls.
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
@@ -245,7 +245,7 @@ class ToolBatch:
                         continue
                     resumed_mark = record.mark
             self._due_keys.append(key)
-            terms = supervision.terms(call, self._run_limiters, call_facts)
+            terms = supervision.terms(call, self._resources.run_limiters, call_facts)
             supervised_calls.append(
                 call_class(self._resources, key, index, terms, batch_context=batch_context, resumed_mark=resumed_mark)
             )
