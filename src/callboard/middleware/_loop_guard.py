@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from callboard._calls._call import note
 from callboard._langchain._errors import error_message
-from callboard._langchain._results import CallNext, Output, with_entries, with_facts
+from callboard._langchain._outputs import CallNext, Output, with_entries, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_count
 from callboard._util._suggestions import suggests_options
