@@ -291,11 +291,11 @@ HOST, USER = "ac8d8342bbb2362d13f0a559a3621bb4", "cec78459472eed8b9f4625f155fd70
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ("", "", "the queue")),
-        ({"key": by_host}, (HOST, "", "the queue for calls like this one")),
-        ({"key": by_user}, (USER, "", "the queue for calls like this one")),
-        ({"tenant": by_user}, ("", USER, "the queue")),
-        ({"key": by_host, "tenant": by_user}, (HOST, USER, "the queue for calls like this one")),
+        ({}, ("", "", "the queue of tool 'fetch'")),
+        ({"key": by_host}, (HOST, "", "the queue of tool 'fetch' for calls like this one")),
+        ({"key": by_user}, (USER, "", "the queue of tool 'fetch' for calls like this one")),
+        ({"tenant": by_user}, ("", USER, "the queue of tool 'fetch'")),
+        ({"key": by_host, "tenant": by_user}, (HOST, USER, "the queue of tool 'fetch' for calls like this one")),
     ],
 )
 def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
@@ -304,7 +304,7 @@ def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
     """Keys and tenants may be confidential, and the digests of all processes must be equal."""
     store: Any = Store()
     limit = Limit(concurrency=2, shared=store, **options)
-    limiter = limiter_of(limit, "tool:fetch", "the queue")
+    limiter = limiter_of(limit, "tool:fetch", "tool 'fetch'")
     context = partial(CallContext, config={"user": "ann"})
     result_of(limiter.gate(call_of("a"), loop, context).enter(loop))
     key, tenant, title = expected

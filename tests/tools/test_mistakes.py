@@ -403,11 +403,10 @@ def by_user_of_config(call: Any, context: CallContext) -> Any:
 async def test_a_key_of_a_limit_that_fails_names_limit_tool_and_call(option: str, function: Any, shared: bool) -> None:
     """A bare `KeyError` would say neither where it comes from nor what to do. It is no message for the model."""
     options: Any = {option: function, "shared": Store(1) if shared else None}
-    limit = Limit(concurrency=1, **options)
     search = Recorder().tool("search")
     for node, of in (
-        (ToolNode([search], limit=limit, name="desk"), "node 'desk'"),
-        (ToolNode([search], policies={"search": CallPolicy(limit=limit)}), "tool 'search'"),
+        (ToolNode([search], limit=Limit(concurrency=1, **options), name="desk"), "node 'desk'"),
+        (ToolNode([search], policies={"search": CallPolicy(limit=Limit(1, **options))}), "tool 'search'"),
     ):
         with anyio.fail_after(WAIT), pytest.raises(KeyError, match="user") as caught:
             await node.ainvoke([tool_call("search", "c7")])

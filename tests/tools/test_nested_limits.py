@@ -197,8 +197,8 @@ async def test_sub_agents_share_the_node_of_their_agent() -> None:
 
 async def test_two_tools_that_wait_for_each_others_places_are_told_of_the_deadlock() -> None:
     """Each call holds the only place that the other needs. The call that closes the cycle is refused."""
-    one = CallPolicy(limit=Limit(concurrency=1))
-    nest = Nest(policies={"run": one, "other": one}, handle_tool_errors=False)
+    policies = {name: CallPolicy(limit=Limit(concurrency=1)) for name in ("run", "other")}
+    nest = Nest(policies=policies, handle_tool_errors=False)
     errors: list[DeadlockError] = []
 
     async def ask(first: str, second: str) -> None:

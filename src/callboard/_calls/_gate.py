@@ -17,9 +17,29 @@ from callboard._calls._deadlocks import Holder
 from callboard._loops._protocol import EventLoop, Wakeup
 from callboard._records._policies import Limit, Rate
 
+_SHOWN_OWNERS = 3
+
 
 class NoPlaceError(Exception):
     """Raised if the queue of a limit is full; the text names the limit."""
+
+
+class LimitTitle:
+    """Name of a limit's queue in errors: the tools and nodes that have the limit."""
+
+    __slots__ = ("_owners",)
+
+    def __init__(self, owner: str) -> None:
+        self._owners = [owner]
+
+    def add(self, owner: str) -> None:
+        # A program may make a node for each request: more names than the text shows are not needed.
+        if owner not in self._owners and len(self._owners) <= _SHOWN_OWNERS:
+            self._owners.append(owner)
+
+    def __str__(self) -> str:
+        has_more = len(self._owners) > _SHOWN_OWNERS
+        return f"the queue of {', '.join(self._owners[:_SHOWN_OWNERS])}{' and others' if has_more else ''}"
 
 
 class Window:
@@ -61,7 +81,9 @@ class Gate:
     """
 
     _limit: Limit
-    title: str
+    _title: "LimitTitle | str"
+    _calls: str = ""
+    """Which calls the gate is for, such as " for 'example.org'"; empty for all calls of the limit."""
     is_last: InitVar[bool] = False
     holders: set[Holder] = field(default_factory=set[Holder], init=False)
     """Attempts that hold a permit, for deadlock detection; holders that are not attempts are not listed."""
@@ -81,7 +103,12 @@ class Gate:
             # A call that passed this gate may wait at other gates before it starts, but the rate limits starts. So it
             # is applied twice: here, so that calls pass in FIFO order, and at a second gate right before the start.
             if not is_last:
-                self.start_rate_gate = Gate(Limit(rate=self._limit.rate), self.title, is_last=True)
+                self.start_rate_gate = Gate(Limit(rate=self._limit.rate), self._title, is_last=True)
+
+    @property
+    def title(self) -> str:
+        """Name of the queue, for errors."""
+        return f"{self._title}{self._calls}"
 
     @property
     def identity(self) -> Hashable:

@@ -6,9 +6,11 @@ receives only digests of keys and tenants, which may contain confidential argume
 
 import threading
 from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import partial
 from weakref import ref
 
-from callboard._calls._gate import Gate
+from callboard._calls._gate import Gate, LimitTitle
 from callboard._calls._shared_permits import SharedPermit
 from callboard._loops._protocol import EventLoop
 from callboard._records._policies import CallContext, Limit, PermitRequest, SharedLimits, ToolCallLike, key_function
@@ -31,13 +33,13 @@ def without_key(error: Exception, title: str, call: ToolCallLike, option: str = 
 class Limiter:
     """Limit within this process: permits and a queue (a `Gate`), or one `Gate` for each key in use."""
 
-    __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_name", "_prune_at")
+    __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_prune_at", "title")
 
-    def __init__(self, limit: Limit, name: str) -> None:
+    def __init__(self, limit: Limit, title: LimitTitle | str) -> None:
         self._limit = limit
-        self._name = name
+        self.title = title
         self._key = None if limit.key is None else key_function("Limit(key=...)", limit.key)
-        self._gate = Gate(limit, name) if limit.key is None else None
+        self._gate = Gate(limit, title) if limit.key is None else None
         self._by_key: dict[Hashable, Gate] = {}
         self._lock = threading.Lock()
         self._prune_at = 64  # number of gates at which idle ones are removed
@@ -50,7 +52,7 @@ class Limiter:
         try:
             key = self._key.of(call, context)
         except Exception as error:
-            raise without_key(error, self._name, call) from error
+            raise without_key(error, str(self.title), call) from error
         with self._lock:
             gate = self._by_key.get(key)
             if gate is None:
@@ -58,7 +60,7 @@ class Limiter:
                 # The model reads the name in a rejection. A key of the call's arguments came from the model itself; a
                 # key from the context, such as a user or a tenant, must not be shown to it.
                 calls = "calls like this one" if self._key.takes_context else repr(key)
-                gate = self._by_key[key] = Gate(self._limit, f"{self._name} for {calls}")
+                gate = self._by_key[key] = Gate(self._limit, self.title, f" for {calls}")
             return gate
 
     def _prune(self, loop: EventLoop) -> None:
@@ -111,6 +113,35 @@ AnyGate = Gate | SharedPermit
 AnyLimiter = Limiter | SharedLimiter
 
 
-def limiter_of(limit: Limit, name: str, title: str) -> AnyLimiter:
-    """Return a `Limiter` for a limit of this process, or a `SharedLimiter` if `limit.shared` is a store."""
-    return Limiter(limit, title) if limit.shared is None else SharedLimiter(limit, limit.shared, name, title)
+# By the identity of the limit: one object is one limit, wherever it is given, and two equal ones are two. A limiter
+# lasts as long as its `Limit`, also without nodes: a rate looks back beyond the node that was made for one request.
+_limiters: dict[int, tuple[ref[Limit], Limiter]] = {}
+_limiters_lock = threading.Lock()
+
+
+def limiter_of(limit: Limit, name: str, owner: str) -> AnyLimiter:
+    """Return the limiter of a limit: the one that the same object has in this process, or a new one.
+
+    `owner` is the tool or node that has the limit, for errors. `name` is the name of the limit in a store that
+    processes share.
+    """
+    if limit.shared is not None:
+        return SharedLimiter(limit, limit.shared, name, f"the queue of {owner}")
+    with _limiters_lock:
+        entry = _limiters.get(id(limit))
+        if entry is not None and entry[0]() is limit:
+            limiter = entry[1]
+            if isinstance(limiter.title, LimitTitle):
+                limiter.title.add(owner)
+            return limiter
+        # With a copy, which does not keep the limit alive.
+        limiter = Limiter(replace(limit), LimitTitle(owner))
+        _limiters[id(limit)] = ref(limit, partial(_forget, id(limit))), limiter
+        return limiter
+
+
+def _forget(limit_id: int, dead_ref: "ref[Limit]") -> None:
+    # Without the lock, which the thread may hold that collects garbage: one operation of a dict is atomic.
+    entry = _limiters.get(limit_id)
+    if entry is not None and entry[0] is dead_ref:
+        del _limiters[limit_id]

@@ -81,9 +81,12 @@ class Rate:
 
 
 @suggests_options(max_concurrency="write concurrency=", rate_limit="write rate=Rate(20, per=1.0)")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Limit:
     """Limit for attempts of calls: how many run at once, start in a time window, or wait. Attempts wait in FIFO order.
+
+    One object is one limit: tools, nodes and agents that are given the same object share its permits. Equal objects are
+    limits of their own, and so is a copy.
 
     Args:
         concurrency: maximum number of attempts that run at once; `None` for any number.

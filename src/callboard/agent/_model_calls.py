@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain_core.callbacks import BaseCallbackHandler
@@ -43,19 +42,15 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
         for option in ("runs_in", "idempotent", "on_unknown"):
             if (value := getattr(policy, option)) is not None:
                 raise ValueError(f"create_agent(model_policy=...): {option} is for calls of tools, got {value!r}")
-        # Held here: no other object gets its identity while the supervision lasts.
-        self._policy = policy
-        if (supervision := _supervisions.get(id(policy))) is None:
-            supervision = _supervisions[id(policy)] = Supervision(
-                "create_agent",
-                "the model",
-                timeout=None,
-                limit=None,
-                policies={MODEL: policy},
-                grace=DEFAULT_GRACE,
-                label="create_agent(model_policy=...)",
-            )
-        self._supervision = supervision
+        self._supervision = Supervision(
+            "create_agent",
+            "the model",
+            timeout=None,
+            limit=None,
+            policies={MODEL: policy},
+            grace=DEFAULT_GRACE,
+            label="create_agent(model_policy=...)",
+        )
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
         """Send a supervised request to the model; LangChain calls this method in async runs."""
@@ -80,11 +75,6 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
         with _name_the_model():
             await Batch([call], on_error="cancel", live=self._supervision.batches).run()
         return cast("Response", call.result)
-
-
-# Agents that use the same policy object share its limit; equal policies of two agents are two limits.
-_supervisions: WeakValueDictionary[int, Supervision] = WeakValueDictionary()
-"""Supervision of requests by the identity of the policy, which lives as long as its supervision."""
 
 
 @contextmanager

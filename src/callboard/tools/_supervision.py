@@ -85,7 +85,7 @@ class Supervision:
         self.policies: dict[str, CallPolicy] = {}
         self.engines: dict[str, Engine] = {}
         """Engines for the bodies of some tools, by tool name."""
-        self.shared = [] if limit is None else [limiter_of(limit, queue, f"the queue of {queue}")]
+        self.shared = [] if limit is None else [limiter_of(limit, queue, queue)]
         self.limiters: dict[str, list[Limiter | SharedLimiter]] = {}
         self.grace = grace
         """Seconds of clean-up after a cancel for a whole run: the longest grace of all policies."""
@@ -118,10 +118,9 @@ class Supervision:
         if policy.runs_in is not None:
             self.engines[name] = policy.runs_in
         # The tool's own limit first, the node's last: a call that waits for its tool holds no permit of the node.
-        tool_limiters = (
-            [limiter_of(policy.limit, f"tool:{name}", f"the queue of tool {name!r}")] if policy.limit else []
-        )
-        self.limiters[name] = [*tool_limiters, *self.shared]
+        tool_limiters = [limiter_of(policy.limit, f"tool:{name}", f"tool {name!r}")] if policy.limit else []
+        # Once, if the tool and the node have the same limit: a call must not wait for the permit that it holds.
+        self.limiters[name] = [*dict.fromkeys([*tool_limiters, *self.shared])]
         self.grace = max(self.grace, policy.grace or 0.0)
         self.threads = self.threads.at_least(None if policy.limit is None else policy.limit.concurrency)
 
