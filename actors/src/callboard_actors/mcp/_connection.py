@@ -259,6 +259,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self.tools: dict[str, types.Tool] = {}
+        self.capabilities: types.ServerCapabilities | None = None
         self.unfit: Mapping[str, str] = {}
         """Reasons why tools were left out of the list, by tool name."""
         self.failure = ""
@@ -434,6 +435,7 @@ class Connection(Actor):
         if names := sorted(name for name, count in counts.items() if count > 1):
             _log.warning("the MCP server %r has several tools of one name: the last of %r", self._plan.name, names)
         if self.key is None:  # a connection with a key may list tools that only its user may see
+            self._catalog.capabilities = self._client.server_capabilities
             self._catalog.tools = {tool.name: tool for tool in tools}
             self._catalog.unfit = self._left_out
         return tools

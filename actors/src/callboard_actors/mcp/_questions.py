@@ -197,24 +197,29 @@ class HeldCall:
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _ended: anyio.Event = field(default_factory=anyio.Event)
     _news: anyio.Event = field(default_factory=anyio.Event)
-    _resumed: anyio.Event = field(default_factory=anyio.Event)
     _questions: deque[OpenQuestion] = field(default_factory=deque[OpenQuestion])
     _result: types.CallToolResult | None = None
     _error: Exception | None = None
 
-    async def run(self) -> None:
-        """Run the call to its end; its result or error is stored for `result()`."""
+    async def run(self, on_end: Callable[[], object]) -> None:
+        """Run the call, and keep its result or error until a caller has it, or the time limit of the call is over."""
         # Set in this task: the SDK copies the context into requests of the server that arrive for this call.
         current_call.set(self)
-        try:
-            with self._scope:
+        with self._scope:
+            try:
                 self._result = await self.send()
-        except Exception as error:
-            self._error = error
-        finally:
-            # Also if the actor is cancelled; otherwise waiting callers would never wake up.
-            self._ended.set()
-            self._news.set()
+            except Exception as error:
+                self._error = error
+            finally:
+                # Also if the actor is cancelled; otherwise waiting callers would never wake up.
+                self._ended.set()
+                self._news.set()
+                on_end()
+            await anyio.sleep_forever()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
 
     @property
     def question(self) -> OpenQuestion | None:
@@ -223,15 +228,16 @@ class HeldCall:
 
     async def until_news(self) -> OpenQuestion | None:
         """Wait until the server asks a question, or the call ends; return the question, or `None` after the end."""
-        while self.question is None and not self._ended.is_set():
+        while self.question is None and not self.has_ended:
             await self._news.wait()
             # After the end the event stays set, so that no later wait can block.
-            if not self._ended.is_set():
+            if not self.has_ended:
                 self._news = anyio.Event()
         return self.question
 
     def result(self) -> types.CallToolResult | None:
         """Return the result of the ended call, or raise its error; `None` if the call was cancelled before its end."""
+        self._scope.cancel()  # it need not be kept any longer
         if self._error is not None:
             raise self._error
         return self._result
@@ -259,19 +265,17 @@ class HeldCall:
         question.answer_event.set()
 
     def hold(self, seconds: float) -> None:
-        """Start a time limit: the call is cancelled unless a caller returns with an answer within `seconds`."""
-        self._resumed = anyio.Event()
+        """Start a time limit: the call is dropped unless a caller returns with an answer within `seconds`."""
         self._scope.deadline = anyio.current_time() + seconds
 
     def go_on(self) -> None:
         """Remove the time limit of the call, because its caller has returned."""
         self._scope.deadline = math.inf
-        self._resumed.set()
 
-    async def until_fetched(self) -> None:
-        """Wait until a caller fetches the result of the call, but not longer than the time limit of the call."""
-        with anyio.CancelScope(deadline=self._scope.deadline):
-            await self._resumed.wait()
+    @property
+    def is_held(self) -> bool:
+        """`True` while a person is asked, and no caller waits for the call."""
+        return self._scope.deadline < math.inf
 
     async def end(self) -> None:
         """Cancel the call and wait until its task has ended, so that the server is notified."""
@@ -297,10 +301,8 @@ class Questions:
     """Task group of the actor, in which open calls run."""
     on_elicit: OnElicit | None
     hold: float
-    _under_way: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
-    """Running calls to a server with an MCP version of 2025, by token; the oldest call is the first."""
-    _waiting: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
-    """Open calls by token whose callers were interrupted to ask a person."""
+    _calls: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
+    """Calls to a server with an MCP version of 2025, by token, until a caller has the result; the oldest is first."""
     _unassigned: int = 0
     """Number of requests of the server for which it is not known yet which call has caused the request."""
     _changed: anyio.Event = field(default_factory=anyio.Event)
@@ -322,12 +324,11 @@ class Questions:
             return await self._in_rounds(tool, name, send, question)
         if question is not None:
             # The token is known only in the process and the life of the actor that hold the call open.
-            call = self._waiting.get(question["continuation"]["token"])
-            if call is None:
+            call = self._calls.get(question["continuation"]["token"])
+            if call is None or not call.is_held:
                 raise self._lost_call(tool, "asked a person, and the call was not kept open until the answer came")
-            # First the answer, which may raise for an invalid one: then the call must stay among the waiting ones.
+            # First the answer, which may raise for an invalid one: then the call must stay held.
             answer = _answer_to(question)
-            del self._waiting[call.token]
             call.go_on()
             call.answer(answer)
             return await self._attend(call)
@@ -337,7 +338,7 @@ class Questions:
             return await send_once()
         conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
         call = HeldCall(tool, name, conversation, send_once, may_ask=can_ask())
-        self._under_way[call.token] = call
+        self._calls[call.token] = call
         # In the actor's group, not in the caller's task: an interrupt ends the caller, while the call stays open.
         self.group.start_soon(self._run, call)
         return await self._attend(call)
@@ -392,14 +393,9 @@ class Questions:
 
     async def _run(self, call: HeldCall) -> None:
         try:
-            await call.run()
+            await call.run(self._change)
         finally:
-            del self._under_way[call.token]
-            self._change()
-        # It ended while a person was being asked. Keep the result for the caller that returns with the answer.
-        if call.token in self._waiting:
-            await call.until_fetched()
-            self._waiting.pop(call.token, None)
+            del self._calls[call.token]
 
     async def _attend(self, call: HeldCall) -> types.CallToolResult:
         """Return the result of a call to a server with MCP version 2025; interrupt the caller if the server asks."""
@@ -411,7 +407,6 @@ class Questions:
         except GraphInterrupt:
             # The next run may continue in another task, or never; `hold()` bounds the time until then.
             call.hold(self.hold)
-            self._waiting[call.token] = call
             raise
         except BaseException:  # cancelled, or the question is invalid: nobody will fetch the result
             await call.end()
@@ -429,15 +424,14 @@ class Questions:
     ) -> types.ElicitResult | types.ErrorData:
         """Answer a question that a server with an MCP version of 2025 sends during a call; a callback of the SDK."""
         call = current_call.get()
-        if call is None or call.token not in self._under_way:
+        if call not in (candidates := [call for call in self._calls.values() if not call.has_ended]):
             # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
             # others do, so waiting narrows the choice.
-            candidates = list(self._under_way.values())
             self._unassigned += 1
             self._change()
             try:
                 while True:
-                    remaining = [call for call in candidates if call.token in self._under_way and call.question is None]
+                    remaining = [call for call in candidates if not call.has_ended and call.question is None]
                     if len(remaining) <= self._unassigned:
                         # If no more calls than open questions are left, each of them has asked.
                         break

@@ -176,12 +176,10 @@ class McpServer(Openable):
             stack.callback(self._forget_connections)
             tools = await self.list_tools()
             self._choice.check(self.name, [tool.name for tool in tools], self._catalog.unfit)
-            if wanted := [name for name, is_wanted in self._extra_tools.items() if is_wanted]:
-                capabilities = await self._use("capabilities", _capabilities, None)
-                for name in wanted:
-                    if getattr(capabilities, name) is None:
-                        reason = f"the MCP server {self.name!r} has no {name}; leave it out"
-                        raise ValueError(f"McpServer({name}=True): {reason}")
+            for name, is_wanted in self._extra_tools.items():
+                if is_wanted and getattr(self._catalog.capabilities, name) is None:
+                    reason = f"the MCP server {self.name!r} has no {name}; leave it out"
+                    raise ValueError(f"McpServer({name}=True): {reason}")
             if names := [tool.name for tool in self.tools if _tools.PORTABLE_NAME.fullmatch(tool.name) is None]:
                 _log.warning(
                     "the MCP server %r has tools with names that some models refuse, and all other tools with them: "
@@ -348,7 +346,3 @@ class McpServer(Openable):
                 f"{self!r} is not open, so that its tools are not known: async with {self!r} as server: ..."
             )
         return self._connections
-
-
-async def _capabilities(client: Client) -> types.ServerCapabilities:
-    return client.server_capabilities

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, NotRequired, TypeAlias, TypeVar, cast
+from typing import Any, NotRequired, TypeAlias, cast
 
 from langchain_core.documents.base import Blob
 from langchain_core.messages import AIMessage, HumanMessage
@@ -119,9 +119,6 @@ def _media(mime_type: str | None, **data: str) -> Block:
 
 # Lists and names.
 
-_P = TypeVar("_P", bound=types.PaginatedResult)
-_T = TypeVar("_T")
-
 PORTABLE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Pattern of tool names that every model provider accepts. One that does not refuses the whole request."""
 _MOST_PAGES = 100
@@ -132,21 +129,18 @@ class EndlessListError(Exception):
     """Raised if a server's list (of tools, resources or prompts) has too many items or pages."""
 
 
-async def list_tools(client: Any) -> list[types.Tool]:
-    """Return all tools of a server, without the SDK's cache; raise `EndlessListError` for a list that is too long."""
-    return await list_all("tools", client.list_tools, lambda page: page.tools)
+async def list_all(client: Any, *, kind: str) -> list[Any]:
+    """Return a server's "tools", "prompts", "resources" or "resource_templates", page by page, without the SDK's cache.
 
-
-async def list_all(
-    item_name: str, request_page: Callable[..., Awaitable[_P]], items_of: Callable[[_P], Sequence[_T]]
-) -> list[_T]:
-    """Return all items of a list that a server sends page by page, without the SDK's cache."""
-    items: list[_T] = []
+    Raise `EndlessListError` for a list that is too long.
+    """
+    items: list[Any] = []
+    item_name = kind.replace("_", " ")
     cursor: str | None = None
     # Bounded, because a faulty or hostile server may return a next page for ever.
     for _ in range(_MOST_PAGES):
-        page = await request_page(cursor=cursor, cache_mode="refresh")
-        items += items_of(page)
+        page = await getattr(client, f"list_{kind}")(cursor=cursor, cache_mode="refresh")
+        items += getattr(page, kind)
         if len(items) > MOST_PARTS:
             raise EndlessListError(f"it has more than {MOST_PARTS} {item_name}")
         cursor = page.next_cursor
@@ -155,6 +149,11 @@ async def list_all(
     raise EndlessListError(
         f"its list of {item_name} does not end: {_MOST_PAGES} parts, and {len(items)} {item_name} so far"
     )
+
+
+list_tools = partial(list_all, kind="tools")
+list_prompts = partial(list_all, kind="prompts")
+list_resources = partial(list_all, kind="resources")
 
 
 class Choice:
@@ -241,17 +240,10 @@ Use = Callable[[str, Callable[[Client], Awaitable[Any]]], Awaitable[Any]]
 """Function that runs a read operation with the caller's MCP client; its first argument is the name for errors."""
 
 
-async def list_resources(client: Client) -> list[types.Resource]:
-    """Return all resources that a server lists."""
-    return await list_all("resources", client.list_resources, lambda page: page.resources)
-
-
 async def list_templates(client: Client) -> list[types.ResourceTemplate]:
     """Return all URI templates of a server; an empty list if the server does not implement URI templates."""
     try:
-        return await list_all(
-            "resource templates", client.list_resource_templates, lambda page: page.resource_templates
-        )
+        return await list_all(client, kind="resource_templates")
     except MCPError as error:
         if error.code != types.METHOD_NOT_FOUND:
             raise
@@ -267,11 +259,6 @@ async def read(client: Client, *, uri: str) -> Sequence[Contents]:
 def _check_sendable(subject: str, value: object) -> None:
     if reason := reason_unsendable(value):
         raise McpToolError(f"{subject} cannot be sent: {reason}.")
-
-
-async def list_prompts(client: Client) -> list[types.Prompt]:
-    """Return all prompts that a server lists, without the SDK's cache."""
-    return await list_all("prompts", client.list_prompts, lambda page: page.prompts)
 
 
 async def fill_in(client: Client, *, name: str, arguments: Mapping[str, Any]) -> Sequence[types.PromptMessage]:
