@@ -7,7 +7,16 @@ import logging
 import os
 import ssl
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -269,8 +278,20 @@ class _Body(httpx2.AsyncByteStream):
         self._end = end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        received = size = 0
+        size = 0
         # A generator that is left to the garbage collector is a warning on trio.
+        async with aclosing(self._parts()) as parts:
+            async for part in parts:
+                for piece in self._pieces_of(part):
+                    yield piece[: self._max_bytes - size]
+                    size += len(piece)
+                    if size > self._max_bytes:
+                        raise self._too_long()
+                    await checkpoint()  # a part may decompress into many pieces, and other tasks run between them
+
+    async def _parts(self) -> AsyncGenerator[bytes]:
+        """Yield the received parts of the body, which may be compressed."""
+        received = 0
         async with aclosing(aiter(cast("Any", self._response.stream))) as parts:
             while True:
                 with _raising_errors_of(self._library), anyio.fail_after(self._end - anyio.current_time()):
@@ -280,13 +301,7 @@ class _Body(httpx2.AsyncByteStream):
                 if received > self._max_bytes:
                     raise self._too_long()  # otherwise a body that decompresses to nothing could go on for ever
                 received += len(part)
-                with _raising_errors_of(self._library):
-                    for piece in self._pieces_of(part):
-                        yield piece[: self._max_bytes - size]
-                        size += len(piece)
-                        if size > self._max_bytes:
-                            raise self._too_long()
-                        await checkpoint()  # a part may decompress into many pieces, and other tasks run between them
+                yield part
         if self._decoder is not None and received and not self._decoder.eof:
             raise self._library.DecodingError("the compressed body ends too early")
 
@@ -297,11 +312,12 @@ class _Body(httpx2.AsyncByteStream):
             return
         piece = None
         while part or piece is None or len(piece) == _PIECE:
-            piece = self._decoder.decompress(part, _PIECE)
+            with _raising_errors_of(self._library):
+                piece = self._decoder.decompress(part, _PIECE)
             part = self._decoder.unconsumed_tail
             yield piece
         if self._decoder.unused_data:
-            raise zlib.error("the compressed body goes on after its end")
+            raise self._library.DecodingError("the compressed body goes on after its end")
 
     def _too_long(self) -> Exception:
         error: Exception = self._library.ReadError(

@@ -102,12 +102,11 @@ class _Child:
 
     async def read(self, into: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Read messages from the server's stdout, and pass them to the SDK, until stdout ends."""
-        async with into:
+        async with into, aclosing(self._lines()) as lines:
             try:
-                async with aclosing(self._lines()) as lines:
-                    async for line in lines:
-                        if (message := await self._message(line)) is not None:
-                            await _put(into, message)
+                async for line in lines:
+                    if (message := await self._message(line)) is not None:
+                        await _put(into, message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 # The session is closed; a full pipe must not block the process from ending.
                 with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):

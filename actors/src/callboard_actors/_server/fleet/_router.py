@@ -321,22 +321,7 @@ class Router:
         try:
             # Other threads only add to the queue.
             while route.queue or route.is_suspect:
-                # The owner draining or losing the key needs a moment; without a pause, asker and owner would spin.
-                if route.is_sent_back:
-                    route.is_sent_back = False
-                    await asyncio.sleep(_PAUSE)
-                # Before any ask is sent to the next owner: asks that did not begin go first, in their original order.
-                elif route.is_suspect:
-                    # Before the awaits: a new suspicion while asks are recalled must not be lost.
-                    route.is_suspect = False
-                    sent_asks = self._asks_sent_by(route)
-                    self._requeue(route, [routed for routed in sent_asks if await self._recall(routed)])
-                elif route.ownership is not None and route.ownership.is_current:
-                    await self._grant(route, route.queue[0])
-                elif route.owner is not None:
-                    await self._send(route, route.owner, route.queue[0])
-                else:
-                    await self._find_owner(route)
+                await self._go_on(route)
         except StorageError as error:
             self.fail_all(error)
         finally:
@@ -349,6 +334,25 @@ class Router:
             if is_unwanted:
                 self.give_back(route.key)
             self.process_queue(route)  # an ask may have been queued after the last check and before `is_busy` was reset
+
+    async def _go_on(self, route: Route) -> None:
+        """Pause, recall the sent asks, grant or send the first queued ask, or find the owner: what the route needs."""
+        # The owner draining or losing the key needs a moment; without a pause, asker and owner would spin.
+        if route.is_sent_back:
+            route.is_sent_back = False
+            await asyncio.sleep(_PAUSE)
+        # Before any ask is sent to the next owner: asks that did not begin go first, in their original order.
+        elif route.is_suspect:
+            # Before the awaits: a new suspicion while asks are recalled must not be lost.
+            route.is_suspect = False
+            sent_asks = self._asks_sent_by(route)
+            self._requeue(route, [routed for routed in sent_asks if await self._recall(routed)])
+        elif route.ownership is not None and route.ownership.is_current:
+            await self._grant(route, route.queue[0])
+        elif route.owner is not None:
+            await self._send(route, route.owner, route.queue[0])
+        else:
+            await self._find_owner(route)
 
     def _forget_idle_routes(self) -> None:
         """Forget the routes that have no asks and no ownership; called under the lock, in the client's thread."""
@@ -491,24 +495,23 @@ class Router:
         if routed is None:
             return  # late: the ask has had its outcome
         route = routed.route
-        if message.kind == "begun":
-            routed.add_event(None)
-        elif message.kind == "told":
-            routed.add_event(message.payload)
-        elif message.kind == "moved":
-            self._requeue(route, [routed])
-            route.is_sent_back = True
-            self._suspect(route)
-            self.process_queue(route)
-        else:
-            # Before the outcome is given, so that nothing can give a second one.
-            del self._sent_asks[message.ask]
-            # "cancelled" without a request from here: the owner's side ended the handler, such as when it lost the key.
-            if message.kind == "cancelled" and routed.is_withdrawn:
+        if message.kind not in ("begun", "told", "moved"):
+            del self._sent_asks[message.ask]  # before the outcome is given, so that nothing can give a second one
+        match message.kind:
+            case "begun":
+                routed.add_event(None)
+            case "told":
+                routed.add_event(message.payload)
+            case "moved":
+                self._requeue(route, [routed])
+                route.is_sent_back = True
+                self._suspect(route)
+                self.process_queue(route)
+            case "cancelled" if routed.is_withdrawn:
                 routed.fail(_withdrawn_error(routed))
-            elif message.kind in ("unknown", "cancelled"):
+            case "unknown" | "cancelled":  # the owner's side ended the handler, such as when it lost the key
                 routed.fail(ActorDiedError(routed.ask.title, routed.ask.call_id, _OWNER_DIED))
-            else:
+            case _:
                 routed.settle(message.kind, message.payload)
 
     def withdraw(self, ask: RoutedAsk) -> None:
