@@ -197,9 +197,3 @@ def test_what_is_no_store_is_refused() -> None:
     for wrong in ("redis://localhost", RedisLimits):
         with pytest.raises(TypeError, match=r"Limit\(shared=...\) takes where it is kept, such as RedisLimits\(url\)"):
             Limit(concurrency=1, shared=wrong)  # type: ignore[arg-type]
-
-
-def test_tenants_of_a_limit_that_is_not_shared_are_refused() -> None:
-    """Without a shared store the option would be ignored."""
-    with pytest.raises(ValueError, match="is for a shared limit"):
-        Limit(concurrency=1, tenant=lambda call: call["args"]["user"])

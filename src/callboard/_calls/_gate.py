@@ -1,4 +1,4 @@
-"""FIFO queue of the permits of one limit, on asyncio, on trio and across threads: concurrency, rate and queue length.
+"""Queue of the permits of one limit, on asyncio, on trio and across threads: concurrency, rate, length and tenants.
 
 Decisions are plain functions under a lock that is never held across an `await`. Only the head of a queue is awake; a
 call that gets a permit wakes the next one. So calls start in the order of their arrival even on trio, which runs
@@ -8,7 +8,7 @@ ready tasks in any order.
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import InitVar, dataclass, field
 
 from anyio import sleep_until
@@ -72,6 +72,48 @@ class _Waiter:
     refusal: str | None = None
 
 
+class _Queue:
+    """Waiting calls: in the order of their arrival within each tenant, and tenants in turns.
+
+    A call that arrives never becomes the head of a queue that is not empty.
+    """
+
+    __slots__ = ("_by_tenant", "_length")
+
+    def __init__(self) -> None:
+        # Ordered, with removal of a cancelled waiter in constant time. A limit without tenants has the tenant `None`.
+        self._by_tenant: OrderedDict[Hashable, OrderedDict[_Waiter, None]] = OrderedDict()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[_Waiter]:
+        return (waiter for waiters in self._by_tenant.values() for waiter in waiters)
+
+    @property
+    def head(self) -> _Waiter:
+        return next(iter(self))
+
+    def append(self, waiter: _Waiter, tenant: Hashable) -> None:
+        self._by_tenant.setdefault(tenant, OrderedDict())[waiter] = None
+        self._length += 1
+
+    def remove(self, waiter: _Waiter, tenant: Hashable) -> None:
+        """Remove a waiter, if it is in the queue."""
+        waiters = self._by_tenant.get(tenant)
+        if waiters and waiter in waiters:
+            del waiters[waiter]
+            self._length -= 1
+            if not waiters:
+                del self._by_tenant[tenant]
+
+    def end_turn(self, tenant: Hashable) -> None:
+        """Let all other tenants have their turn before this one, whose call has just got a permit."""
+        if tenant in self._by_tenant:
+            self._by_tenant.move_to_end(tenant)
+
+
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Gate:
     """Permits and queue of one limit, or of one key of a limit.
@@ -89,8 +131,7 @@ class Gate:
     """Attempts that hold a permit, for deadlock detection; holders that are not attempts are not listed."""
     # The next four and the fields of waiters change only under `_lock`: threads and loops share a gate.
     _free_permits: float = field(default=math.inf, init=False)
-    _queue: OrderedDict[_Waiter, None] = field(default_factory=OrderedDict[_Waiter, None], init=False)
-    """Ordered, with removal of a cancelled waiter in constant time."""
+    _queue: _Queue = field(default_factory=_Queue, init=False)
     _window: Window | None = field(default=None, init=False)
     start_rate_gate: "Gate | None" = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -148,9 +189,9 @@ class Gate:
         with self._lock:
             return not self._queue and self._try_take(loop)
 
-    async def enter(self, loop: EventLoop) -> None:
-        """Wait in FIFO order for a permit."""
-        waiter = self._join_queue(loop)
+    async def enter(self, loop: EventLoop, tenant: Hashable = None) -> None:
+        """Wait for a permit: in FIFO order within the tenant, and in turns with other tenants."""
+        waiter = self._join_queue(loop, tenant)
         if waiter is None:
             return
         try:
@@ -163,7 +204,8 @@ class Gate:
                     await sleep_until(loop.now() + wait)  # only the head sleeps here, the others wait for their wakeup
                 with self._lock:
                     if self._try_take(loop):
-                        del self._queue[waiter]
+                        self._queue.remove(waiter, tenant)
+                        self._queue.end_turn(tenant)
                         self._wake_head()
                         return
                     # A wakeup serves once. Replaced under the lock, so that the next `leave` sets the new one.
@@ -172,9 +214,8 @@ class Gate:
         except BaseException:
             # Cancelled or rejected. If this was the head and a permit is free, the next waiter must be woken.
             with self._lock:
-                if waiter in self._queue:
-                    del self._queue[waiter]
-                    self._wake_head()
+                self._queue.remove(waiter, tenant)
+                self._wake_head()
             raise
 
     async def pass_through(self, loop: EventLoop) -> None:
@@ -189,7 +230,7 @@ class Gate:
             self._free_permits += 1
             self._wake_head()
 
-    def _join_queue(self, loop: EventLoop) -> _Waiter | None:
+    def _join_queue(self, loop: EventLoop, tenant: Hashable) -> _Waiter | None:
         limit = self._limit
         with self._lock:
             if not self._queue and self._try_take(loop):
@@ -200,7 +241,7 @@ class Gate:
                     usage = f"{limit.concurrency - int(self._free_permits)} of {limit.concurrency} run"
                 raise NoPlaceError(f"{self.title} is full: {usage}, {len(self._queue)} wait, and no more may")
             waiter = _Waiter(loop.wakeup())
-            self._queue[waiter] = None
+            self._queue.append(waiter, tenant)
             self._wake_head()
             return waiter
 
@@ -226,7 +267,7 @@ class Gate:
     def _wake_head(self) -> None:
         # Under the lock. `is_awake` prevents a second `set()` of a wakeup that serves once.
         if self._queue and self._free_permits >= 1:
-            head = next(iter(self._queue))
+            head = self._queue.head
             if not head.is_awake:
                 head.is_awake = True
                 head.wakeup.set()

@@ -33,12 +33,13 @@ def without_key(error: Exception, title: str, call: ToolCallLike, option: str = 
 class Limiter:
     """Limit within this process: permits and a queue (a `Gate`), or one `Gate` for each key in use."""
 
-    __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_prune_at", "title")
+    __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_prune_at", "_tenant", "title")
 
     def __init__(self, limit: Limit, title: LimitTitle | str) -> None:
         self._limit = limit
         self.title = title
         self._key = None if limit.key is None else key_function("Limit(key=...)", limit.key)
+        self._tenant = None if limit.tenant is None else key_function("Limit(tenant=...)", limit.tenant)
         self._gate = Gate(limit, title) if limit.key is None else None
         self._by_key: dict[Hashable, Gate] = {}
         self._lock = threading.Lock()
@@ -62,6 +63,17 @@ class Limiter:
                 calls = "calls like this one" if self._key.takes_context else repr(key)
                 gate = self._by_key[key] = Gate(self._limit, self.title, f" for {calls}")
             return gate
+
+    def tenant_of(self, call: ToolCallLike, context: Callable[[], CallContext] = CallContext) -> Hashable:
+        """Return the tenant of a call that has to wait; `None` for a limit without tenants."""
+        if self._tenant is None:
+            return None
+        try:
+            tenant = self._tenant.of(call, context)
+            hash(tenant)
+        except Exception as error:
+            raise without_key(error, str(self.title), call, "tenant") from error
+        return tenant
 
     def _prune(self, loop: EventLoop) -> None:
         # Keys come from the model, in any number. Doubling the threshold keeps the average cost of a check constant.
@@ -105,6 +117,9 @@ class SharedLimiter:
         title = f"{self._title} for calls like this one" if key else self._title
         request = PermitRequest(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
         return SharedPermit(self._shared, request)
+
+    def tenant_of(self, call: ToolCallLike, context: Callable[[], CallContext] = CallContext) -> None:
+        """Return `None`: the store has the tenant of each request."""
 
 
 AnyGate = Gate | SharedPermit

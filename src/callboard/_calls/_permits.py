@@ -108,10 +108,10 @@ class Permits:
                 if threads is not None and (lost := threads.lost) is not None:
                     raise NoPlaceError(lost)
                 if self._enclosing or self._permits:
-                    permit = await self._acquire_or_borrow(gate)
+                    permit = await self._acquire_or_borrow(gate, partial(limiter.tenant_of, call, context))
                 else:  # no call waits for this one, so no deadlock is possible; fewer frames for thousands of waiters
                     if not gate.try_enter(self._loop):
-                        await gate.enter(self._loop)
+                        await gate.enter(self._loop, limiter.tenant_of(call, context))
                     gate.add_holder(self)
                     permit = gate
                 self._permits = (*self._permits, permit)
@@ -120,7 +120,7 @@ class Permits:
             # A shared permit was lost during the wait. All are acquired anew, in order: see `count_start`.
             self.release()
 
-    async def _acquire_or_borrow(self, gate: AnyGate) -> AnyGate | Loan:
+    async def _acquire_or_borrow(self, gate: AnyGate, tenant_of: Callable[[], Hashable]) -> AnyGate | Loan:
         """Acquire a permit at a limit, or borrow one; raise `DeadlockError` in a deadlock."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
         loans = (permits.lend(gate) for permits in self._enclosing) if gate.is_lendable else ()
@@ -133,7 +133,7 @@ class Permits:
                 return gate
             try:
                 with waiting(self, queue, self._enclosing):
-                    await queue.enter(self._loop)
+                    await queue.enter(self._loop, tenant_of())
             except BaseException:
                 if loan is not None:
                     loan.withdraw()

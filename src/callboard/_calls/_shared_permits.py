@@ -78,8 +78,8 @@ class SharedPermit:
         """Always return `False`, so that the caller uses `enter()`: only the store knows whether a permit is free."""
         return False
 
-    async def enter(self, loop: EventLoop) -> None:
-        """Request a permit and wait for it."""
+    async def enter(self, loop: EventLoop, tenant: Hashable = None) -> None:
+        """Request a permit and wait for it; the request has the tenant."""
         # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
         wakeup = loop.wakeup()
         permit = self._permit = self._shared.ask(self._request, wakeup.set)

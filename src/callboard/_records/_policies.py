@@ -96,11 +96,11 @@ class Limit:
             returns a key such as a host or a user. Each key has this limit separately. `None` for one limit for all.
         shared: store that keeps the limit for many processes, such as `RedisLimits(url)`; `None` for this process
             alone.
-        tenant: function like `key` that returns the tenant of a call. Tenants of a shared limit get permits in turns,
-            however many calls of one tenant wait. `None` for the order of arrival alone.
+        tenant: function like `key` that returns the tenant of a call. Tenants get permits in turns, however many calls
+            of one tenant wait. `None` for the order of arrival alone.
 
     Raises:
-        ValueError: for a number out of range, and for a `tenant` without `shared`.
+        ValueError: for a number out of range.
         TypeError: for a key or tenant function that takes neither one argument nor two.
     """
 
@@ -125,8 +125,6 @@ class Limit:
             raise TypeError(f"Limit(shared=...) takes where it is kept, such as RedisLimits(url); got {self.shared!r}")
         if self.tenant is not None:
             key_function("Limit(tenant=...)", self.tenant)
-            if self.shared is None:
-                raise ValueError("Limit(tenant=...) is for a shared limit; give it shared=..., or use key=... instead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
