@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from anyio import Event, sleep
+from anyio import Lock, sleep
 from anyio.lowlevel import cancel_shielded_checkpoint
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -61,9 +61,7 @@ class Journal:
         self._sending: list[Entry] = []
         """Entries in the write that is in progress, or in a write that failed and has to be repeated."""
         self._waits_for_next_entry = False  # true if an entry that waits for the next one is the last in `_entries`
-        # At most one task writes at a time, so that task ids stay in order.
-        self._is_flushing = False
-        self._flushed: Event | None = None  # set when the current write ends; `None` if no task waits for that
+        self._flushing = Lock(fast_acquire=True)  # at most one task writes at a time, so that task ids stay in order
         self._own_holder: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
         self.is_hold_confirmed = True
         """`False` until the first write with the holder entry of this run has been read back."""
@@ -102,14 +100,9 @@ class Journal:
         While another task writes, it stores them too; this one waits for it only with `wait`. Without `ends_step`, this
         task pauses for entries of calls that end at the same time.
         """
-        while self._is_flushing:
-            if not wait:
-                return  # the task that is writing also writes the new entries
-            if self._flushed is None:
-                self._flushed = Event()
-            await self._flushed.wait()  # if that write failed, its entries are still in `_sending`
-        self._is_flushing = True
-        try:
+        if not wait and self._flushing.locked():
+            return  # the task that is writing also writes the new entries
+        async with self._flushing:  # if the write before failed, its entries are still in `_sending`
             if not wait and not ends_step and self._saver.is_waited_for:
                 # Calls that end in the same turn of the event loop share a write: that of the step, if it ends, too.
                 await cancel_shielded_checkpoint()
@@ -120,15 +113,10 @@ class Journal:
                 await self._commit()
             if not self.is_hold_confirmed:
                 await self._confirm_hold()
-        finally:
-            # Also after an error or a cancellation: a waiting task must wake up and write by itself.
-            flushed, self._is_flushing, self._flushed = self._flushed, False, None
-            if flushed is not None:
-                flushed.set()
 
     async def settle(self) -> None:
         """Wait for a write that is in progress, and repeat one that has failed; check that the lease still holds."""
-        if self._sending or self._is_flushing:
+        if self._sending or self._flushing.locked():
             await self.flush(wait=True)
         await self.check_lease()
 
