@@ -70,15 +70,6 @@ def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, w
     assert max((len(text) for text in lines), default=0) <= width
 
 
-def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers() -> None:
-    lines = drawn(busy(), width=40)
-
-    heading = lines.index(next(text for text in lines if text.startswith("tool ")))
-    assert lines[heading].split() == ["tool", "running", "waiting", "done"]
-    assert cells(lines, "tool_1") == ["100", "100", "100"]
-    assert "…" in lines[heading + 1]
-
-
 def test_tools_for_which_there_is_no_room_are_added_up() -> None:
     """The tools without a row are added up in one row, so that no count is lost."""
     lines = drawn(busy(tools=40, calls=400))

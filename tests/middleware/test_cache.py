@@ -641,34 +641,6 @@ async def test_loops_in_two_threads_share_a_cache(recorder: Recorder, anyio_back
     assert recorder.count("started") == 1
 
 
-@pytest.mark.real_clock
-async def test_a_follower_in_another_thread_takes_over() -> None:
-    """The leader's event loop is cancelled, and the waiting call in another thread runs the tool in its own loop."""
-    recorder, seconds = Recorder(), iter([60, 0])
-    node = node_of(recorder, Cache({"work"}), seconds=lambda _: next(seconds))
-    answers: list[Any] = []
-    joined = threading.Event()
-
-    async def follow() -> None:
-        joined.set()
-        with anyio.fail_after(20):
-            answers.extend(contents(await node.ainvoke(identical(5))))
-
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group, anyio.create_task_group() as leader:
-            leader.start_soon(node.ainvoke, identical(1))
-            await recorder.wait_for("started")
-            group.start_soon(anyio.to_thread.run_sync, anyio.run, follow)
-            while not joined.is_set():
-                await anyio.sleep(0.01)
-            await anyio.sleep(0.1)
-            leader.cancel_scope.cancel()
-
-    assert answers == ["a"] * 5
-    assert recorder.count("started") == 2
-    assert recorder.count("finished") == 1
-
-
 STEPS = st.lists(
     st.tuples(st.sampled_from("abc"), st.integers(0, 6), st.sampled_from(["call", "call", "call", "cancel", "forget"])),
     max_size=25,
