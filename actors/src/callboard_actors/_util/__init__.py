@@ -1,9 +1,9 @@
-"""Helpers that several packages of this distribution use: checks of options, secrets, background tasks, and others.
+"""Helpers that several packages of this distribution use: checks of options, background tasks, and others.
 
 Each file stands alone, and none imports another one; read a file when another package uses it.
 
 - Packages: `_on_demand.py`.
 - Checks of options: `_options.py`, `_loopback.py`.
 - Text that a model reads: `_excerpts.py`. JSON that is sent or received: `_sendable.py`, `_value_counter.py`.
-- Secrets, clocks and tasks: `_secret.py`, `_boot_clock.py`, `_own_task.py`.
+- Clocks and tasks: `_boot_clock.py`, `_own_task.py`.
 """

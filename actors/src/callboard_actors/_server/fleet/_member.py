@@ -27,12 +27,12 @@ from callboard_actors._server.fleet._messages import (
     Message,
     MessageKind,
     Signer,
+    check_secret,
     fingerprint,
     server_key_of,
 )
 from callboard_actors._server.fleet._router import Router
 from callboard_actors._util._options import check_seconds
-from callboard_actors._util._secret import checked
 
 # Asks of other members.
 
@@ -292,8 +292,8 @@ class FleetStore(ServerStore):
         if not isinstance(cast("object", secret), (str, bytes)):
             kind = type(secret).__qualname__
             raise TypeError(f"{self._store_name}(secret=...) is a text or bytes, got one of type {kind}")
-        secret_bytes = secret.encode() if isinstance(secret, str) else secret
-        self._secret = checked(secret_bytes, f"{self._store_name}(secret=...)")
+        self._secret = secret.encode() if isinstance(secret, str) else secret
+        check_secret(self._secret, f"{self._store_name}(secret=...)")
         # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
         self._common = Common(lease=round(lease * 1e6), fingerprint=fingerprint(self._secret))
         self._settings = (self._common,)

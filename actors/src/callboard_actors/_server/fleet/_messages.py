@@ -1,13 +1,15 @@
 """Signed messages between fleet members; the signature is necessary because other programs can write to the server."""
 
+import hashlib
 import hmac
 from collections.abc import Hashable
 from typing import Any, Literal, NamedTuple
 
 from callboard.extend import FleetAsk, digest
 from callboard_actors._engine._pickles import dumps, loads
-from callboard_actors._util._secret import mac
 
+_SHORTEST = 16
+"""Shortest allowed secret, in bytes: anyone who records a message can test guesses of the secret offline."""
 _SEAL = 32
 """Bytes of an HMAC-SHA256 signature."""
 
@@ -46,7 +48,7 @@ class Signer:
     """Signer of messages and states: a signature is valid for one fleet, and for one receiver or one state only."""
 
     def __init__(self, secret: bytes, fleet: str) -> None:
-        self._key = mac(secret, f"callboard fleet {fleet}".encode())
+        self._key = _hash_with(secret, f"callboard fleet {fleet}".encode())
 
     def seal(self, address: str, value: object) -> bytes:
         """Pickle and sign a value; `address` is the id of the receiving member, or the key's name for a saved state."""
@@ -68,7 +70,22 @@ class Signer:
 
 def fingerprint(secret: bytes) -> str:
     """Return a hash of the secret, which members compare to check that all of them have the same secret."""
-    return mac(secret, b"callboard fleet: whose secret is it?").hex()[:16]
+    return _hash_with(secret, b"callboard fleet: whose secret is it?").hex()[:16]
+
+
+def _hash_with(secret: bytes, said: bytes) -> bytes:
+    # The secret is hashed first. HMAC pads short keys with zeros, so a secret and the same secret with NUL bytes at its
+    # end would be the same key.
+    return hmac.digest(hashlib.sha256(secret).digest(), said, "sha256")
+
+
+def check_secret(secret: bytes, name: str) -> None:
+    """Raise `ValueError` if the secret is too short. The error has the `name`, but not the secret itself."""
+    if len(secret) < _SHORTEST:
+        raise ValueError(
+            f"{name} has {len(secret)} bytes, and {_SHORTEST} are the least; "
+            "`python -c 'import secrets; print(secrets.token_hex())'` makes one"
+        )
 
 
 def server_key_of(actor: str, key: Hashable) -> str:
