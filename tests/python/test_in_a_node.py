@@ -1,17 +1,15 @@
 """Python as a tool: one interpreter for each conversation, in its own process."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from callboard import CallPolicy, ChildSpec, ToolNode, create_react_agent, running
+from callboard import ChildSpec, ToolNode, create_react_agent, running
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.process import Confine
 from callboard_actors.python import Python, python_tool
-from tests.process._processes import descendants
 
 pytestmark = pytest.mark.real_clock
 
@@ -34,16 +32,6 @@ async def test_each_conversation_has_names_of_its_own() -> None:
         assert await told(node, "x") == "Out[2]: 42"
         assert "NameError: name 'x' is not defined" in await told(node, "x", "b")
         assert await told(node, "print('hi'); await __import__('asyncio').sleep(0)\nx + 1") == "hi\nOut[3]: 43"
-
-
-async def test_nothing_is_left_when_the_node_ends() -> None:
-    """Interpreters and their child processes end with the node."""
-    before = descendants(os.getpid())
-    async with ToolNode([tool()]) as node:
-        await told(node, "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()")
-        await told(node, "1", "b")
-        assert len(descendants(os.getpid()) - before) >= 3
-    assert descendants(os.getpid()) == before
 
 
 KILLERS = {
@@ -89,17 +77,6 @@ async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
         await told(node, "x = 42")
         assert "MemoryError" in await told(node, "b = bytearray(2 * 1024**3)")
         assert await told(node, "x") == "Out[3]: 42"
-
-
-@pytest.mark.parametrize("code", ["import time; time.sleep(600)", "while True: print('y' * 1000)"])
-async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
-    """A thread could not be stopped, so the interpreter is a process."""
-    async with ToolNode([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
-        await told(node, "x = 42")
-        late = await told(node, code)
-        assert "did not finish" in late or "interrupted after" in late
-        after = await told(node, "1 + 1")
-        assert after.startswith("Out[")
 
 
 async def test_a_missing_package_is_told_with_those_that_are_there() -> None:
