@@ -34,6 +34,7 @@ from callboard._loops._protocol import EventLoop
 from callboard._loops._watchdog import LoopHolder, mark
 from callboard._records._events import ActorObserver, CallEvent, CallPhase, Observer, RunInfo
 from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
+from callboard._web._retry_after import retry_after
 from callboard.exceptions import CallCancelledError, CallRejectedError, DeadlineExceededError
 
 T = TypeVar("T")
@@ -277,6 +278,11 @@ class SupervisedCall(Generic[T]):
                 return await (
                     self._run_observed(attempt, running, call["name"], waited) if self._observers else running
                 )
+            except Exception as error:
+                # The service of the tool says so to one call, and means all: the others wait in the queue.
+                if policy.limit is not None and (pause := retry_after(error)) > 0:
+                    limiters[0].gate(call, self.loop, context).pause(self.loop, min(pause, _LONGEST_PAUSE))
+                raise
             finally:
                 if attempt.number:  # `_run_observed` has not ended it yet
                     attempt.end()
@@ -388,6 +394,9 @@ mark(SupervisedCall.attempt, Attempt)
 
 _Report = tuple[SupervisedCall[Any], Progress, int]
 _first_report = threading.Lock()
+
+_LONGEST_PAUSE = 60.0
+"""Most seconds for which a service may stop the calls of a limit at once: it may be hostile, or have a wrong clock."""
 
 
 def _tell_of(report: _Report) -> None:

@@ -133,6 +133,8 @@ class Gate:
     _free_permits: float = field(default=math.inf, init=False)
     _queue: _Queue = field(default_factory=_Queue, init=False)
     _window: Window | None = field(default=None, init=False)
+    _paused_until: float | None = field(default=None, init=False)
+    """Time before which no call takes a permit, on the common clock; `None` without a pause."""
     start_rate_gate: "Gate | None" = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -180,6 +182,8 @@ class Gate:
         concurrency = self._limit.concurrency
         if self._queue or self._free_permits != (math.inf if concurrency is None else concurrency):
             return False
+        if self._paused_until is not None and self._paused_until > _common_time(loop):
+            return False
         if self._window is not None and not self._window.is_expired(_common_time(loop)):
             return False
         return self.start_rate_gate is None or self.start_rate_gate.is_unused(loop)
@@ -200,7 +204,7 @@ class Gate:
                     await waiter.wakeup.wait()
                 if waiter.refusal is not None:
                     raise NoPlaceError(waiter.refusal)
-                if self._window is not None and (wait := self._window.opens_at() - _common_time(loop)) > 0:
+                if (wait := self._seconds_until_open(loop)) > 0:
                     await sleep_until(loop.now() + wait)  # only the head sleeps here, the others wait for their wakeup
                 with self._lock:
                     if self._try_take(loop):
@@ -223,6 +227,12 @@ class Gate:
         if not self.try_enter(loop):
             await self.enter(loop)
         self.leave()
+
+    def pause(self, loop: EventLoop, seconds: float) -> None:
+        """Give no permit for some seconds; may be called from any thread, and extends a pause that ends earlier."""
+        with self._lock:
+            until = _common_time(loop) + seconds
+            self._paused_until = until if self._paused_until is None else max(self._paused_until, until)
 
     def leave(self) -> None:
         """Release a permit; may be called from any thread."""
@@ -254,15 +264,20 @@ class Gate:
 
     def _try_take(self, loop: EventLoop) -> bool:
         # Under the lock. The rate is stamped and the permit taken together, or neither.
-        if self._free_permits < 1:
+        if self._free_permits < 1 or self._seconds_until_open(loop) > 0:
             return False
         if self._window is not None:
-            now = _common_time(loop)
-            if self._window.opens_at() > now:
-                return False
-            self._window.record_start(now)
+            self._window.record_start(_common_time(loop))
         self._free_permits -= 1
         return True
+
+    def _seconds_until_open(self, loop: EventLoop) -> float:
+        """Return how long the rate or a pause lets no call start; 0 or less if one may start now."""
+        window, paused_until = self._window, self._paused_until
+        if window is None and paused_until is None:
+            return 0.0
+        opens_at = -math.inf if window is None else window.opens_at()
+        return max(opens_at, -math.inf if paused_until is None else paused_until) - _common_time(loop)
 
     def _wake_head(self) -> None:
         # Under the lock. `is_awake` prevents a second `set()` of a wakeup that serves once.

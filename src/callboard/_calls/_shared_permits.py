@@ -78,6 +78,9 @@ class SharedPermit:
         """Always return `False`, so that the caller uses `enter()`: only the store knows whether a permit is free."""
         return False
 
+    def pause(self, loop: EventLoop, seconds: float) -> None:
+        """Do nothing: the store of a shared limit knows no pauses."""
+
     async def enter(self, loop: EventLoop, tenant: Hashable = None) -> None:
         """Request a permit and wait for it; the request has the tenant."""
         # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
