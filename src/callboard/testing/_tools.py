@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, count
 from typing import Literal, TypeAlias
 
@@ -35,26 +35,6 @@ class Event:
 def label(tool: str, query: str) -> str:
     """Return a short name of a call: `search` or `search(tea)`."""
     return f"{tool}({query})" if query else tool
-
-
-@dataclass(slots=True, kw_only=True)
-class _Part:
-    """Scripted behaviour of one tool, as `Recorder.tool` and `Recorder.sync_tool` take it."""
-
-    name: str
-    seconds: float | Callable[[str], float] = 0.0
-    raises: Exception | None = None
-    times: int | None = None
-    returns: object = None
-    hang: bool = False
-    cleanup: float = 0.0
-    shield: Callable[[], AbstractContextManager[object]] = nullcontext
-    ignores_cancel: int = 0
-    release: threading.Event | None = None
-    ends: Iterator[int] = field(default_factory=count, init=False)
-
-    def duration(self, query: str) -> float:
-        return self.seconds(query) if callable(self.seconds) else self.seconds
 
 
 class Recorder:
@@ -99,20 +79,28 @@ class Recorder:
                 is then lost on trio, and on asyncio in a cancelled anyio scope.
             ignores_cancel: number of cancellations that a call swallows before it ends; it starts again after each.
         """
-        part = _Part(
-            name=name,
-            seconds=seconds,
-            raises=raises,
-            times=times,
-            returns=returns,
-            hang=hang,
-            cleanup=cleanup,
-            shield=shield,
-            ignores_cancel=ignores_cancel,
-        )
+        end = self._ending(name, raises, times, returns)
+
+        async def act(query: str) -> object:
+            for ignored in range(ignores_cancel + 1):
+                try:
+                    await (anyio.sleep_forever() if hang else anyio.sleep(_duration(seconds, query)))
+                    break
+                except anyio.get_cancelled_exc_class():
+                    self._add("cancelled", name, query)
+                    if ignored == ignores_cancel:
+                        raise
+            return end(query)
 
         async def body(query: str = "") -> object:
-            return await self._run_async(part, query)
+            with self._body(name, query):
+                try:
+                    return await act(query)
+                finally:
+                    if cleanup:
+                        with shield():
+                            await anyio.sleep(cleanup)
+                            self._add("cleaned up", name, query)
 
         return StructuredTool.from_function(coroutine=body, name=name, description=f"Scripted tool {name}.")
 
@@ -137,10 +125,15 @@ class Recorder:
             times: number of calls that raise before later calls succeed; by default all calls raise.
             returns: result; by default the query, or the tool's name if the query is empty.
         """
-        part = _Part(name=name, seconds=seconds, release=release, raises=raises, times=times, returns=returns)
+        end = self._ending(name, raises, times, returns)
 
         def body(query: str = "") -> object:
-            return self._run_sync(part, query)
+            with self._body(name, query):
+                if release is None:
+                    time.sleep(_duration(seconds, query))
+                else:
+                    release.wait()
+                return end(query)
 
         return StructuredTool.from_function(func=body, name=name, description=f"Scripted tool {name}.")
 
@@ -232,40 +225,23 @@ class Recorder:
                 elapsed = now - self._loop_origin
             self._events.append(Event(kind=kind, tool=tool, query=query, time=elapsed))
 
-    async def _run_async(self, part: _Part, query: str) -> object:
-        with self._body(part.name, query):
-            try:
-                return await self._act(part, query)
-            finally:
-                if part.cleanup:
-                    with part.shield():
-                        await anyio.sleep(part.cleanup)
-                        self._add("cleaned up", part.name, query)
-
-    async def _act(self, part: _Part, query: str) -> object:
-        for ignored in range(part.ignores_cancel + 1):
-            try:
-                await (anyio.sleep_forever() if part.hang else anyio.sleep(part.duration(query)))
-                break
-            except anyio.get_cancelled_exc_class():
-                self._add("cancelled", part.name, query)
-                if ignored == part.ignores_cancel:
-                    raise
-        return self._end(part, query)
-
-    def _run_sync(self, part: _Part, query: str) -> object:
-        with self._body(part.name, query):
-            if part.release is None:
-                time.sleep(part.duration(query))
-            else:
-                part.release.wait()
-            return self._end(part, query)
-
-    def _end(self, part: _Part, query: str) -> object:
+    def _ending(
+        self, name: str, raises: Exception | None, times: int | None, returns: object
+    ) -> Callable[[str], object]:
+        """Return a function that ends each call of a tool: it returns the result, or raises the error."""
         # `next()` of a counter is atomic: calls in several threads share it without a lock.
-        ended_before = next(part.ends)
-        if part.raises is not None and (part.times is None or ended_before < part.times):
-            self._add("raised", part.name, query)
-            raise part.raises
-        self._add("finished", part.name, query)
-        return (query or part.name) if part.returns is None else part.returns
+        numbers = count()
+
+        def end(query: str) -> object:
+            ended_before = next(numbers)
+            if raises is not None and (times is None or ended_before < times):
+                self._add("raised", name, query)
+                raise raises
+            self._add("finished", name, query)
+            return (query or name) if returns is None else returns
+
+        return end
+
+
+def _duration(seconds: float | Callable[[str], float], query: str) -> float:
+    return seconds(query) if callable(seconds) else seconds
