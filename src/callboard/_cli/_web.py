@@ -192,13 +192,14 @@ class _Requests(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
+        token = self.headers.get("Authorization", "").encode("latin-1", "replace")
         if self.headers.get_all("Host") not in [[host] for host in self._site.hosts]:
             self.send_error(HTTPStatus.FORBIDDEN)
         elif path == "/":  # without data, so that it needs no token; the token is in the fragment, which is not sent
             self._answer(HTTPStatus.OK, self._site.page, "text/html; charset=utf-8")
         elif path != "/data":
             self.send_error(HTTPStatus.NOT_FOUND)
-        elif not self._has_token():
+        elif not secrets.compare_digest(token, f"Bearer {self._site.token}".encode()):
             self.send_error(HTTPStatus.UNAUTHORIZED)
         else:
             self._site.keep(self.connection)
@@ -217,10 +218,6 @@ class _Requests(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, because log lines would disturb the output of the run on the terminal."""
-
-    def _has_token(self) -> bool:
-        header = self.headers.get("Authorization", "").encode("latin-1", "replace")
-        return secrets.compare_digest(header, f"Bearer {self._site.token}".encode())
 
     def _answer(self, code: HTTPStatus, body: bytes = b"", kind: str | None = None, **headers: str) -> None:
         self.send_response_only(code)

@@ -156,7 +156,6 @@ MIN_CIRCUITS = 64
 class Admission(NamedTuple):
     """Decision of a circuit to admit or refuse one call."""
 
-    key: Hashable
     circuit: Circuit
     ticket: Ticket | None
     """Ticket of the call; `None` if the call is refused."""
@@ -193,7 +192,7 @@ class Circuits:
                 circuit = self._circuits[key] = Circuit(self._rules)
             wait, state = circuit.wait(now), circuit.state(now)
             ticket = circuit.admit(now)
-        return Admission(key, circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
+        return Admission(circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
         """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`."""

@@ -440,7 +440,12 @@ class ActorSpans:
     def __call__(self, event: AskEvent | ActorEvent) -> None:
         """Handle an event of an actor or of an ask: begin or end the ask's span, or add a span event to open spans."""
         if isinstance(event, ActorEvent):
-            self._add_change(event)
+            facts: Attributes = {names.ACTOR: event.actor}
+            if event.error is not None:
+                facts[names.ERROR_TYPE] = error_type(event.error)
+            for number in event.asks:  # an ask may have begun before this observer
+                if (entry := self._open.get(number)) is not None:
+                    entry[0].add_event(f"{names.ACTOR}.{event.phase}", facts)
         elif event.phase == "begun":
             self._begin(event)
         elif event.phase == "ended" and (entry := self._open.pop(event.number, None)) is not None:
@@ -462,14 +467,6 @@ class ActorSpans:
         span = self._tracer.start_span(f"{names.ASK} {event.actor}.{event.handler}", attributes=attributes)
         # The event "ended" arrives in the same task; the token can be detached only in the context that made it.
         self._open[event.number] = span, context.attach(trace.set_span_in_context(span))
-
-    def _add_change(self, event: ActorEvent) -> None:
-        facts: Attributes = {names.ACTOR: event.actor}
-        if event.error is not None:
-            facts[names.ERROR_TYPE] = error_type(event.error)
-        for number in event.asks:  # an ask may have begun before this observer
-            if (entry := self._open.get(number)) is not None:
-                entry[0].add_event(f"{names.ACTOR}.{event.phase}", facts)
 
 
 class Tracing(ObserverSet):

@@ -359,14 +359,12 @@ class _Runs:
                 # Real actors keep their state between runs, unless they are killed.
                 await stack.enter_async_context(self._agent)
             for number, story in enumerate(self._player.stories):
-                if not story.is_nested and not self._has_lost_question(story.run):
+                answers = story.run.command is not None and story.run.command.get("resume") is not None
+                # Because of a kill, the replay may never have asked the question.
+                is_lost = self._player.was_killed and answers and "__interrupt__" not in (self.state or {})
+                if not story.is_nested and not is_lost:
                     await self._run(story.run, f"replay {number}")
                     self._player.discard(story)
-
-    def _has_lost_question(self, run: RecordedRun) -> bool:
-        """Return whether a recorded run answers a question that the replay never asked, because of a kill."""
-        answers = run.command is not None and run.command.get("resume") is not None
-        return self._player.was_killed and answers and "__interrupt__" not in (self.state or {})
 
     async def _run(self, run: RecordedRun, default_thread: str) -> None:
         config: RunnableConfig = {"configurable": {"thread_id": run.thread or default_thread}}
