@@ -343,17 +343,21 @@ class _NoObserver:
         pass
 
 
-class _StopsAtToken(BaseCallbackHandler):
-    """Callback handler that stops the thread of a cancelled model at its next token; no earlier stop is possible."""
+class TokenHandler(BaseCallbackHandler):
+    """Callback handler that gets the tokens of a reply, in the thread and the context of the request."""
 
-    # In the model's own thread, and with errors passed on: the raised cancellation has to reach the model.
     run_inline = True
-    raise_error = True
 
     @property
     def ignore_chat_model(self) -> bool:
         """`True`: LangChain must not report the start of a request to this handler, only the tokens of the reply."""
         return True
+
+
+class _StopsAtToken(TokenHandler):
+    """Callback handler that stops the thread of a cancelled model at its next token; no earlier stop is possible."""
+
+    raise_error = True  # the raised cancellation has to reach the model
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:
         with suppress(RuntimeError):  # the model reports tokens from a thread that anyio did not start

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, cast
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
@@ -24,7 +23,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
 from callboard._loops._idle import report_activity
 from callboard._records._policies import CallPolicy, ToolCallLike
-from callboard.agent._model import run_function, with_handler
+from callboard.agent._model import TokenHandler, run_function, with_handler
 from callboard.conversations._targets import MODEL
 from callboard.exceptions import CallError
 from callboard.tools._supervision import Supervision, keep_message, run_judged
@@ -119,16 +118,8 @@ async def _reporting_tokens(body: Body, attempt: Attempt) -> Response:
         var_child_runnable_config.reset(token)
 
 
-class _Tokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
+class _Tokens(TokenHandler, _StreamingCallbackHandler[Any]):
     """Callback handler that restarts the idle timeout at each token. Its second base makes LangChain stream replies."""
-
-    # In the context of the request, by which the idle timeout is found.
-    run_inline = True
-
-    @property
-    def ignore_chat_model(self) -> bool:
-        """`True`: LangChain must not report the start of a request to this handler, only the tokens of the reply."""
-        return True
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:
         report_activity()

@@ -221,15 +221,10 @@ class Chain:
     async def __call__(self, request: Any, call_next: Next, run_in_time: RunInTime | None = None) -> Any:
         """Run a call through all middleware and then `call_next`; `run_in_time` limits the time of the middleware."""
         signals: list[Exception] = []
-        outermost, check = self._links[0]
-        step = partial(self._step, signals, call_next, 1)
+        run = partial(self._step, signals, call_next, 0, request)
         output: object = None
         try:
-            output = await (
-                outermost(request, step) if run_in_time is None else run_in_time(partial(outermost, request, step))
-            )
-            if check is not None:
-                check(output, request.tool_call["id"])
+            output = await (run() if run_in_time is None else run_in_time(run))
         except Exception:
             # A middleware may catch control flow, retry after it or raise an error of its own: the recorded signal
             # wins.

@@ -43,31 +43,25 @@ _MANY_MESSAGES = 10_000
 """Number of messages of a state that are searched for answers in the event loop. More would take milliseconds."""
 
 
-class ProgressChunks:
-    """Function that writes progress and heartbeats of calls to a graph's stream. Only the first error is logged."""
+def progress_writer(runtime: Runtime[Any]) -> OnProgress | None:
+    """Return the function that writes progress and heartbeats to the graph's stream; `None` outside of a graph."""
+    if runtime is NO_RUNTIME:
+        return None
+    has_failed = False
 
-    __slots__ = ("_has_failed", "_runtime")
-
-    def __init__(self, runtime: Runtime[Any]) -> None:
-        self._runtime = runtime
-        self._has_failed = False
-
-    def __call__(self, call: ToolCallLike, progress: Progress) -> None:
-        """Write one progress report of a call to the graph's stream."""
+    def write(call: ToolCallLike, progress: Progress) -> None:
+        nonlocal has_failed
         event = {"type": "progress", "tool": call["name"], "tool_call_id": call.get("id")}
         try:
-            self._runtime.stream_writer({**event, **progress._asdict()})
-            self._runtime.heartbeat()
+            runtime.stream_writer({**event, **progress._asdict()})
+            runtime.heartbeat()
         except Exception:
             # Progress is only advice: a broken stream must not fail a call with an effect of its own.
-            if not self._has_failed:
-                self._has_failed = True
+            if not has_failed:
+                has_failed = True
                 _log.exception("the stream of a graph could not be told of the progress of a call")
 
-
-def progress_writer(runtime: Runtime[Any]) -> OnProgress | None:
-    """Return the function that writes progress to the graph's stream; `None` outside of a graph."""
-    return None if runtime is NO_RUNTIME else ProgressChunks(runtime)
+    return write
 
 
 async def prepare_batch(
