@@ -129,8 +129,9 @@ def test_messages_that_have_not_begun_are_the_first_again_after_their_actor_died
     cell, messages = Cell("a", Actor, box(), Poison(3)), [message(number, "looks") for number in range(3)]
     for one in messages:
         cell.mailbox.put(one)
-    for taken in (cell.next(), cell.next()):
-        taken.is_taken_only = True  # type: ignore[union-attr, misc]
+    taken: list[Any] = [cell.next(), cell.next()]
+    for one in taken:
+        one.is_taken_only = True
     cell.die("it crashed")
     assert not cell.mailbox.running
     assert list(cell.mailbox.waiting) == messages
