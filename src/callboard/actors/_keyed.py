@@ -373,14 +373,9 @@ _MOVED = "its key belongs to another process now"
 class FleetCell(Cell):
     """Cell of an actor in a fleet of processes: it sends each call to the process that owns the actor's key."""
 
-    __slots__ = ("_served", "fleet_host")
+    __slots__ = ("fleet_host",)
 
     fleet_host: "FleetActors"
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._served: set[Message] = set()
-        """Messages from other processes. If they do not begin here, they are sent to the next owner."""
 
     async def ask(
         self,
@@ -435,7 +430,6 @@ class FleetCell(Cell):
                 handler, ask.args, ask.kwargs, title=ask.title, passes=_or_moved(None), on_begin=ask.on_begin
             )
         finally:
-            self._served = {message for message in self._served if not message.has_ended}
             self.fleet_host.release_key_if_unused(self.key)
 
     def _put(self, message: Message) -> None:
@@ -445,8 +439,7 @@ class FleetCell(Cell):
         if self.gone_reason is not None and (self._is_stale or isinstance(delivery, _Served)):
             raise KeyMovedError(_MOVED)
         if isinstance(delivery, _Served):
-            # Before `super()._put`, in which `drain_refusal` looks it up.
-            self._served.add(message)
+            message.is_served = True  # before `super()._put`, in which `drain_refusal` reads it
         # A handler must have ended before another process may own the key.
         message.grace = min(message.grace, self.fleet_host.clean_up)
         super()._put(message)
@@ -455,7 +448,7 @@ class FleetCell(Cell):
             delivery.release_turn()
 
     def drain_refusal(self, message: Message) -> Exception:
-        return KeyMovedError(_MOVED) if message in self._served else super().drain_refusal(message)
+        return KeyMovedError(_MOVED) if message.is_served else super().drain_refusal(message)
 
     @property
     def _is_stale(self) -> bool:

@@ -168,6 +168,8 @@ class Message:
     error: BaseException | None = field(default=None, init=False)
     kill_error: BaseException | None = field(default=None, init=False)
     """Error for the caller if a drain cancels the handler. The caller itself was not cancelled and still waits."""
+    is_served: bool = field(default=False, init=False)
+    """True if it came from another process of a fleet; if it does not begin here, the next owner of the key gets it."""
     grace: float = field(init=False)
     """Seconds of clean-up for the handler: the grace of the calling attempt."""
 
