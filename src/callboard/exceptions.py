@@ -140,8 +140,8 @@ class LoopError(CallboardError):
         self.tool = tool
         self.repetitions = repetitions
         super().__init__(
-            f"The model makes the same calls for the {repetitions}th time in a row, with the same results, here of the "
-            f"tool {tool!r}. The conversation is kept: go on with a new message."
+            f"The model has made the same calls {repetitions} times in a row, with the same results, here of the tool "
+            f"{tool!r}. The conversation is kept: go on with a new message."
         )
 
 

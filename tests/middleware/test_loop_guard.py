@@ -67,7 +67,7 @@ async def test_the_last_repetition_ends_the_run_with_an_error_that_no_handler_ta
 ) -> None:
     node = ToolNode([Runs("nothing").look], middleware=[LoopGuard()], handle_tool_errors=handle_tool_errors)
 
-    with pytest.raises(LoopError, match=r"8th time in a row.*'look'") as caught:
+    with pytest.raises(LoopError, match=r"8 times in a row.*'look'") as caught:
         await run_agent(node, [calls("look")] * 8)
 
     assert (caught.value.tool, caught.value.repetitions) == ("look", 8)
