@@ -80,26 +80,29 @@ def remaining_size(limit: int, value: object, *, each: int = _EACH, character: i
     # Stops early: the size above the limit does not matter.
     while values and remaining > 0:
         item = values.pop()
-        if isinstance(item, (str, bytes)):
-            remaining -= len(item) * character
-            continue
-        if isinstance(item, dict):
-            parts: Collection[object] = (*item, *item.values()) if len(item) * each < remaining else item
-        elif isinstance(item, (list, tuple, set, frozenset)):
-            parts = item
-        elif isinstance(item, BaseMessage):
-            parts = (item.content, item.artifact if isinstance(item, ToolMessage) else None)
-        elif isinstance(item, Command):
-            parts = (item.update,)
-        else:
-            continue
+        parts: Collection[object]
+        match item:
+            case str() | bytes():
+                remaining -= len(item) * character
+                continue
+            case dict():
+                parts = (*item, *item.values()) if len(item) * each < remaining else item
+            case list() | tuple() | set() | frozenset():
+                parts = item
+            case BaseMessage():
+                parts = (item.content, item.artifact if isinstance(item, ToolMessage) else None)
+            case Command():
+                parts = (item.update,)
+            case _:
+                continue
         remaining -= len(parts) * each
-        if remaining > 0:
-            for part in parts:
-                if isinstance(part, str):
-                    remaining -= len(part) * character
-                elif part.__class__ not in _PLAIN:
-                    values.append(part)
+        if remaining <= 0:
+            break
+        for part in parts:
+            if isinstance(part, str):
+                remaining -= len(part) * character
+            elif part.__class__ not in _PLAIN:
+                values.append(part)
     return remaining
 
 

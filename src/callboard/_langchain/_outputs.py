@@ -41,16 +41,17 @@ def entries_in(output: Output) -> Iterator[object]:
     if isinstance(output, list):
         for item in output:
             yield from entries_in(item)
-    elif isinstance(output, Command):
-        update: Any = output.update
-        if isinstance(update, dict):
-            for value in cast("dict[str, object]", update).values():
-                yield from _values(value)
-        elif isinstance(update, (list, tuple)):
-            for entry in cast("list[Any]", update):
-                yield from _values(entry[1]) if _is_pair(entry) else (entry,)
-    else:
+        return
+    if not isinstance(output, Command):
         yield output
+        return
+    update: Any = output.update
+    if isinstance(update, dict):
+        for value in cast("dict[str, object]", update).values():
+            yield from _values(value)
+    elif isinstance(update, (list, tuple)):
+        for entry in cast("list[Any]", update):
+            yield from _values(entry[1]) if _is_pair(entry) else (entry,)
 
 
 def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:

@@ -195,7 +195,9 @@ def _state_values(tool: str, injected: InjectedArgs, state: Any, messages_key: s
     for name, field in injected.state.items():
         if not field:
             values[name] = state
-        elif (field in state) if isinstance(state, dict) else hasattr(state, field):
+            continue
+        has_value = (field in state) if isinstance(state, dict) else hasattr(state, field)
+        if has_value:
             values[name] = state[field] if isinstance(state, dict) else getattr(state, field)
         elif name in injected.nullable:
             values[name] = None
