@@ -197,11 +197,11 @@ class Plan:
                 transport: Any = stdio_transport(argv, link, env=env, cwd=cwd, sizes=sizes, grace=bounds.grace)
             case Url(url, headers, auth):
                 # Computed for each connection, so that a restarted actor gets fresh credentials.
-                if callable(auth) and (isinstance(auth, type) or not hasattr(auth, "async_auth_flow")):
-                    auth = auth(key)
+                is_function = callable(auth) and (isinstance(auth, type) or not hasattr(auth, "async_auth_flow"))
+                key_auth: Any = auth(key) if is_function else auth
                 fields = headers(key) if callable(headers) else headers
                 fields = await fields if isawaitable(fields) else fields
-                transport = http_transport(url, headers=fields, auth=auth, sizes=sizes)
+                transport = http_transport(url, headers=fields, auth=key_auth, sizes=sizes)
             case SdkTarget(server):
                 transport = server() if callable(server) else server
         return watch_transport(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
