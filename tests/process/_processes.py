@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
+import anyio  # and no `tests.helpers`: programs on a simulated system with only POSIX import this module
 
 from callboard.extend import Body
 from callboard_actors._engine import _kernel
 from callboard_actors.process import Confine, Processes
-from tests.helpers import until
 
 WAIT = 20
 """Timeout in seconds for events that must happen eventually."""
@@ -93,8 +92,10 @@ def open_fds() -> int:
 
 async def started(folder: Path, count: int = 1) -> set[int]:
     """Wait until so many functions have reported that they run; return their process ids."""
-    await until(lambda: len([*folder.iterdir()]) >= count, WAIT)
-    return {int(path.name) for path in folder.iterdir()}
+    with anyio.fail_after(WAIT):
+        while len(found := {int(path.name) for path in folder.iterdir()}) < count:
+            await anyio.sleep(0.001)
+    return found
 
 
 def below_us() -> set[int]:
@@ -113,4 +114,6 @@ async def only_workers_beside(pool: Processes, helpers: set[int]) -> None:
     if _kernel.FORKS:
         assert descendants(os.getpid()) - helpers == set(pool.pids)
         return
-    await until(lambda: len(pool.pids) > pool._terms.workers and descendants(zygote_of(pool)) == set(pool.pids), WAIT)
+    with anyio.fail_after(WAIT):
+        while len(pool.pids) <= pool._terms.workers or descendants(zygote_of(pool)) != set(pool.pids):
+            await anyio.sleep(0.001)
