@@ -7,7 +7,7 @@ import importlib
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from json import JSONDecodeError
@@ -22,7 +22,7 @@ from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, Result,
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import ensure_valid_checkpointer
 
-from callboard._langgraph._savers import Value, clock, forget, keeps_values, with_serde
+from callboard._langgraph._savers import clock, keeps_values, with_serde
 from callboard._langgraph._serializers import MEND, StrictSerializer, error_text
 from callboard._loops._forks import after_fork_in_child
 from callboard._util._extras import install_command
@@ -210,10 +210,6 @@ class LazySaver(BaseCheckpointSaver[str]):
     def now(self) -> float | None:
         """Return the time of the database server in seconds since 1970; `None` without a server. Blocks the thread."""
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
-
-    def forget(self, values: Sequence[Value]) -> None:
-        """Delete values that no checkpoint has any more, where the database keeps old versions. Blocks the thread."""
-        self._call(lambda saver: forget(saver, values) if keeps_values(saver) else None)
 
     def write_in_transaction(self, operation: Callable[[], None]) -> None:
         """Call `operation`, which writes with this saver, in one transaction if the database can do that."""

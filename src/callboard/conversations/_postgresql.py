@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import psycopg
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.postgres import PostgresStore
 from psycopg import Connection
@@ -15,6 +17,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from callboard._langgraph._savers import forget, keys_of_removed_values
 from callboard.conversations._database import LazySaver, LazyStore
 from callboard.exceptions import StorageError
 
@@ -47,12 +50,29 @@ def open_saver(url: str, types: Iterable[type]) -> LazySaver:
     """Return a PostgreSQL saver that stores only values of `types` and of LangGraph's and LangChain's own types."""
     # Called without a saver: the method does not use it, and no connection is open yet.
     next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
-    make_saver = partial(_without_lock, PostgresSaver)
+    make_saver = partial(_without_lock, _Saver)
     return LazySaver(PostgresServer(url, make_saver, "checkpoint_migrations"), next_version, types)
 
 
 def open_store(url: str) -> LazyStore:
     return LazyStore(PostgresServer(url, partial(_without_lock, PostgresStore), "store_migrations"))
+
+
+class _Saver(PostgresSaver):
+    """LangGraph's PostgreSQL saver, which also deletes a value if its checkpoint is stored again without the value."""
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        stored = super().put(config, checkpoint, metadata, new_versions)
+        conf = stored["configurable"]
+        if removed_values := keys_of_removed_values(conf["thread_id"], conf["checkpoint_ns"], checkpoint, new_versions):
+            forget(self, removed_values)
+        return stored
 
 
 def _without_lock(kind: Callable[[Any], T], connections: Any) -> T:

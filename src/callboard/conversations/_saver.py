@@ -176,7 +176,7 @@ class Saver:
             for name, args in changes:
                 getattr(saver, name)(*args)
                 if removed_values := self._find_removed_values(name, args):
-                    saver.forget(removed_values) if isinstance(saver, LazySaver) else forget(saver, removed_values)
+                    forget(saver, removed_values)
 
         saver.write_in_transaction(make) if isinstance(saver, LazySaver) else make()
 
@@ -188,7 +188,7 @@ class Saver:
                 await aforget(saver, removed_values)
 
     def _find_removed_values(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
-        if name != "put" or not (isinstance(self._saver, LazySaver) or keeps_values(self._saver)):
+        if name != "put" or not keeps_values(self._saver):
             return ()
         # Deleted after the checkpoint: if the process dies in between, the database only keeps values without use.
         return keys_of_removed_values(self.thread_id, self.namespace, args[1], args[3])
