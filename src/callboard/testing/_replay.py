@@ -133,7 +133,10 @@ def _read_stories(path: Path) -> list[Story]:
         if any(
             request.reply is None and request.response is None and request.error is None for request in run.requests
         ):
-            raise ValueError(f"{path} lacks replies of the model, in a run of the agent {run.agent!r}: record it again")
+            raise ValueError(
+                f"{path} lacks replies of the model, in a run of the agent {run.agent!r}: the recording is by a "
+                "version of callboard that did not record replies, or structured responses"
+            )
     return stories
 
 
@@ -406,7 +409,8 @@ class _Runs:
             # After a kill, an answered question may no longer be open.
             answers = {self._questions[recorded]: answer for recorded, answer in resume.items()}
             resume = {question: answers[question] for question in open_questions if question in answers}
-        elif self._player.was_killed and isinstance(resume, dict) and all(len(key) == 32 for key in resume):
-            # The kill has left only some of the recorded questions.
-            resume = dict(zip(open_questions, resume.values(), strict=False))
+        elif isinstance(resume, dict) and all(len(key) == 32 for key in resume):
+            # An older recording has no ids of questions; a kill may have left only some of the recorded questions.
+            is_fitting = self._player.was_killed or len(resume) == len(open_questions)
+            resume = dict(zip(open_questions, resume.values(), strict=False)) if is_fitting else resume
         return Command(resume=resume, update=command.get("update"), goto=command.get("goto", ()))
