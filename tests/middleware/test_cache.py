@@ -177,7 +177,7 @@ async def test_a_shared_error_arrives_as_it_was(make: Callable[[], Exception]) -
     assert len({str(exc) for exc in caught}) == 1
     assert len({repr(exc) for exc in caught}) == 1
     assert [exc.__notes__ for exc in caught] == [["In tool 'work' (call 'a0').", str(n)] for n in range(3)]
-    assert all("_end" in names_in(exc) for exc in caught), "the traceback leads to where it was raised"
+    assert all("end" in names_in(exc) for exc in caught), "the traceback leads to where it was raised"
 
 
 def names_in(error: BaseException) -> list[str]:
