@@ -22,10 +22,10 @@ _REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Reply of the model, with the answers to its calls."""
+    """Reply of the model, with the messages up to the next reply, which have the answers to its calls."""
 
     reply: AIMessage
-    answers: Sequence[ToolMessage]
+    later_messages: Sequence[Any]
 
     def has_request_of(self, other: "_Round") -> bool:
         """Return whether two replies ask for the same: equal calls in the same order, or without calls equal texts."""
@@ -49,7 +49,8 @@ class _Round:
         return all(_REFUSED in pair or pair[0] == pair[1] for pair in pairs)
 
     def _results(self) -> dict[str | None, object]:
-        return {answer.tool_call_id: _result_of(answer) for answer in self.answers}
+        answers = (message for message in self.later_messages if isinstance(message, ToolMessage))
+        return {answer.tool_call_id: _result_of(answer) for answer in answers}
 
 
 @suggests_options()
@@ -175,15 +176,16 @@ class LoopGuard(Middleware):
 
     def _rounds(self, messages: Sequence[Any]) -> Iterator[_Round]:
         """Yield the replies with the answers to their calls, the newest first, back to the last message of a person."""
-        answers: list[ToolMessage] = []
-        for message in reversed(messages):
+        end = len(messages)
+        for index in range(end - 1, -1, -1):
+            message = messages[index]
+            if type(message) is ToolMessage:  # most messages, if replies have many calls
+                continue
             if isinstance(message, HumanMessage):
                 return
-            if isinstance(message, ToolMessage):
-                answers.append(message)
-            elif isinstance(message, AIMessage):
-                yield _Round(message, answers)
-                answers = []
+            if isinstance(message, AIMessage):
+                yield _Round(message, messages[index + 1 : end])
+                end = index
 
 
 def _result_of(message: ToolMessage) -> object:
