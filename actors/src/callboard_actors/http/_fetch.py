@@ -12,6 +12,7 @@ from http.client import responses
 from typing import Final, cast
 
 import anyio
+import anyio.to_thread
 import httpx2
 from anyio.lowlevel import RunVar
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -34,25 +35,56 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("callboard_http_processes")
 _COMMAND = "import sys; sys.path[:] = {path!r}; from callboard_actors.http._page import main; main()"
 
 
+class _Conversion:
+    """Conversion of one page by a process, which `stop` ends at any time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopped = False
+
+    def run(self, page: bytes) -> bytes | None:
+        """Return what the process has written; `None` if it was stopped or has failed. Blocks its thread."""
+        # Isolated, and with the search path of this program: the process imports what this one would import.
+        command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=import_path())]
+        with subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            self._process = process
+            if self._is_stopped:  # while the process was started
+                process.kill()
+            output, _ = process.communicate(page)
+        return output if process.returncode == 0 else None
+
+    def stop(self) -> None:
+        """Kill the process. A process that has ended stays as it is."""
+        self._is_stopped = True
+        if self._process is not None:
+            self._process.kill()
+
+    async def stop_after(self, seconds: float) -> None:
+        """Stop after some seconds, or as soon as the task is cancelled."""
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            self.stop()
+
+
 async def read_part(body: bytes, task: Task, seconds: float) -> Part | None:
     """Return a part of the text of a page; `None` if its conversion takes too long or too much memory."""
     limiter = _limiter.get(None)
     if limiter is None:
         limiter = anyio.CapacityLimiter(_PROCESSES)
         _limiter.set(limiter)
-    # Isolated, and with the search path of this program: the process imports what this one would import.
-    command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=import_path())]
     page = b"%b\n%b" % (json.dumps(task).encode(), body)
-    output = b""
-    async with limiter:
-        # After this time, and when the caller is cancelled, anyio kills the process.
-        with anyio.move_on_after(seconds):
-            try:
-                process = await anyio.run_process(command, input=page, stderr=subprocess.DEVNULL, check=False)
-                output = process.stdout if process.returncode == 0 else b""
-            except* (anyio.BrokenResourceError, ConnectionError):
-                pass  # it has ended before it read the page
-    return cast("Part", json.loads(output)) if output else None
+    conversion = _Conversion()
+    output: bytes | None = None
+    async with limiter, anyio.create_task_group() as group:
+        group.start_soon(conversion.stop_after, seconds)
+        # In a thread: the start of a process, and pipes full of megabytes, would hold the event loop. A cancelled
+        # caller waits for the thread, which ends at once because the other task stops the process.
+        output = await anyio.to_thread.run_sync(conversion.run, page)
+        group.cancel_scope.cancel()
+    return None if output is None else cast("Part", json.loads(output))
 
 
 # Texts for a model.
