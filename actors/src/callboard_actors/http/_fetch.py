@@ -42,7 +42,7 @@ class _Conversion:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
-    def run(self, page: bytes) -> bytes | None:
+    def run(self, head: bytes, body: bytes | bytearray) -> bytes | None:
         """Return what the process has written; `None` if it was stopped or has failed. Blocks its thread."""
         # Isolated, and with the search path of this program: the process imports what this one would import.
         command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=import_path())]
@@ -52,7 +52,9 @@ class _Conversion:
             self._process = process
             if self._is_stopped:  # while the process was started
                 process.kill()
-            output, _ = process.communicate(page)
+            assert process.stdin is not None
+            process.stdin.write(head)  # into its buffer; together with the body, megabytes would be copied
+            output, _ = process.communicate(cast("bytes", body))  # which takes any bytes-like object
         return output if process.returncode == 0 else None
 
     def stop(self) -> None:
@@ -69,20 +71,20 @@ class _Conversion:
             self.stop()
 
 
-async def read_part(body: bytes, task: Task, seconds: float) -> Part | None:
+async def read_part(body: bytes | bytearray, task: Task, seconds: float) -> Part | None:
     """Return a part of the text of a page; `None` if its conversion takes too long or too much memory."""
     limiter = _limiter.get(None)
     if limiter is None:
         limiter = anyio.CapacityLimiter(_PROCESSES)
         _limiter.set(limiter)
-    page = b"%b\n%b" % (json.dumps(task).encode(), body)
+    head = json.dumps(task).encode() + b"\n"
     conversion = _Conversion()
     output: bytes | None = None
     async with limiter, anyio.create_task_group() as group:
         group.start_soon(conversion.stop_after, seconds)
         # In a thread: the start of a process, and pipes full of megabytes, would hold the event loop. A cancelled
         # caller waits for the thread, which ends at once because the other task stops the process.
-        output = await anyio.to_thread.run_sync(conversion.run, page)
+        output = await anyio.to_thread.run_sync(conversion.run, head, body)
         group.cancel_scope.cancel()
     return None if output is None else cast("Part", json.loads(output))
 
@@ -218,7 +220,7 @@ def fetch_tool(
     return StructuredTool.from_function(coroutine=fetch, handle_tool_error=True)
 
 
-async def _get(url: str, transport: GuardedTransport, max_bytes: int) -> tuple[httpx2.Response, bytes, bool]:
+async def _get(url: str, transport: GuardedTransport, max_bytes: int) -> tuple[httpx2.Response, bytearray, bool]:
     """Return the response to a GET request, up to `max_bytes` of its body, and whether the body is longer."""
     client = httpx2.AsyncClient(
         transport=transport,
@@ -233,4 +235,6 @@ async def _get(url: str, transport: GuardedTransport, max_bytes: int) -> tuple[h
             body += piece
             if len(body) > max_bytes:
                 break
-    return response, bytes(body[:max_bytes]), len(body) > max_bytes
+    is_cut = len(body) > max_bytes
+    del body[max_bytes:]  # in place: a copy of megabytes would hold the event loop
+    return response, body, is_cut
