@@ -205,11 +205,11 @@ async def test_many_calls_convert_few_pages_at_once(site: Site, monkeypatch: pyt
     numbers: list[int] = []
 
     class Counted(_fetch._Conversion):
-        def run(self, page: bytes) -> bytes | None:
+        def run(self, *page: Any) -> bytes | None:
             running.add(id(self))
             numbers.append(len(running))
             try:
-                return super().run(page)
+                return super().run(*page)
             finally:
                 running.discard(id(self))
 
