@@ -49,6 +49,20 @@ async def test_an_endless_loop_is_told_then_refused_then_ends_and_the_thread_goe
 
 
 @AGENTS
+async def test_results_that_are_nested_too_deeply_to_be_compared_end_no_run(make: Any) -> None:
+    async def dig() -> list[dict[str, Any]]:
+        """Dig."""
+        nested: list[Any] = []
+        for _ in range(5_000):
+            nested = [nested]
+        return [{"type": "text", "text": "deep", "nested": nested}]
+
+    agent = make(ScriptedModel([*[calls("dig")] * 4, "done"]), [dig], loop_guard=LoopGuard())
+    with anyio.fail_after(SECONDS):
+        assert (await agent.ainvoke(GO))["messages"][-1].text == "done"
+
+
+@AGENTS
 async def test_one_word_turns_the_guard_off(make: Any) -> None:
     model = ScriptedModel([calls("look")], loop=True)
     agent = make(model, [look], loop_guard=False)

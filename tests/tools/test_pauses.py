@@ -76,11 +76,17 @@ async def test_a_service_cannot_stop_a_limit_for_more_than_a_minute_at_once(valu
     assert await service.run(service.node(Limit(concurrency=1)), "aa") == [60.0]
 
 
-@pytest.mark.parametrize("value", [0, -3.0, "soon", "nan", None, object()])
-async def test_a_value_without_sense_pauses_nothing(value: object) -> None:
+@pytest.mark.parametrize("value", [0, -3.0, "soon", "half \ud83d", "nan", 10**400, None, object()], ids=range(8))
+async def test_a_value_without_sense_pauses_nothing_and_the_model_reads_the_error_itself(value: object) -> None:
     service = Service(value)
+    with anyio.fail_after(WAIT):
+        began = anyio.current_time()
+        wanted = [tool_call("fetch", f"c{number}", host="a") for number in range(2)]
+        messages = (await service.node(Limit(concurrency=1)).ainvoke(wanted))["messages"]
 
-    assert await service.run(service.node(Limit(concurrency=1)), "aa") == [0.0]
+    assert anyio.current_time() == began
+    assert "429" in messages[0].text
+    assert messages[1].text == "a"
 
 
 async def test_the_limit_of_the_node_goes_on() -> None:

@@ -17,11 +17,11 @@ def retry_after(error: BaseException) -> float:
     value = getattr(error, "retry_after", None)
     if value is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
-        value = headers.get("Retry-After") if headers else None
+        value = headers.get("Retry-After") if hasattr(headers, "get") else None
     try:
         return max(0.0, float(value)) if value is not None else 0.0
-    except (TypeError, ValueError):
-        return _seconds_until(str(value))
+    except (TypeError, ValueError, OverflowError):
+        return _seconds_until(value) if isinstance(value, str) else 0.0
 
 
 def _seconds_until(date: str) -> float:

@@ -33,7 +33,7 @@ class _Round:
         if not calls:
             return not other_calls and self.reply.content == other.reply.content
         return len(calls) == len(other_calls) and all(
-            call["name"] == other_call["name"] and call["args"] == other_call["args"]
+            call["name"] == other_call["name"] and _are_equal(call["args"], other_call["args"])
             for call, other_call in zip(calls, other_calls, strict=True)
         )
 
@@ -46,7 +46,7 @@ class _Round:
             if call["name"] not in ignored_tools
         ]
         # A refused call has no result of its own, and is no progress.
-        return all(_REFUSED in pair or pair[0] == pair[1] for pair in pairs)
+        return all(_REFUSED in pair or _are_equal(*pair) for pair in pairs)
 
     def _results(self) -> dict[str | None, object]:
         answers = (message for message in self.later_messages if isinstance(message, ToolMessage))
@@ -186,6 +186,13 @@ class LoopGuard(Middleware):
             if isinstance(message, AIMessage):
                 yield _Round(message, messages[index + 1 : end])
                 end = index
+
+
+def _are_equal(value: object, other: object) -> bool:
+    try:
+        return value == other
+    except RecursionError:  # nested too deeply to be compared: no reason to end the run
+        return False
 
 
 def _result_of(message: ToolMessage) -> object:
