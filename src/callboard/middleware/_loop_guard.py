@@ -22,7 +22,7 @@ _REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Reply of the model, with the messages up to the next reply, which have the answers to its calls."""
+    """Reply of the model, and the messages between it and the next reply: the answers to its calls are among them."""
 
     reply: AIMessage
     later_messages: Sequence[Any]

@@ -85,7 +85,7 @@ class ReadyTool(NamedTuple):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class BatchResources:
-    """What the calls of one batch share: the node's setup, the config, the state, the ledger, and ready tools."""
+    """Resources that all calls of a batch use: setup of the node, config, state, ledger, and ready tools."""
 
     setup: Setup
     config: RunnableConfig
