@@ -125,7 +125,7 @@ class Gate:
     _limit: Limit
     _title: "LimitTitle | str"
     _calls: str = ""
-    """End of the title, which names the key of the gate, such as " for 'example.org'"; empty for a limit without keys."""
+    """End of the title with the key of the gate, such as " for 'example.org'"; empty for a limit without keys."""
     is_last: InitVar[bool] = False
     holders: set[Holder] = field(default_factory=set[Holder], init=False)
     """Attempts that hold a permit, for deadlock detection; holders that are not attempts are not listed."""
