@@ -296,9 +296,10 @@ class Foreign(StructuredTool):
 
 def test_a_call_that_is_cancelled_before_its_first_step_never_begins() -> None:
     """The caller goes on at once, so a call that began later would act without anyone who waits for it."""
-    begun, gate = list[str](), threading.Event()
+    begun, blocking, gate = list[str](), threading.Event(), threading.Event()
 
     async def blocks() -> None:
+        blocking.set()
         gate.wait(10)
 
     async def begins() -> None:
@@ -307,7 +308,7 @@ def test_a_call_that_is_cancelled_before_its_first_step_never_begins() -> None:
     async def main() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(run_on_asyncio, blocks)
-            await anyio.wait_all_tasks_blocked()
+            await anyio.to_thread.run_sync(blocking.wait)
             with anyio.CancelScope() as scope:
                 group.start_soon(release, scope)
                 await run_on_asyncio(begins)

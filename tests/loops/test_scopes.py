@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import sniffio
 import trio
 
 from callboard._loops._current import current_loop
-from callboard._loops._protocol import EventLoop, Nursery, Scope
+from callboard._loops._protocol import ChildScope, EventLoop, Nursery, Scope
 
 WAIT = 20
 
@@ -172,3 +173,131 @@ def test_trio_as_a_guest_of_asyncio_is_found() -> None:
     assert (outer.name, first.name) == ("asyncio", "trio")
     assert first is second
     assert after is outer
+
+
+# A child that is cancelled alone
+
+
+async def _sleep() -> None:
+    await anyio.sleep(60)
+
+
+async def _in_a_scope() -> None:
+    with anyio.fail_after(30):
+        await anyio.sleep(60)
+
+
+async def _in_two_scopes() -> None:
+    with anyio.CancelScope(), anyio.move_on_after(30):
+        await anyio.sleep(60)
+
+
+async def _in_a_group() -> None:
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(anyio.sleep, 60)
+
+
+async def _in_a_group_in_a_scope() -> None:
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_in_a_group)
+            await anyio.sleep(60)
+
+
+BODIES = [_sleep, _in_a_scope, _in_two_scopes, _in_a_group, _in_a_group_in_a_scope]
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_a_child_that_is_cancelled_alone_goes_on_and_its_siblings_never_notice(body: Any) -> None:
+    """A call that a person cancels still has to store its message."""
+    seen: list[object] = []
+
+    async def child(scope: ChildScope) -> None:
+        with scope:
+            try:
+                await body()
+            except BaseException as error:
+                seen.append(scope.end_cancellation(error))
+            await anyio.sleep(3)
+            seen.append(current_loop().is_cancelled())
+
+    async def sibling(scope: ChildScope) -> None:
+        with scope:
+            await anyio.sleep(20)
+            seen.append("sibling")
+
+    scopes: list[ChildScope] = []
+
+    def keep_scope(scope: ChildScope) -> Any:
+        scopes.append(scope)
+        return child(scope)
+
+    before, start = tasks(), anyio.current_time()
+    with anyio.fail_after(100):
+        async with current_loop().nursery() as nursery:
+            nursery.start(keep_scope, 5.0)
+            nursery.start(sibling, 5.0)
+            await anyio.sleep(10)
+            scopes[0].cancel_alone()
+            scopes[0].cancel_alone()
+        assert not nursery.cancel_called
+    assert seen == [True, False, "sibling"]
+    assert anyio.current_time() - start == pytest.approx(20, abs=1)
+    assert tasks() == before
+
+
+async def cancel_alone_and_with_nursery(child: Callable[[ChildScope], Any]) -> None:
+    """Cancel a child alone, and its nursery a second later."""
+    scopes: list[ChildScope] = []
+
+    def keep_scope(scope: ChildScope) -> Any:
+        scopes.append(scope)
+        return child(scope)
+
+    before = tasks()
+    with anyio.fail_after(100):
+        async with current_loop().nursery() as nursery:
+            nursery.start(keep_scope, 5.0)
+            await anyio.sleep(10)
+            scopes[0].cancel_alone()
+            await anyio.sleep(1)
+            nursery.cancel()
+    assert tasks() == before
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_a_child_that_was_cancelled_alone_ends_with_its_nursery(body: Any) -> None:
+    """Promise 4: the cancellation of the owner passes, also while the child cleans up."""
+    seen: list[object] = []
+
+    async def child(scope: ChildScope) -> None:
+        with scope:
+            try:
+                await body()
+            finally:
+                with current_loop().shield(math.inf):
+                    await anyio.sleep(3)
+                seen.append("cleaned")
+            seen.append("went on")
+
+    await cancel_alone_and_with_nursery(child)
+    assert seen == ["cleaned"]
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_a_child_that_ended_its_cancellation_is_cancelled_again_with_its_nursery(body: Any) -> None:
+    """The batch of a cancelled call may be cancelled while the call stores its message."""
+    seen: list[object] = []
+
+    async def child(scope: ChildScope) -> None:
+        with scope:
+            try:
+                await body()
+            except BaseException as error:
+                seen.append(scope.end_cancellation(error))
+            await anyio.sleep(60)
+            seen.append("went on")
+
+    await cancel_alone_and_with_nursery(child)
+    assert seen == [True]

@@ -9,10 +9,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import sniffio
 from anyio import CancelScope
@@ -21,7 +21,6 @@ from anyio.lowlevel import checkpoint, current_token
 
 from callboard._loops._asyncio_scope import (
     AsyncioScope,
-    SwallowedCancellation,
     foreign_cancellation,
     innermost,
     is_enforced,
@@ -135,9 +134,8 @@ class AsyncioNursery:
                 try:
                     await self._empty
                 except asyncio.CancelledError:
-                    if is_enforced():
-                        for scope in self._children.values():
-                            scope._send()
+                    for scope in self._children.values() if is_enforced() else ():
+                        scope._send()
 
 
 def _post(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> bool:
@@ -255,9 +253,6 @@ class AsyncioLoop:
             scope = scope._outer
         return scope is not None
 
-    def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
-        return SwallowedCancellation(grace)
-
     async def raise_cancelled(self) -> None:
         raise asyncio.CancelledError
 
@@ -278,3 +273,13 @@ class AsyncioLoop:
         while task.cancelling() > scope._before:
             task.uncancel()
         return True
+
+
+def running_loop() -> AsyncioLoop:
+    """Return the loop that runs the calling task."""
+    native_loop: Any = asyncio.get_running_loop()
+    # An attribute, and no table: anyio's table of run variables would keep each loop, to which its value refers.
+    loop = native_loop.__dict__.get("_callboard_loop")
+    if loop is None:
+        loop = native_loop._callboard_loop = AsyncioLoop()
+    return cast("AsyncioLoop", loop)

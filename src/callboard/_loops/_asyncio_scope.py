@@ -15,48 +15,6 @@ from typing import Any, Self
 AGAIN = 0.05
 """Seconds between two cancellations of a task whose grace is over."""
 
-
-class SwallowedCancellation:
-    """Context manager that cancels the running task again if code in the block caught and dropped a cancellation.
-
-    Returned by `EventLoop.enforce_cancellation`.
-
-    asyncio reports no cancellations, so a timer checks once per grace.
-    """
-
-    __slots__ = ("_before", "_cancellations", "_grace", "_loop", "_task", "_timer", "_was_cancelled")
-
-    def __init__(self, grace: float) -> None:
-        self._grace = grace
-        self._was_cancelled = False
-        self._cancellations = 0
-
-    def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._loop, self._before = task, task.get_loop(), task.cancelling()
-        self._timer = self._loop.call_later(self._grace, self._look)
-        return self
-
-    def __exit__(self, exc_type: type[BaseException] | None, *details: object) -> None:
-        self._timer.cancel()
-        # Uncancel only what this block sent: the caller's cancellation stays counted, for the caller.
-        for _ in range(self._cancellations):
-            self._task.uncancel()
-        # The block returned normally although its task was cancelled: the cancellation was swallowed.
-        if exc_type is None and self._task.cancelling() > self._before:
-            raise asyncio.CancelledError
-
-    def _look(self) -> None:
-        was_seen = self._was_cancelled
-        self._was_cancelled = self._task.cancelling() - self._cancellations > self._before
-        # Only a cancellation that two checks have seen was swallowed: a new one may still be in a clean-up.
-        if was_seen and self._was_cancelled:
-            self._task.cancel()
-            self._cancellations += 1
-        self._timer = self._loop.call_later(AGAIN if self._cancellations else self._grace, self._look)
-
-
 _log = logging.getLogger("callboard")
 
 _LATE = 0.1
@@ -173,6 +131,26 @@ class AsyncioScope:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._grace, self._enforce)
 
+    cancel_alone = cancel
+
+    def end_cancellation(self, error: BaseException | None) -> bool:
+        """End a cancellation of the block, which goes on; return whether it has raised `error`."""
+        if not self.cancel_called:
+            return False
+        root, task = self._root(), self.task
+        assert task is not None
+        if root._held_back and self in root._held_back:
+            root._held_back.remove(self)
+        for _ in range(self._cancellations):
+            task.uncancel()
+        self.cancel_called, self._cancellations = False, 0
+        self._set_timer()
+        return (
+            isinstance(error, asyncio.CancelledError)
+            and task.cancelling() <= self._before
+            and not self._outer_cancelled()
+        )
+
     def move(self, deadline: float, *, grace: float | None = None) -> None:
         """Change the deadline of the scope, and the time for clean-up (`grace`) if it is given."""
         if self.cancel_called or not self._entered:
@@ -230,8 +208,8 @@ class AsyncioScope:
         return self if self._outer is None else self._outer._root()
 
     def _send(self) -> None:
-        if not self._entered:
-            return  # the block ended in the same turn of the loop in which the last shield was left
+        if not self._entered or not self.cancel_called:
+            return  # the block, or its cancellation, ended in the turn of the loop in which the last shield was left
         assert self.task is not None
         self._cancellations += 1
         self.task.cancel()

@@ -159,11 +159,11 @@ class _BridgedCall(Generic[T]):
                 except BaseException as exc:
                     # Every error is the caller's, and reaches it through `result`.
                     self._error = exc
-                    if isinstance(exc, asyncio.CancelledError):
-                        if self._scope.cancel_called:
-                            raise
-                        if (task := asyncio.current_task()) is not None and task.cancelling():
-                            self._error = RuntimeError(_LOST)
+                    is_cancelled, task = isinstance(exc, asyncio.CancelledError), asyncio.current_task()
+                    if is_cancelled and self._scope.cancel_called:
+                        raise
+                    if is_cancelled and task is not None and task.cancelling():
+                        self._error = RuntimeError(_LOST)
         finally:
             self._tell()
 

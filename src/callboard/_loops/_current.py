@@ -4,11 +4,8 @@ import threading
 from collections.abc import Callable
 
 import sniffio
-from anyio.lowlevel import RunVar
 
 from callboard._loops._protocol import EventLoop, Wakeup
-
-_current: RunVar[EventLoop] = RunVar("callboard_event_loop")
 
 
 class _Last(threading.local):
@@ -22,25 +19,21 @@ _last = _Last()
 
 def current_loop() -> EventLoop:
     """Return the event loop that runs the calling task; raise `RuntimeError` outside of a loop."""
-    # anyio's run variable asks a dozen functions for the loop. Nearly every thread runs one loop only.
+    # Nearly every thread runs one loop only.
     if (loop := _last.loop) is not None and loop.is_current():
         return loop
-    try:
-        loop = _current.get()
-    except LookupError:
-        library = sniffio.current_async_library()
-        # Only the implementation that runs is imported: trio costs an asyncio program nothing.
-        if library == "trio":
-            from callboard._loops._trio import TrioLoop
+    library = sniffio.current_async_library()
+    # Only the implementation that runs is imported: trio costs an asyncio program nothing.
+    if library == "trio":
+        from callboard._loops._trio import running_loop as running_trio_loop
 
-            loop = TrioLoop()
-        elif library == "asyncio":
-            from callboard._loops._asyncio import AsyncioLoop
+        loop = running_trio_loop()
+    elif library == "asyncio":
+        from callboard._loops._asyncio import running_loop as running_asyncio_loop
 
-            loop = AsyncioLoop()
-        else:
-            raise RuntimeError(f"callboard runs on asyncio and trio, not on {library!r}") from None
-        _current.set(loop)
+        loop = running_asyncio_loop()
+    else:
+        raise RuntimeError(f"callboard runs on asyncio and trio, not on {library!r}")
     _last.loop = loop
     return loop
 

@@ -16,7 +16,7 @@ from callboard._loops._watchdog import LoopMonitor
 
 T = TypeVar("T")
 
-ChildFn = Callable[["Scope"], Coroutine[Any, Any, None]]
+ChildFn = Callable[["ChildScope"], Coroutine[Any, Any, None]]
 """Async function of a child task.
 
 It must enter the scope that it receives before it does anything else, and await nothing after it has left the scope.
@@ -42,6 +42,22 @@ class Scope(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool: ...
+
+
+class ChildScope(Scope, Protocol):
+    """Scope of a nursery's child, which the nursery cancels together with the other children, or other code alone."""
+
+    def cancel_alone(self) -> None:
+        """Cancel this child, with its grace, but no other one; call this only in the event loop's thread."""
+        ...
+
+    def end_cancellation(self, error: BaseException | None) -> bool:
+        """End a cancellation by `cancel_alone()`, so that the child goes on; return whether it has raised `error`.
+
+        Call this in the child, in which `error` was raised or `None` if none was. On trio, this may raise the other
+        errors of an exception group.
+        """
+        ...
 
 
 class Nursery(Protocol):
@@ -148,11 +164,6 @@ class EventLoop(Protocol):
     def is_cancelled(self) -> bool:
         """Return whether the calling task was cancelled and still runs, because its code caught the cancellation."""
         ...
-
-    def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
-        """Return a context manager that cancels its block again after `grace` seconds if code drops a cancellation."""
-        ...
-        # `asyncio.wait_for` may swallow one before Python 3.12, and so may HTTP clients with a timeout per chunk.
 
     async def raise_cancelled(self) -> None:
         """Raise the pending cancellation of the calling task; asyncio always raises, trio only if one is pending."""

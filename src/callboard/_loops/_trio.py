@@ -5,8 +5,9 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Literal, Self, TypeVar
 
 import sniffio
@@ -47,7 +48,7 @@ class TrioScope:
 
 
 class _NoScope:
-    """Scope without effect, for children of a nursery, which are cancelled by the cancel scope of the nursery."""
+    """Scope without effect, for a task in a cancel scope of trio."""
 
     __slots__ = ()
 
@@ -59,6 +60,11 @@ class _NoScope:
     def cancel(self) -> None:
         """Do nothing: children of a nursery are cancelled together."""
 
+    cancel_alone = cancel
+
+    def end_cancellation(self, error: BaseException | None) -> bool:
+        return False
+
     def __enter__(self) -> Self:
         return self
 
@@ -67,6 +73,56 @@ class _NoScope:
 
 
 _NO_SCOPE = _NoScope()
+
+
+class TrioChildScope(_NoScope):
+    """Scope of a nursery's child, which is cancelled by the cancel scope of the nursery, or alone."""
+
+    # A cancel scope of trio for each child would take an eighth of the memory of a waiting call, and a quarter of the
+    # time of a short one. So it is made when a child is cancelled alone, which is rare, and is put around all scopes
+    # that the child has entered. trio has no public names for this.
+
+    __slots__ = ("_scope", "_task")
+
+    def __init__(self) -> None:
+        self._scope: trio.CancelScope | None = None
+
+    def __enter__(self) -> Self:
+        self._task = trio.lowlevel.current_task()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> Literal[False]:
+        if self._scope is not None:
+            self.end_cancellation(error)
+        del self._task
+        return False
+
+    def cancel_alone(self) -> None:
+        task = self._task
+        nursery = task.parent_nursery
+        if self._scope is not None or nursery is None:
+            return
+        outer = nursery._cancel_status
+        innermost = outermost = task._cancel_status
+        while outermost is not outer and outermost.parent is not outer:
+            if outermost.parent is None:
+                return  # scopes of the child were left in the wrong order: trio raises an error in it
+            outermost = outermost.parent
+        self._scope = scope = trio.CancelScope()
+        scope._cancel_status = status = type(outer)(scope=scope, parent=outer)
+        if innermost is outer:
+            task._activate_cancel_status(status)
+        else:
+            outermost.parent = status
+        scope.cancel()
+
+    def end_cancellation(self, error: BaseException | None) -> bool:
+        scope, self._scope = self._scope, None
+        if scope is None:
+            return False
+        exit_scope: Any = scope.__exit__
+        # It returns True for no error, too.
+        return bool(exit_scope(None if error is None else type(error), error, None)) and error is not None
 
 
 class TrioNursery:
@@ -85,7 +141,7 @@ class TrioNursery:
 
     def start(self, child: ChildFn, grace: float) -> None:
         # A fixed name: otherwise trio would build a name string for each child.
-        self._nursery.start_soon(child, _NO_SCOPE, name="callboard child")
+        self._nursery.start_soon(child, TrioChildScope(), name="callboard child")
 
     def cancel(self) -> None:
         self._nursery.cancel_scope.cancel()
@@ -183,6 +239,15 @@ class TrioSpawned:
         return self._ended.wait()
 
 
+def _run_soon(token: trio.lowlevel.TrioToken, fn: Callable[[], object]) -> None:
+    """Schedule a function in the loop of a token, from any thread; raise `RunFinishedError` if the loop has ended."""
+    try:
+        token.run_sync_soon(fn)
+    except OSError as error:
+        # After an error in its scheduler, trio closes the socket of the loop, and does not mark the loop as ended.
+        raise trio.RunFinishedError("the event loop has crashed") from error
+
+
 class TrioLoop:
     """Running trio event loop, on the real clock or on a test clock."""
 
@@ -195,7 +260,7 @@ class TrioLoop:
         self.offset = time.monotonic() - self.now()
         self._thread = threading.get_ident()
         self._token = trio.lowlevel.current_trio_token()
-        self.monitor = LoopMonitor(self._token.run_sync_soon)
+        self.monitor = LoopMonitor(partial(_run_soon, self._token))
         self.deadline: Callable[[], float] = trio.current_effective_deadline
 
     def is_here(self) -> bool:
@@ -209,7 +274,7 @@ class TrioLoop:
 
     def post(self, fn: Callable[[], object]) -> bool:
         try:
-            self._token.run_sync_soon(fn)
+            _run_soon(self._token, fn)
         except trio.RunFinishedError:
             return False  # trio has ended: no task of it waits any more
         return True
@@ -238,9 +303,6 @@ class TrioLoop:
         # Each attempt asks. `trio.current_effective_deadline` would walk through all scopes around the task.
         return trio.lowlevel.current_task()._cancel_status.effectively_cancelled
 
-    def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
-        return nullcontext()  # a swallowed cancellation is raised again at the next checkpoint
-
     async def raise_cancelled(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -249,3 +311,15 @@ class TrioLoop:
         return isinstance(exc, asyncio.CancelledError)
 
     uncancel_foreign = has_cancelled_itself
+
+
+_current: trio.lowlevel.RunVar[TrioLoop] = trio.lowlevel.RunVar("callboard_event_loop")
+
+
+def running_loop() -> TrioLoop:
+    """Return the loop that runs the calling task."""
+    try:
+        return _current.get()
+    except LookupError:
+        _current.set(loop := TrioLoop())
+        return loop
