@@ -46,6 +46,8 @@ OWN_BOUNDS = {"agent", "middleware"}
 """Packages in which the constant `WAIT` of a module is the bound of its tests on real clocks, in seconds."""
 HANGS_AFTER, HANGS_AFTER_VIRTUAL = 100.0, 1e9
 """Seconds after which an async test hangs, on its clock; the marker `hangs_after` gives a test another number."""
+DEFAULT = "not exhaustive"
+"""Expression of markers by which `uv run pytest` selects tests."""
 VARIANTS = 2
 """Maximum of variants per backend.
 
@@ -65,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, and restore the handling of Ctrl-C for programs that tests start."""
+    config.pluginmanager.register(_DefaultVariants())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` ignores it, and children inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger("asyncio").addFilter(_is_no_stop_of_hypothesis)
@@ -115,6 +118,45 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
         pytest.mark.usefixtures("anyio_backend")(obj)
 
 
+class _DefaultVariants:
+    """Plugin that makes no items of variants which the default run would deselect: half the work of a collection."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> Iterator[None]:
+        """Leave out variants after all plugins have added theirs."""
+        yield
+        is_default = metafunc.config.option.markexpr == DEFAULT and not _are_named(metafunc.config)
+        if is_default and (calls := metafunc._calls):
+            calls[:] = _default_calls(metafunc.definition, calls) or calls[:1]
+
+
+def _are_named(config: pytest.Config) -> bool:
+    """Whether the command line names the tests to run."""
+    return any("::" in argument for argument in config.args)
+
+
+def _default_calls(definition: pytest.Function, calls: Sequence[Any]) -> Sequence[Any]:
+    """Return the variants of a test that the default run may have; `_mark_exhaustive` leaves out the other backend."""
+    if definition.get_closest_marker("exhaustive"):
+        return ()
+    default = [call for call in calls if all(mark.name != "exhaustive" for mark in call.marks)]
+    if definition.get_closest_marker("every_variant"):
+        return default
+    variants: dict[str, list[Any]] = defaultdict(list)
+    for call in default:
+        variants[str(call.params.get("anyio_backend", ""))].append(call)
+    chosen = {id(call) for name, alike in variants.items() for call in _chosen(alike, name, definition.path)}
+    return [call for call in default if id(call) in chosen]
+
+
+def _chosen(alike: Sequence[Any], backend_name: str, path: Path) -> Sequence[Any]:
+    """Return a few of the variants of a test on one backend, evenly chosen."""
+    most = 1 if backend_name and CROSSED & set(path.parts) else VARIANTS
+    if len(alike) <= most:
+        return alike
+    return alike[-1:] if "trio" in backend_name else alike[:1]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `anyio_backend` its parameters, unless the test has its own."""
     definition = metafunc.definition
@@ -128,7 +170,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for name in backend_names(real_clock=real_clock)
         if only is None or name in only.args or name.partition("-")[0] in only.args
     ]
-    is_default = metafunc.config.option.markexpr == "not exhaustive" and "asyncio" in names
+    is_default = metafunc.config.option.markexpr == DEFAULT and "asyncio" in names
     if is_default or WITHOUT_LOOP_VARIANTS & set(definition.path.parts):
         names = [name for name in names if name in MAIN_BACKENDS]
     makers = [pytest.param((name, real_clock), id=name, marks=_marks(name, names)) for name in names]
@@ -143,8 +185,8 @@ def _marks(name: str, names: Sequence[str]) -> Sequence[pytest.MarkDecorator]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the variants for the exhaustive run, and leave out those that are not in the sample."""
-    if any("::" in argument for argument in config.args):
-        return  # the command line names the tests to run
+    if _are_named(config):
+        return
     _mark_exhaustive(items)
     if (seed := config.getoption("--sample")) is not None:
         _keep_sample(config, items, seed)
@@ -164,14 +206,13 @@ def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
     numbers: dict[Path, dict[str, int]] = defaultdict(dict)
     backends = Counter((path, name) for path, name, _ in variants)
     for (path, name, backend_name), alike in variants.items():
-        chosen = alike[-1] if "trio" in backend_name else alike[0]
+        chosen = _chosen(alike, backend_name, path)
         number = numbers[path].setdefault(name, len(numbers[path]))
         takes_turns = bool(TAKE_TURNS & set(path.parts)) and backends[path, name] > 1
         is_others_turn = takes_turns and MAIN_BACKENDS[number % 2] not in backend_name
         for item in alike:
             is_left_out = is_others_turn and item.get_closest_marker("backends") is None
-            most = 1 if backend_name and CROSSED & set(item.path.parts) else VARIANTS
-            if is_left_out or (len(alike) > most and item is not chosen):
+            if is_left_out or item not in chosen:
                 item.add_marker(pytest.mark.exhaustive)
 
 
@@ -185,6 +226,17 @@ def _keep_sample(config: pytest.Config, items: list[pytest.Item], seed: int) -> 
     left_out = {nodeid for alike in variants.values() for nodeid in alike} - sample
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect the tests without searches for garbage, and freeze the result: a search in a test takes milliseconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -274,4 +326,3 @@ def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-        gc.unfreeze()

@@ -313,6 +313,7 @@ KNOWN_PRIVATE_NAMES = {
     "context_of": "It makes the `CallContext` of a key function, which a user's middleware gets from its request.",
     "has_many": "The measure for copies: other work than that of `run_if_long`.",
     "is_long": "`Cache` has two ways to write a key; with one, `run_if_long` does.",
+    "remaining_size": "The measure of `run_if_long`, as a number.",
     "with_facts": "It writes the record that callboard keeps in a message, whose form is callboard's own.",
 }
 """Private names that middleware and guards use, with reasons."""

@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     from callboard._calls._progress import progress as progress
     from callboard._calls._shutdown import Shutdown as Shutdown
     from callboard._calls._shutdown import drain_on_signal as drain_on_signal
+    from callboard._cli._watch import watch as watch
+
+    # 3: LangChain tools
+    from callboard._langchain._tool_call import tool_call as tool_call
     from callboard._langgraph._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
     from callboard._langgraph._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
     from callboard._langgraph._vocabulary import TOOL_EXECUTION_ERROR_TEMPLATE as TOOL_EXECUTION_ERROR_TEMPLATE
     from callboard._langgraph._vocabulary import TOOL_INVOCATION_ERROR_TEMPLATE as TOOL_INVOCATION_ERROR_TEMPLATE
-
-    # 3: LangChain tools
     from callboard._langgraph._vocabulary import ActionRequest as ActionRequest
     from callboard._langgraph._vocabulary import AsyncToolCallWrapper as AsyncToolCallWrapper
     from callboard._langgraph._vocabulary import HumanInterrupt as HumanInterrupt
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
     from callboard._records._events import CallEvent as CallEvent
     from callboard._records._events import RunEvent as RunEvent
     from callboard._records._events import RunInfo as RunInfo
+    from callboard._records._explanations import ChainLink as ChainLink
+    from callboard._records._explanations import ToolExplanation as ToolExplanation
     from callboard._records._fleets import Fleet as Fleet
     from callboard._records._fleets import Snapshots as Snapshots
     from callboard._records._policies import CallContext as CallContext
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     from callboard._records._policies import SharedLimits as SharedLimits
     from callboard._records._reports import ActorStatistics as ActorStatistics
     from callboard._records._reports import Drained as Drained
+    from callboard._records._reports import LiveCall as LiveCall
     from callboard._records._reports import Statistics as Statistics
     from callboard._records._reports import UnknownCall as UnknownCall
 
@@ -87,6 +92,7 @@ if TYPE_CHECKING:
     from callboard.actors._supervisor import Supervisor as Supervisor
     from callboard.actors._supervisor import running as running
     from callboard.agent._create_agent import create_agent as create_agent
+    from callboard.agent._flow import AgentOutput as AgentOutput
     from callboard.agent._flow import AgentState as AgentState
     from callboard.agent._flow import AgentStatePydantic as AgentStatePydantic
     from callboard.agent._flow import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
@@ -95,9 +101,11 @@ if TYPE_CHECKING:
     )
 
     # 4: the agent
+    from callboard.agent._live import LiveRun as LiveRun
     from callboard.agent._react import Agent as Agent
     from callboard.agent._react import create_react_agent as create_react_agent
     from callboard.exceptions import *  # noqa: F403 (the list of the names is `exceptions.__all__`)
+    from callboard.tools._background_tools import background_tools as background_tools
     from callboard.tools._ledger import CallsInterrupted as CallsInterrupted
     from callboard.tools._ledger import can_ask as can_ask
     from callboard.tools._ledger import earlier_question as earlier_question
@@ -107,7 +115,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "callboard._records._events": ("ActorEvent", "AskEvent", "CallEvent", "RunEvent", "RunInfo"),
-    "callboard._records._reports": ("Drained", "UnknownCall", "ActorStatistics", "Statistics"),
+    "callboard._records._explanations": ("ChainLink", "ToolExplanation"),
+    "callboard._records._reports": ("Drained", "LiveCall", "UnknownCall", "ActorStatistics", "Statistics"),
     "callboard._records._fleets": ("Fleet", "Snapshots"),
     "callboard._records._policies": ("CallContext", "CallPolicy", "Engine", "Limit", "Rate", "SharedLimits"),
     "callboard.exceptions": exceptions.__all__,
@@ -142,13 +151,18 @@ _HOMES = {
         "ToolRuntime",
         "msg_content_output",
     ),
+    "callboard._langchain._tool_call": ("tool_call",),
     "callboard.tools._results": ("tools_condition",),
     "callboard.tools._ledger": ("CallsInterrupted", "earlier_question", "can_ask"),
+    "callboard.tools._background_tools": ("background_tools",),
     "callboard.tools._node": ("ToolNode",),
     "callboard.tools._validation": ("ValidationNode",),
+    "callboard._cli._watch": ("watch",),
     "callboard.agent._create_agent": ("create_agent",),
+    "callboard.agent._live": ("LiveRun",),
     "callboard.agent._react": ("Agent", "create_react_agent"),
     "callboard.agent._flow": (
+        "AgentOutput",
         "AgentState",
         "AgentStatePydantic",
         "AgentStateWithStructuredResponse",

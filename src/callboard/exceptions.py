@@ -2,7 +2,11 @@
 
     CallboardError
     ├── ThreadBusyError             another run uses the conversation
+    ├── OpenCallsError              calls of the conversation wait for a person, or have no result
     ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
+    ├── RunCancelledError           a started run was cancelled
+    ├── RunNotFoundError            the conversation has no live run                (a LookupError)
+    ├── ChunksDroppedError          the next chunk of a run is no longer there
     ├── LoopError                   a model repeats the same calls with the same results
     ├── DrainingError               a drain refused a new call, or ended a running one
     ├── StorageError                a database cannot be used
@@ -15,7 +19,7 @@
         ├── CallRejectedError       no permit: the queue is full, or no thread is left
         │   └── MailboxFullError    the mailbox of the actor is full
         ├── CircuitOpenError        the tool failed repeatedly, and is not called for a while
-        ├── CallCancelledError      the body cancelled itself
+        ├── CallCancelledError      it was cancelled alone: by `cancel()`, or by its body
         ├── EngineError             an engine has no result for a body
         └── ActorError              an actor did not answer
             ├── ActorGoneError      it has ended, or was not started; the call did not start
@@ -31,6 +35,8 @@
         ├── AbandonedTaskWarning    a task that a tool started outlived its batch
         ├── AbandonedThreadWarning  a worker thread outlived its call
         ├── DuplicateCallIdWarning  two calls of one batch share an id
+        ├── DuplicateToolWarning    two tools of a list have one name; the last one is used
+        ├── ForegroundCallWarning   a call of a tool with a background policy ends with its batch
         ├── IdleMiddlewareWarning   a middleware has no effect in its configuration
         ├── IgnoredHooksWarning     LangChain's middleware has hooks that will not run
         ├── MiddlewareOrderWarning  two middleware are in a harmful order
@@ -40,7 +46,8 @@ Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the 
 """
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from callboard._util._lazy import lazy
 
@@ -57,20 +64,26 @@ __all__ = [
     "CallTimeoutError",
     "CallboardError",
     "CallboardWarning",
+    "ChunksDroppedError",
     "CircuitOpenError",
     "DeadlineExceededError",
     "DeadlockError",
     "DrainingError",
     "DuplicateCallIdWarning",
+    "DuplicateToolWarning",
     "EngineError",
+    "ForegroundCallWarning",
     "IdleMiddlewareWarning",
     "IgnoredHooksWarning",
     "LoopBlockedWarning",
     "LoopError",
     "MailboxFullError",
     "MiddlewareOrderWarning",
+    "OpenCallsError",
     "PoisonousCallError",
+    "RunCancelledError",
     "RunDeadlineExceededError",
+    "RunNotFoundError",
     "SnapshotError",
     "StorageError",
     "SupervisorError",
@@ -114,6 +127,27 @@ class ThreadBusyError(CallboardError):
         super().__init__(f"The thread {thread_id!r} is being run by {holder}. Wait until that run has ended.")
 
 
+class OpenCallsError(CallboardError):
+    """The last turn of the conversation (thread) is not over: calls wait for a person, or have no result.
+
+    Args:
+        thread_id: the conversation.
+        interrupts: open questions, as LangGraph's `Interrupt` objects; empty if nobody has to be asked.
+    """
+
+    def __init__(self, thread_id: str, interrupts: Sequence[Any]) -> None:
+        self.thread_id = thread_id
+        self.interrupts = tuple(interrupts)
+        # Without the values of the questions, which have arguments of calls: somebody may log the error.
+        ids = ", ".join(repr(interrupt.id) for interrupt in self.interrupts)
+        remedy = (
+            f"has open questions: {ids}. Answer with Command(resume={{id: answer}})"
+            if ids
+            else "has calls without a result. Continue them with the input None"
+        )
+        super().__init__(f"The thread {thread_id!r} {remedy}, or give them up with agent.say(..., give_up=True).")
+
+
 class RunDeadlineExceededError(CallboardError, TimeoutError):
     """The time budget of an agent's run was spent. The conversation (thread) is kept, and the run can be continued.
 
@@ -124,6 +158,54 @@ class RunDeadlineExceededError(CallboardError, TimeoutError):
     def __init__(self, budget: float) -> None:
         self.budget = budget
         super().__init__(f"The run was given up: its budget of {budget:g} s was spent.")
+
+
+class RunCancelledError(CallboardError):
+    """A started run of an agent was cancelled. The conversation (thread) is kept, and the run can be continued.
+
+    Args:
+        thread_id: the conversation.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(f"The run of the thread {thread_id!r} was cancelled. The input None continues it.")
+
+
+class RunNotFoundError(CallboardError, LookupError):
+    """The conversation (thread) has no live run in this process, and no run that has ended recently.
+
+    Args:
+        thread_id: the conversation.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(
+            f"The thread {thread_id!r} has no live run of this agent in this process, and no started one that ended "
+            "recently. Start one with agent.start() or agent.say(start=True), or read the thread with "
+            "agent.aget_state()."
+        )
+
+
+class ChunksDroppedError(CallboardError):
+    """A reader of a run comes too late: the buffer no longer has the chunk after the one that the reader has got.
+
+    Args:
+        thread_id: the conversation.
+        after: number of the last chunk that the reader has got.
+        oldest: number after which the buffer has all chunks.
+    """
+
+    def __init__(self, thread_id: str, after: int, oldest: int) -> None:
+        self.thread_id = thread_id
+        self.after = after
+        self.oldest = oldest
+        super().__init__(
+            f"The thread {thread_id!r} no longer has all chunks after {after}, only those after {oldest}. Read the "
+            f"state with agent.aget_state(), and then the stream with after={oldest}; or start runs with a larger "
+            "buffer=."
+        )
 
 
 class LoopError(CallboardError):
@@ -358,17 +440,48 @@ class CircuitOpenError(CallError):
 
 
 class CallCancelledError(CallError):
-    """The function of a tool raised the event loop's cancellation error, although the call was not cancelled.
+    """A call was cancelled alone, while the other calls of its batch went on.
+
+    Either `cancel()` of a node or an agent was called for it, or its function raised the event loop's cancellation
+    error although nothing had cancelled it.
 
     Args:
         tool: name of the tool.
         call_id: id of the tool call.
+        reason: the reason that was given to `cancel()`; `None` if the function cancelled itself.
+        started: `True` if the body had started.
+        is_repeatable: `True` if the call is idempotent, so that it may be made again without harm.
     """
 
     ended: Ended = "cancelled"
 
-    def __init__(self, tool: str, call_id: str | None) -> None:
-        super().__init__(tool, call_id, f"Tool {tool!r} cancelled itself before it had a result.")
+    def __init__(
+        self,
+        tool: str,
+        call_id: str | None,
+        *,
+        reason: str | None = None,
+        started: bool = True,
+        is_repeatable: bool = False,
+    ) -> None:
+        self.reason = reason
+        self.started = started
+        if reason is None:
+            sentence = f"Tool {tool!r} cancelled itself before it had a result."
+        else:
+            moment = "before it had a result" if started else "before it started"
+            why = f": {reason.rstrip('.')}" if reason else ""
+            sentence = f"Tool {tool!r} was cancelled by the application {moment}{why}."
+            if not started:
+                sentence += " It did not run."
+            elif not is_repeatable:
+                sentence += f" Whether it had its effect is unknown. {_FIND_OUT}"
+        super().__init__(tool, call_id, sentence)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Additional data about the error, for programs: `reason` and `started` of a call that `cancel()` has ended."""
+        return {} if self.reason is None else {"reason": self.reason, "started": self.started}
 
 
 def _not_started(tool: str, reason: str) -> str:
@@ -517,6 +630,14 @@ class AbandonedThreadWarning(CallboardWarning):
 
 class DuplicateCallIdWarning(CallboardWarning):
     """Several calls of one batch have the same id; each call runs and gets its own message."""
+
+
+class DuplicateToolWarning(CallboardWarning):
+    """Two tools of one list have the same name; as in LangGraph, the last one takes the place of the other."""
+
+
+class ForegroundCallWarning(CallboardWarning):
+    """The policy of a tool has `background=`, and nothing can keep its calls in the background: they end in a batch."""
 
 
 class IdleMiddlewareWarning(CallboardWarning):

@@ -13,8 +13,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from callboard import ToolNode
-from callboard.testing import Recorder, calls, tool_call
+from callboard import ToolNode, tool_call
+from callboard.testing import Recorder, calls
 
 
 class State(TypedDict):

@@ -139,7 +139,7 @@ OWNERS: dict[str, Any] = {
     "_allowed_msgpack_modules": JsonPlusSerializer(),
     "_callback": asyncio.Handle,
     "_callbacks": asyncio.Task,
-    "_cancel_status": trio.lowlevel.Task,
+    "_activate_cancel_status": trio.lowlevel.Task,
     "_core": trio,
     "_cursor": PostgresSaver,
     "_exit": os,

@@ -5,8 +5,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from callboard import CallPolicy, Limit, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, Limit, ToolNode, tool_call
 
 running, most, together = Counter(), Counter(), []
 

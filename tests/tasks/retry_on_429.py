@@ -3,9 +3,8 @@
 import anyio
 import httpx2
 
-from callboard import CallPolicy, ToolNode
+from callboard import CallPolicy, ToolNode, tool_call
 from callboard.middleware import Retry
-from callboard.testing import tool_call
 
 
 def too_many(error):

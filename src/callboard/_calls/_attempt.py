@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from callboard._calls._call_keys import KeyScope, key_of
+from callboard._calls._call_keys import KeyParts, KeyScope, key_of, key_parts_of
 from callboard._calls._limits import AnyLimiter, Limiter
 from callboard._calls._permits import Permits
 from callboard._calls._progress import Progress, Reporter, Throttle, reporter
@@ -38,6 +38,10 @@ class AttemptedCall(Protocol):
     @property
     def key_scope(self) -> KeyScope | None:
         """Source of the unique name from which the call's idempotency key is made."""
+        ...
+
+    def arguments_of(self, call: ToolCallLike) -> Mapping[str, object]:
+        """Return the arguments of `call`, which is this call or a changed copy, with defaults for missing ones."""
         ...
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
@@ -76,6 +80,12 @@ class Attempt:
     def title(self) -> str:
         """Name of the tool and id of the call, as text for errors."""
         return f"{self.tool!r} (call {self.owner.id!r})"
+
+    @property
+    def awaited_limit(self) -> str | None:
+        """Name of the limit for which the attempt waits; `None` if it waits for none."""
+        queue = None if self.permits is None else self.permits.awaited_queue
+        return None if queue is None else queue.title.removeprefix("the queue of ")
 
     @property
     def loop_holder(self) -> LoopHolder:
@@ -141,6 +151,14 @@ class Attempt:
         """Idempotency key of the call; `None` for a call without a unique name."""
         scope = self.owner.key_scope
         return None if scope is None else key_of(self.call, scope)
+
+    @property
+    def key_parts(self) -> KeyParts | None:
+        """Parts of keys that name some arguments of the call; `None` for a call without a unique name."""
+        scope = self.owner.key_scope
+        if scope is None or scope.thread is None:
+            return None if scope is None else KeyParts(None, {})
+        return key_parts_of(self.tool, self.owner.arguments_of(self.call), scope.thread)
 
     @property
     def fencing_token(self) -> int | None:

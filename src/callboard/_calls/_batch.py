@@ -18,7 +18,7 @@ from callboard._calls._draining import operations
 from callboard._calls._progress import reporter
 from callboard._loops._current import current_loop
 from callboard._loops._left_tasks import Block, current_block, find_left_tasks
-from callboard._loops._protocol import ChildFn, Nursery, Scope
+from callboard._loops._protocol import ChildFn, ChildScope, Nursery
 from callboard._loops._watchdog import mark
 from callboard._records._policies import OnError
 from callboard.exceptions import AbandonedTaskWarning, CallCancelledError, CallError
@@ -79,12 +79,7 @@ class Batch(Generic[T]):
                 if block is not None:
                     current_block.set(block)  # for the tasks of the calls, which copy the context
                 try:
-                    for number, call in enumerate(self.calls, 1):
-                        if nursery.cancel_called:
-                            break
-                        nursery.start(self._run_next, call.time_limits.grace)
-                        if number % PORTION == 0:
-                            await checkpoint()  # may be cancelled: the nursery ends the calls that were started
+                    await self._start_calls(nursery)
                 finally:
                     current_block.set(before)  # not by a token, which would refer to the mark
             for call in () if nursery.cancel_called else self._next:  # other code cancelled its task before it began
@@ -99,6 +94,8 @@ class Batch(Generic[T]):
             for operation in enclosing:
                 operation.batches.discard(self)
             self._monitor.end()
+            for call in self._next:
+                call.leave()
             self.calls = ()  # the calls refer to their batch: a reference cycle
             self._next.clear()
             ended, block = None if block is None else ref(block), None  # from now on, only contexts refer to it
@@ -109,6 +106,15 @@ class Batch(Generic[T]):
         if ended is not None and (block_left_behind := ended()) is not None:
             for task, context in find_left_tasks(block_left_behind):
                 _warn_about_left_task(task, context)
+
+    async def _start_calls(self, nursery: Nursery) -> None:
+        """Start a task for each call; pause after each portion of many calls, so that other tasks can run."""
+        for number, call in enumerate(self.calls, 1):
+            if nursery.cancel_called:
+                return
+            nursery.start(self._run_next, call.time_limits.grace)
+            if number % PORTION == 0:
+                await checkpoint()  # may be cancelled: the nursery ends the calls that were started
 
     def stop(self, error: Callable[[], Exception]) -> None:
         """Cancel all calls, each with its grace, and let `run()` raise `error()`; do nothing if the batch has ended."""
@@ -121,12 +127,12 @@ class Batch(Generic[T]):
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)
 
-    async def _run_next(self, scope: Scope) -> None:
+    async def _run_next(self, scope: ChildScope) -> None:
         failed: SupervisedCall[T] | None = None
         with scope:
             # trio begins children in any order. Each child takes the next call when it begins, so calls start in order.
             call = self._next.popleft()
-            call.begin(self)
+            call.begin(self, scope)
             try:
                 call.end(await call.run())
             except BaseException as error:
@@ -134,6 +140,8 @@ class Batch(Generic[T]):
                     raise  # a requested cancellation: `scope`, or the nursery, swallows it
                 if call.error is not None and not self.is_signal(call.error):
                     failed = call
+            finally:
+                call.leave()
             if self._monitor.unreported:
                 self._monitor.warn()
         # After the scope was left: this cancels every child, and a child must not cancel itself while it ends.

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, TypeVarTuple
 
 from callboard._calls._attempt import Attempt
 from callboard._calls._call_keys import KeyScope
@@ -30,10 +30,11 @@ from callboard._loops._deadline import (
     cleaning_up,
 )
 from callboard._loops._idle import idle_scope, is_postponed_by_activity, report_activity
-from callboard._loops._protocol import EventLoop
+from callboard._loops._protocol import ChildScope, EventLoop, Wakeup
 from callboard._loops._watchdog import LoopHolder, mark
-from callboard._records._events import ActorObserver, CallEvent, CallPhase, Observer, RunInfo
+from callboard._records._events import ActorObserver, CallEvent, CallPhase, CallPlace, Observer, RunInfo
 from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
+from callboard._records._reports import LiveCall
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import CallCancelledError, CallRejectedError, DeadlineExceededError
 
@@ -89,6 +90,11 @@ class CallOptions(NamedTuple):
     """Function that makes the context for the key functions of the limiters."""
 
 
+CallStage = Literal["ready", "open", "decided", "over"]
+"""Stage of a call, for its cancellation by `cancel()`. `ready`: its code has not begun. `open`: its code runs, and may
+be cancelled. `decided`: its result or error is known, and becomes a message. `over`: its task has ended."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class SupervisedCall(Generic[T]):
     """Tool call of a batch, from the queue to its outcome; a subclass implements `run`, which executes the call."""
@@ -129,6 +135,16 @@ class SupervisedCall(Generic[T]):
     _queue_wait: float = 0.0
     """Seconds, over all attempts."""
     throttle: "Throttle[_Report] | None" = None
+    _stage: CallStage = "ready"
+    _scope: ChildScope | None = None
+    """Scope of the call's task, while it runs."""
+    cancel_reason: str | None = None
+    """Reason that was given to `cancel()` for this call alone; `None` if it was not cancelled so."""
+    _end_wakeups: tuple[Wakeup, ...] = ()
+    """Wakeups of the tasks that wait for the end of the call, after a `cancel()`."""
+    _queued_attempt: Attempt | None = None
+    """Latest attempt that waits for its permits; `None` if no attempt waits."""
+    _latest_progress: str = ""
 
     def __post_init__(self) -> None:
         context, budget, grace = self._batch_context, self.policy.budget, self.policy.grace
@@ -145,9 +161,24 @@ class SupervisedCall(Generic[T]):
         return self.call.get("id")
 
     @property
+    def performer(self) -> "SupervisedCall[Any]":
+        """Call that runs the body: this one, unless it only waits for another one."""
+        return self
+
+    @property
+    def thread_id(self) -> str | None:
+        """Conversation of the call; `None` without one."""
+        return None
+
+    @property
     def key_scope(self) -> KeyScope | None:
         """Source of the unique name from which the call's idempotency key is made."""
         return None
+
+    def arguments_of(self, call: ToolCallLike) -> Mapping[str, object]:
+        """Return the arguments of `call`, which is this call or a changed copy, with defaults for missing ones."""
+        arguments: Mapping[str, object] = call["args"]
+        return arguments
 
     @property
     def loop_holder(self) -> LoopHolder:
@@ -201,9 +232,9 @@ class SupervisedCall(Generic[T]):
         """Run the call in its own task, and return its result; each subclass overrides this."""
         raise NotImplementedError
 
-    def begin(self, batch: Host) -> None:
+    def begin(self, batch: Host, scope: ChildScope) -> None:
         """Prepare the call in its own task: attach it to the batch, and tell observers that it begins."""
-        self._batch = batch
+        self._batch, self._scope = batch, scope
         # Context variables without reset: the task has a context of its own, which ends with the call.
         active_time_limits.set(self.time_limits)
         self.outer = reporter.get()
@@ -226,7 +257,17 @@ class SupervisedCall(Generic[T]):
         """Return `exc`, or `CallCancelledError` for an unrequested cancellation; `None` if `exc` must propagate."""
         if isinstance(exc, Exception):
             return exc
-        return CallCancelledError(self.name, self.id) if self.loop.uncancel_foreign(exc) else None
+        return self.cancelled_error() if self.loop.uncancel_foreign(exc) else None
+
+    def cancelled_error(self) -> CallCancelledError:
+        """Return the error of a call that was cancelled alone: by `cancel()`, or by itself."""
+        return CallCancelledError(
+            self.name,
+            self.id,
+            reason=self.cancel_reason,
+            started=self.attempts > 0,
+            is_repeatable=bool(self.policy.idempotent),
+        )
 
     def end_with(self, error: BaseException) -> bool:
         """Record the error that ended the call; return `False` for a requested cancellation, which must propagate."""
@@ -240,6 +281,83 @@ class SupervisedCall(Generic[T]):
         self.ended = True
         self._tell_end(error=error)
         return True
+
+    # Cancellation of this call alone. The methods of this part run in the thread of the call's event loop, except
+    # `describe`.
+
+    def open(self) -> None:
+        """Record that the code of the call begins; raise `CallCancelledError` if the call was cancelled before."""
+        self._stage = "open"
+        if self.cancel_reason is not None:
+            raise self.cancelled_error()
+
+    def settle(self, error: BaseException | None = None) -> BaseException | None:
+        """Record that the code of the call has ended, with `error` or with a result; return the error of the call.
+
+        After a `cancel()`, the error is a `CallCancelledError`, unless the code has ended with a result.
+        """
+        if self._stage != "open":
+            return error
+        self._stage = "decided"
+        if self.cancel_reason is None:
+            return error
+        if self._batch is not None and self._batch.closed:
+            self.cancel_reason = None  # the whole batch ends, and with it the call, without a message of its own
+            return error
+        assert self._scope is not None
+        cause = error if isinstance(error, Exception) else None
+        try:
+            was_cancelled = self._scope.end_cancellation(error)
+        except Exception as rest:  # trio removes its cancellation from an exception group, and raises the other errors
+            was_cancelled, cause = True, rest
+        if error is None and self.handled_error is None:
+            self.cancel_reason = None  # the body has finished in spite of the cancellation: its result is not lost
+            return None
+        if not was_cancelled and cause is None and error is not None:
+            return error  # such as Ctrl-C
+        cancelled_error = self.cancelled_error()
+        cancelled_error.__cause__ = cause
+        return cancelled_error
+
+    def cancel(self, reason: str, wakeup: Wakeup) -> None:
+        """Cancel this call alone, and set `wakeup` when nothing of it runs any more."""
+        stage = self._stage
+        if self.cancel_reason is None and stage in ("ready", "open"):
+            self.cancel_reason = reason
+            if self._scope is not None and stage == "open":
+                self._scope.cancel_alone()
+        # A call that has not begun will never begin. Its task may wait for the caller of `cancel()`, such as for the
+        # reader of `as_completed()`.
+        if stage in ("ready", "over"):
+            wakeup.set()
+        else:
+            self._end_wakeups = (*self._end_wakeups, wakeup)
+
+    def leave(self) -> None:
+        """Record that nothing of the call runs any more, and wake the tasks that wait for it."""
+        self._stage, self._scope = "over", None
+        for wakeup in self._end_wakeups:
+            wakeup.set()
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing of the call runs any more."""
+        return self._stage == "over"
+
+    def describe(self) -> LiveCall:
+        """Return the present state of the call; may be called from any thread, while the call goes on."""
+        attempt, is_running = self._queued_attempt, self.running > 0
+        place: CallPlace = "running" if is_running else "between" if attempt is None else "waiting"
+        return LiveCall(
+            tool=self.name,
+            call_id=self.id,
+            thread_id=self.thread_id,
+            place=place,
+            attempt=self.attempts,
+            seconds=max(0.0, self.loop.now() - self._batch_context.now),
+            limit=attempt.awaited_limit if place == "waiting" and attempt is not None else None,
+            progress=self._latest_progress,
+        )
 
     async def attempt(
         self,
@@ -300,12 +418,15 @@ class SupervisedCall(Generic[T]):
 
     def _is_over(self) -> bool:
         """Return whether the call was cancelled or its batch has ended, so that no further attempt may start."""
-        batch = self._batch
-        return (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get()
+        return self._is_closed() or self.loop.is_cancelled() or cleaning_up.get()
+
+    def _is_closed(self) -> bool:
+        """Return whether the batch has ended or was cancelled, or `cancel()` was called for this call."""
+        return self.cancel_reason is not None or (self._batch is not None and self._batch.closed)
 
     async def _raise_over(self) -> None:
         """Raise the call's pending cancellation, or `CallCancelledError` if the code is shielded from cancellation."""
-        closed = self._batch is not None and self._batch.closed
+        closed = self._is_closed()
         if closed or self.loop.is_cancelled():
             await self.loop.raise_cancelled()
         if closed or cleaning_up.get():
@@ -317,6 +438,7 @@ class SupervisedCall(Generic[T]):
         """Wait for the attempt's permits at all limits; return the duration of the wait in seconds."""
         since, tool = self.loop.now(), attempt.tool
         self.waiting += 1
+        self._queued_attempt = attempt
         self._tell("queued", tool)
         try:
             await attempt.enter(limiters, context)
@@ -327,6 +449,8 @@ class SupervisedCall(Generic[T]):
             raise
         finally:
             self.waiting -= 1
+            if self._queued_attempt is attempt:
+                self._queued_attempt = None
             waited = self.loop.now() - since
             self._queue_wait += waited
         return waited
@@ -364,6 +488,7 @@ class SupervisedCall(Generic[T]):
         if self.ended:  # a thread or task that a middleware has left behind may still report
             return
         report_activity()
+        self._latest_progress = progress.message
         if self._observers or self._batch_context.on_progress is not None:
             if self.throttle is None:
                 with _first_report:  # threads of one call may report for the first time at the same moment

@@ -9,13 +9,13 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, cast
 
-from callboard._calls._call_keys import current_key
+from callboard._calls._call_keys import KeyParts, current_key, current_key_parts
 from callboard._calls._progress import Progress, check_progress, progress, reporter
 from callboard._loops._deadline import DEFAULT_GRACE, TimeLimits, active_time_limits, remaining
 from callboard._loops._protocol import EventLoop
@@ -63,6 +63,8 @@ def inject_context() -> Carried:
     with suppress(ValueError):  # JSON cannot express the arguments: the body has no key, and may not need one
         if (key := current_key()) is not None:
             context["key"] = key
+    if (key_parts := current_key_parts()) is not None:
+        context["key_parts"] = [*key_parts]
     if limits is not None:
         context["grace"] = limits.grace
     # Optional packages are looked up in `sys.modules`: if the application has not imported them, they have no context.
@@ -106,7 +108,7 @@ def attach_context(context: Carried, tell: Tell, *, logs: bool = True) -> Genera
             stack.enter_context(bound_contextvars(**bound))
         limits = TimeLimits(_MONOTONIC, until, context.get("grace", DEFAULT_GRACE))
         stack.callback(active_time_limits.reset, active_time_limits.set(limits))
-        stack.callback(reporter.reset, reporter.set(_Reports(tell, context.get("key"))))
+        stack.callback(reporter.reset, reporter.set(_Reports(tell, context.get("key"), context.get("key_parts"))))
         stack.callback(_tell.reset, _tell.set(tell if logs else None))
         if logs:
             root, levels = logging.getLogger(), context["levels"]
@@ -187,9 +189,10 @@ _MONOTONIC: Final = cast("EventLoop", _Monotonic())
 class _Reports:
     """Progress reporter of the call that a worker runs, with the idempotency key of the call."""
 
-    def __init__(self, tell: Tell, key: str | None) -> None:
+    def __init__(self, tell: Tell, key: str | None, key_parts: Sequence[Any] | None) -> None:
         self._tell = tell
         self.idempotency_key = key
+        self.key_parts = None if key_parts is None else KeyParts(*key_parts)
 
     def report(self, progress: Progress) -> None:
         self._tell({"progress": [progress.message[:_LONGEST_TEXT], progress.done, progress.total]})

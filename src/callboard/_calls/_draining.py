@@ -192,6 +192,13 @@ class InFlight:
             if not is_nested:
                 self._operations.add(operation)
 
+    def has_enclosing(self, thread_id: str) -> bool:
+        """Return whether the caller runs within an operation of this object on a thread of conversation."""
+        return any(
+            operation.in_flight is self and not operation.is_over and str(operation.thread_id) == thread_id
+            for operation in operations.get()
+        )
+
     def remove(self, operation: Operation, *, was_ended: bool) -> None:
         """Unregister an operation that has ended, and count it in every running drain."""
         with self._lock:
@@ -266,6 +273,11 @@ def report_drain(title: str, report: Drained) -> None:
 
 operations: ContextVar[tuple[Operation, ...]] = ContextVar("callboard_under_way", default=())
 """Operations that the running code belongs to, the outermost first."""
+
+
+def is_draining_here() -> bool:
+    """Return whether an operation that the running code belongs to is being drained."""
+    return any(operation.in_flight.is_draining for operation in operations.get())
 
 
 class EngineOperations:

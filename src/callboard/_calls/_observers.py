@@ -55,7 +55,11 @@ numbers = count(1)
 
 @contextmanager
 def observe(
-    observer: Observer, *, runs: RunObserver | None = None, actors: ActorObserver | None = None
+    observer: Observer,
+    *,
+    runs: RunObserver | None = None,
+    actors: ActorObserver | None = None,
+    everywhere: bool = False,
 ) -> Generator[None]:
     """Call `observer` with every `CallEvent` of the calls that start inside the `with` block.
 
@@ -67,6 +71,8 @@ def observe(
         runs: called with each `RunEvent` of the agents that run inside the block.
         actors: called with each `AskEvent` of messages sent inside the block, and each `ActorEvent` of actors created
             in it.
+        everywhere: observe what starts in any thread and task of the process while the block runs, and not only in the
+            block itself and in the tasks that it starts.
 
     Raises:
         TypeError: if an observer is not callable.
@@ -74,7 +80,7 @@ def observe(
     for name, function in (("observer", observer), ("runs", runs), ("actors", actors)):
         if function is not None and not callable(function):
             raise TypeError(f"observe({name}=...) is called with each event; {function!r} cannot be called")
-    with observe_in_context(careful_observers(observer, runs, actors)):
+    with observe_within(careful_observers(observer, runs, actors), everywhere=everywhere):
         yield
 
 
@@ -103,6 +109,20 @@ def observe_in_context(observers: Observers) -> Generator[None]:
         yield
     finally:
         _in_context.reset(token)
+
+
+@contextmanager
+def observe_within(observers: Observers, *, everywhere: bool) -> Generator[None]:
+    """Register observers for the `with` block, for its context only or for the whole process."""
+    if not everywhere:
+        with observe_in_context(observers):
+            yield
+        return
+    end = observe_everywhere(observers)
+    try:
+        yield
+    finally:
+        end()
 
 
 def observe_everywhere(observers: Observers) -> Callable[[], None]:

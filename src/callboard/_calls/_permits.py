@@ -87,6 +87,8 @@ class Permits:
     """Loans of the permits to nested attempts, by identity of the permit; `None` before the first loan."""
     waits_for: PermitQueue | None = None
     stalled: dict[Holder, None] | None = None
+    awaited_queue: PermitQueue | None = None
+    """Queue of the limit at which the attempt asks for a permit, for reports; `None` before the first one."""
 
     @property
     def title(self) -> str:
@@ -103,7 +105,7 @@ class Permits:
         """Acquire a permit at every limiter, in order; raise `NoPlaceError` if a queue is full."""
         while True:
             for limiter in limiters:
-                gate = limiter.gate(call, self._loop, context)
+                gate = self.awaited_queue = limiter.gate(call, self._loop, context)
                 # All threads may have been abandoned while this attempt waited.
                 if threads is not None and (lost := threads.lost) is not None:
                     raise NoPlaceError(lost)

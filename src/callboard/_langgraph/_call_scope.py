@@ -145,6 +145,11 @@ class CallOwner(Protocol):
         """Unique name of the run of the batch."""
         ...
 
+    @property
+    def thread(self) -> object:
+        """Conversation of the batch; `None` without one."""
+        ...
+
     def record_answers(self, key: str, answers: list[Any]) -> None:
         """Receive all answers that a call has accepted so far; called after each accepted answer."""
 
@@ -203,6 +208,10 @@ class CallScratchpad(PregelScratchpad):
     def name(self) -> object:
         """Name of the call that is unique among all calls of all runs, and the same when the call is started again."""
         return [self.run, self._namespace]
+
+    @property
+    def thread(self) -> object:
+        return self._owner.thread
 
     @property
     def step(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -288,13 +297,16 @@ class TaskScope(NamedTuple):
 
     name: object
     """Name that is unique among all calls of all runs, and the same when the task is started again."""
+    thread: object
+    """Conversation of the call; `None` without one."""
 
 
 def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | None:
     """Return the identity of a tool call from the config of its LangGraph task; `None` outside of a graph."""
     conf = config.get(CONF, {})
     namespace = conf.get(CONFIG_KEY_CHECKPOINT_NS)
-    return TaskScope([conf.get("thread_id"), namespace, call_id]) if namespace else None
+    thread = conf.get("thread_id")
+    return TaskScope([thread, namespace, call_id], thread) if namespace else None
 
 
 def is_answer_for(digest: str, config: RunnableConfig) -> bool:

@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast, get_type_hints
 
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph._internal._config import ensure_config as _graph_config
@@ -47,8 +48,37 @@ _RUNTIME_FIELDS = ("context", "store", "stream_writer", "execution_info", "serve
 """Attributes that LangGraph's own tools node reads from a runtime."""
 
 
-run_config = _graph_config
-"""Merge the configs of a run, complete them with LangGraph's defaults, and return them; later ones take precedence."""
+def run_config(*configs: RunnableConfig | None) -> RunnableConfig:
+    """Merge the configs of a run, complete them with LangGraph's defaults, and return them; later ones win.
+
+    Raises TypeError as `check_config` does.
+    """
+    for config in configs:
+        if config is not None:
+            check_config(config)
+    return _graph_config(*configs)
+
+
+_CONFIG_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    CONF: ((dict, Mapping), "a mapping, such as {'thread_id': '1'}"),
+    "metadata": ((dict, Mapping), "a mapping"),
+    "tags": ((list, tuple), "a list of texts"),
+    "callbacks": ((list, tuple, BaseCallbackManager), "a list of callback handlers, or their manager"),
+    "recursion_limit": ((int,), "a whole number"),
+}
+"""Types of the values of a config that LangChain reads without a check, and their names in errors."""
+
+
+def check_config(config: object) -> None:
+    """Raise TypeError for a config that is no mapping, such as the id of a thread, or has a value of a wrong type."""
+    if not isinstance(config, (dict, Mapping)):  # `dict` first: `Mapping` alone takes ten times as long
+        raise TypeError(f"config is a mapping, such as {{'configurable': {{'thread_id': '1'}}}}; got {config!r}")
+    for key, (types, expected) in _CONFIG_TYPES.items():
+        value = config.get(key)
+        if value is not None and not isinstance(value, types):
+            raise TypeError(f"config[{key!r}] is {expected}; got {value!r}")
+
+
 # LangChain's own function would ignore a recursion limit of 25, which is its default value.
 merged_configs = _merge_graph_configs
 

@@ -21,6 +21,11 @@ Observers are called in the task of the call or of the attempt. A progress repor
 another thread, is sent from a separate task of the batch."""
 
 
+CallPlace = Literal["between", "waiting", "running"]
+"""State of a call that has not ended. `waiting`: an attempt waits for a permit. `running`: an attempt runs the tool's
+function. `between`: no attempt waits or runs, such as in the pause before a retry."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """Identity of one run of an agent, for observers."""
@@ -88,14 +93,15 @@ class CallEvent(NamedTuple):
         return f"CallEvent({', '.join(f'{name}={value!r}' for name, value in shown_fields.items())})"
 
 
-RunPhase = Literal["begun", "asked", "noted", "answered", "ended"]
-"""Phase of a run. `begun`: the run's task runs. `asked`: the model is called. `noted`: a middleware has decided about
-the request, such as to repeat it. `answered`: the model replied or failed. `ended`: the run ended."""
+RunPhase = Literal["begun", "read", "asked", "noted", "answered", "ended"]
+"""Phase of a run. `begun`: the run's task runs. `read`: the run has read a message that it received while it worked.
+`asked`: the model is called. `noted`: a middleware has decided about the request, such as to repeat it. `answered`: the
+model replied or failed. `ended`: the run ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Event that observers receive when an agent's run begins or ends, and about each of its model requests.
+    """Event that observers receive when an agent's run begins, reads a message or ends, and about its model requests.
 
     Times are seconds on the clock of the event loop that runs the agent.
     """
@@ -113,15 +119,17 @@ class RunEvent:
     """Model with its bound tools and options, in `asked` and `answered`; `None` if the agent chooses the model at each
     step."""
     input: object = field(default=None, repr=False)
-    """Input of the run (`begun`), or messages for the model (`asked`). By default, exporters must not send it out of
-    the process."""
+    """Input of the run (`begun`), the message (`read`), or messages for the model (`asked`). By default, exporters must
+    not send it out of the process."""
     result: object = field(default=None, repr=False)
     """State of the run (`ended`), or reply of the model (`answered`). By default, exporters must not send it out of the
     process."""
     note: str = ""
     """Kind of the decision, in one word, such as "retry", in `noted`."""
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Details of the decision, in `noted`."""
+    """Details of the decision, in `noted`. In `read`: the `point` of the run, which is "turn" before a turn, "end"
+    where the run would have ended, or "input" for a message that an earlier run has left unread; and for the result of
+    a background call, the handle of the call as `background`."""
 
 
 Observer = Callable[[CallEvent], None]

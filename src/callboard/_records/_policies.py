@@ -320,6 +320,9 @@ class CallPolicy:
             process died. "rerun" runs it again, "ask" asks a person, "fail" tells the model once that the outcome is
             unknown. A call of an idempotent tool always runs again. `None` for the node's option, by default "fail".
         runs_in: engine for the bodies, such as a pool of worker processes that can be killed; `None` for this process.
+        background: seconds from the start of its body after which a call of an agent goes on in the background; `True`
+            for at once, `None` for never. The model then reads that the call goes on, and later its result in a
+            message of its own. Only the runs of an agent with a checkpointer have background calls.
 
     Raises:
         ValueError: for a number out of range.
@@ -334,8 +337,11 @@ class CallPolicy:
     idempotent: bool | None = None
     on_unknown: OnUnknown | None = None
     runs_in: Engine | None = None
+    background: float | bool | None = None
 
     def __post_init__(self) -> None:
+        if self.background is not True:
+            check_seconds("CallPolicy(background=...)", self.background)
         if self.on_unknown is not None:
             check_on_unknown("CallPolicy(on_unknown=...)", self.on_unknown)
         for name in ("timeout", "idle_timeout", "budget"):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from callboard._records._events import CallPlace
+
 ALL_FINISHED, SOME_ENDED, SOME_UNKNOWN = 0, 3, 4
 """Exit codes of a process after a drain. Codes 1 and 2 already mean a failed start and a wrong command line."""
 
@@ -24,6 +26,34 @@ class UnknownCall:
     def __str__(self) -> str:
         thread = "" if self.thread_id is None else f", thread {self.thread_id!r}"
         return f"{self.tool} (call {self.call_id!r}{thread})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveCall:
+    """State of a call that has not ended, at one moment; `running()` of a node or an agent returns them.
+
+    Args:
+        tool: name of the tool.
+        call_id: id of the tool call, as the model wrote it; `None` if there is none. It may repeat in other threads.
+        thread_id: conversation of the call; `None` if there is none.
+        place: "running" while an attempt runs the tool's function, "waiting" while it waits for a permit, "between"
+            elsewhere, such as in the pause before a retry.
+        attempt: number of the latest attempt, from 1; 0 before the first one.
+        seconds: time since the batch of the call began.
+        limit: name of the limit for which the call waits, as in a rejection, such as "tool 'search'"; `None` if it
+            waits for none.
+        progress: latest message of `progress()` in the call; empty if there was none. It is as confidential as the
+            arguments of the call.
+    """
+
+    tool: str
+    call_id: str | None
+    thread_id: str | None
+    place: CallPlace
+    attempt: int
+    seconds: float
+    limit: str | None = None
+    progress: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

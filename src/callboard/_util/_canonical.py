@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,38 @@ def digest(value: Any) -> str:
         ValueError: if the value has no JSON form, so that a change of it could not be detected.
     """
     return hashlib.sha256(_text(_plain(value)).encode()).hexdigest()
+
+
+def short_digest(value: object, limit: int) -> str | None:
+    """Return the digest of a value, in a time that its size does not change; `None` for a value without one.
+
+    Such a value has more than `limit` characters and values, has a number that is not finite, or has no JSON form.
+    """
+    if not _is_short(value, limit):
+        return None
+    try:
+        return digest(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_short(value: object, limit: int) -> bool:
+    size, values = 0, [value]
+    # An explicit stack, because a value may be nested deeply or contain itself.
+    while values and size <= limit:
+        item = values.pop()
+        size += 1
+        if isinstance(item, (str, bytes, bytearray)):
+            size += len(item)
+        elif isinstance(item, int):
+            size += item.bit_length() // 3
+        elif isinstance(item, float) and not math.isfinite(item):
+            return False
+        elif isinstance(item, (Mapping, list, tuple, set, frozenset)):
+            size += len(item)
+            if size <= limit:
+                values.extend((*item, *item.values()) if isinstance(item, Mapping) else item)
+    return size <= limit
 
 
 def place_of(value: object) -> str:

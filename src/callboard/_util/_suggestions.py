@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -42,7 +42,10 @@ def misspelt_in(cls: type, known_names: Collection[str]) -> str:
 
 
 def suggests_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function, so that its TypeError for an unknown keyword suggests a similar keyword, as in Python 3.13."""
+    """Wrap a function, so that its TypeError for an unknown keyword suggests a similar keyword, as in Python 3.13.
+
+    Its TypeError for too many positional arguments lists the parameters that are given by name.
+    """
     return with_remedies({})(function)
 
 
@@ -57,6 +60,8 @@ def with_remedies(remedies: Mapping[str, str]) -> Callable[[Callable[P, R]], Cal
             except TypeError as error:
                 parameters = signature(function).parameters.keys() - {"self"}
                 unknown = [name for name in kwargs if name not in parameters]
+                if not unknown and (options := _options_after(function, args)):
+                    raise TypeError(f"{error}; give options by name: {options}") from None
                 if not unknown:
                     raise
                 remedy = remedies.get(unknown[0])
@@ -68,6 +73,16 @@ def with_remedies(remedies: Mapping[str, str]) -> Callable[[Callable[P, R]], Cal
         return call
 
     return wrap
+
+
+def _options_after(function: Callable[..., Any], args: Collection[object]) -> str:
+    """Return the keyword-only parameters of a function that got too many positional arguments; empty otherwise."""
+    parameters = signature(function).parameters.values()
+    kinds = [parameter.kind for parameter in parameters]
+    positional = kinds.count(Parameter.POSITIONAL_ONLY) + kinds.count(Parameter.POSITIONAL_OR_KEYWORD)
+    if Parameter.VAR_POSITIONAL in kinds or len(args) <= positional:
+        return ""
+    return ", ".join(f"{parameter.name}=" for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY)
 
 
 C = TypeVar("C", bound=type)

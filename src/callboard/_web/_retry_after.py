@@ -14,14 +14,25 @@ def retry_after(error: BaseException) -> float:
     Args:
         error: an error of an HTTP client or of callboard.
     """
-    value = getattr(error, "retry_after", None)
-    if value is None:
-        headers: Any = getattr(getattr(error, "response", None), "headers", None)
-        value = headers.get("Retry-After") if hasattr(headers, "get") else None
+    try:
+        value = _stated_value(error)
+    except Exception:  # attributes of another library's error may raise, and must not hide the error
+        return 0.0
     try:
         return max(0.0, float(value)) if value is not None else 0.0
     except (TypeError, ValueError, OverflowError):
         return _seconds_until(value) if isinstance(value, str) else 0.0
+
+
+def _stated_value(error: BaseException) -> Any:
+    value = getattr(error, "retry_after", None)
+    if value is not None:
+        return value
+    headers: Any = getattr(getattr(error, "response", None), "headers", None)
+    if not hasattr(headers, "get"):
+        return None
+    value = headers.get("Retry-After")
+    return headers.get("retry-after") if value is None else value  # a plain mapping minds the case of letters
 
 
 def _seconds_until(date: str) -> float:

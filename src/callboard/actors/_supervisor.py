@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, Self, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast, overload
 
 from anyio import get_current_task
 
@@ -414,6 +414,15 @@ class _Running(AbstractAsyncContextManager[A]):
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         return await self._supervisor.__aexit__(kind, error, traceback)
+
+    if not TYPE_CHECKING:  # type checkers refuse `with`, and go on to do so
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"{self!r} is an async block: write `async with {self!r} as actor:` in an async function")
+
+        def __exit__(self, *_: object) -> NoReturn:
+            """Exist: without it, `with` does not call `__enter__`."""
+            raise AssertionError("no block was entered")
 
     def __repr__(self) -> str:
         return f"running({self._spec.kind.__name__})"

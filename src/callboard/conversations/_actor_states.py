@@ -19,6 +19,7 @@ from callboard.conversations._storage import (
     Finished,
     Held,
     Left,
+    Said,
     StoredStates,
     entries_of,
 )
@@ -108,7 +109,7 @@ class PendingStates:
     def due(self, entry: Entry) -> list[ActorState]:
         """Remove and return the kept states that have to be stored before `entry`, or in the same write as `entry`."""
         # Without the lock: a state that is added at this moment belongs to a call whose result comes later.
-        if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held)):
+        if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held, Said)):
             return []
         with self._lock:
             if isinstance(entry, Left):

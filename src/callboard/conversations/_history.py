@@ -88,7 +88,9 @@ def complete_calls(reply: BaseMessage) -> None:
     for call in calls:
         # Some providers repeat the calls in content blocks, and match results by the ids of the blocks.
         name = (call["id"], call["name"])
-        block = next((block for block in blocks if (block.get("id"), block.get("name")) == name), None)
+        block = (
+            next((block for block in blocks if (block.get("id"), block.get("name")) == name), None) if blocks else None
+        )
         call["id"] = whole_text(str(call["id"])) if call["id"] else f"call_{uuid4().hex}"
         call["name"] = str(call["name"])
         if block is not None:

@@ -102,7 +102,12 @@ class Journal:
         """
         if not wait and self._flushing.locked():
             return  # the task that is writing also writes the new entries
-        async with self._flushing:  # if the write before failed, its entries are still in `_sending`
+        # A cancelled run stores its end, too. On trio, `acquire` raises the cancellation even if the lock is free.
+        if self._flushing.locked():
+            await self._flushing.acquire()
+        else:
+            self._flushing.acquire_nowait()
+        try:  # if the write before failed, its entries are still in `_sending`
             if not wait and not ends_step and self._saver.is_waited_for:
                 # Calls that end in the same turn of the event loop share a write: that of the step, if it ends, too.
                 await cancel_shielded_checkpoint()
@@ -113,6 +118,8 @@ class Journal:
                 await self._commit()
             if not self.is_hold_confirmed:
                 await self._confirm_hold()
+        finally:
+            self._flushing.release()
 
     async def settle(self) -> None:
         """Wait for a write that is in progress, and repeat one that has failed; check that the lease still holds."""

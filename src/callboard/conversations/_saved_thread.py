@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -30,6 +30,7 @@ from callboard.conversations._storage import (
     Held,
     Left,
     Move,
+    Said,
     Source,
     Stamp,
     Stepped,
@@ -49,7 +50,7 @@ from callboard.conversations._stored_types import drop_untracked
 from callboard.conversations._targets import Target
 from callboard.conversations._thread import START, Thread
 from callboard.conversations._unstorable import describe_unstorable
-from callboard.exceptions import StorageError
+from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import EMPTY_RECORD, CallRecord
 
 Durability = Literal["sync", "async", "exit"]
@@ -126,7 +127,8 @@ class SavedThread(Thread):
                     self.apply_entry(entry)  # only to be read: a new branch starts without those results
         else:
             self.play(await read_whole(self.saver, self.schema, checkpoint_tuple), entries)
-            self.is_before_step = not entries and base_of(checkpoint_tuple).notes.get(BEFORE, False)
+            has_moved = any(not isinstance(entry, Said) for entry in entries)
+            self.is_before_step = not has_moved and base_of(checkpoint_tuple).notes.get(BEFORE, False)
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
     def play(self, checkpoint_tuple: CheckpointTuple, entries: Sequence[Entry]) -> None:
@@ -150,7 +152,7 @@ class SavedThread(Thread):
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
         self.parent_id = base.notes.get(PARENT, base.parent_id)
         self._origin = tuple(base.notes[ORIGIN]) if ORIGIN in base.notes else None
-        self.next, self.sends, self.records = (), (), {}
+        self.next, self.sends, self.records, self.unread = (), (), {}, ()
         self.actor_states = ActorStates.read(actor_notes_of(base.checkpoint))
         read_next_nodes(self, checkpoint_tuple)
 
@@ -211,7 +213,7 @@ class SavedThread(Thread):
         journal = self._journal
         if journal.storage_error is not None and not isinstance(entry, (Held, Left)):
             # Raised by each of them: the task that got the error of the write may have swallowed it.
-            if journal.is_cut_off or isinstance(entry, (Move, Claimed)):
+            if journal.is_cut_off or isinstance(entry, (Move, Claimed, Said)):
                 journal.is_cut_off = journal.is_cut_off or isinstance(entry, Move)
                 raise journal.storage_error
             if isinstance(entry, Asked) and not self._unstorable_results.isdisjoint(entry.records):
@@ -243,22 +245,39 @@ class SavedThread(Thread):
             self.records[entry.task] = CallRecord(claimed=True)
         elif isinstance(entry, (Finished, Claimed)):
             self.records.pop(entry.task, None)
+        elif isinstance(entry, Said):
+            self.unread = tuple(message for message in self.unread if message is not entry.message)
         elif isinstance(entry, Asked):
             for task in entry.records:
                 self.records.pop(task, None)
 
     def unstorable(self, output: object) -> str | None:
         """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""
-        if type(output) is ToolMessage:
-            has_more = output.artifact is not None or output.additional_kwargs or output.response_metadata
-            if isinstance(output.content, str) and not has_more:
-                return None  # nearly all results; a text is stored in any case
+        if type(output) is ToolMessage or type(output) is HumanMessage:
+            has_more = output.additional_kwargs or output.response_metadata or output.model_extra
+            has_artifact = type(output) is ToolMessage and output.artifact is not None
+            if isinstance(output.content, str) and not has_more and not has_artifact:
+                return None  # nearly all results, and words of a person; a text is stored in any case
         return None if self.saver.can_store(output) else describe_unstorable(output, self.saver.can_store)
 
-    def check_answers(self, answers: object) -> None:
-        """Raise `StorageError` if answers cannot be stored; called before any call of the answers begins."""
-        if (part := self.unstorable(answers)) is not None:
-            raise self._journal.error_about("an answer", part)
+    def check_storable(self, subject: str, value: object) -> None:
+        if (part := self.unstorable(value)) is not None:
+            raise self._journal.error_about(subject, part)
+
+    async def receive_message(self, message: BaseMessage) -> None:
+        await self.record(Said(message), joins_next_write=True)
+        if self._durability != "exit":
+            await self._journal.flush(wait=True)
+
+    @property
+    def loss(self) -> Exception | None:
+        if self._journal.is_lost:
+            return ThreadBusyError(self.saver.thread_id, "another run")
+        return self._journal.storage_error if self._journal.is_cut_off else None
+
+    async def refuse_if_held(self) -> None:
+        """Raise `ThreadBusyError` if a run holds the thread, as it was when the thread was opened."""
+        await self._journal.refuse_if_held(self.holder)
 
     async def record_error(self, task: str, error: str) -> None:
         # A call that has finished stays finished, also if the write of its result failed.
@@ -391,7 +410,8 @@ class SavedThread(Thread):
             parents=self.parents,
             next_version=self.saver.next_version,
         )
-        if entries := [*entries_of_records(self.records), *self.actor_states.changes_of_step()]:
+        entries = [*entries_of_records(self.records), *self.actor_states.changes_of_step(), *map(Said, self.unread)]
+        if entries:
             # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
             # killed in between leaves this write without a checkpoint, so the task id is unique.
             task_id = f"callboard-{1:08}-{new_id(self.step)}"

@@ -19,6 +19,7 @@ from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._storage import FIRST_ID, Move, as_input_entry, entries_of, reading_stored_data
 from callboard.conversations._targets import END, TOOLS, Target, admit_targets
 from callboard.conversations._thread import START, Thread
+from callboard.tools._background import open_handles
 from callboard.tools._call_record import keys_of
 
 COPY = "__copy__"
@@ -42,6 +43,13 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
             for send in thread.sends
         ),
         *(task for node in thread.next for task in _tasks(thread, node, questions, by_call=by_call)),
+    )
+    # A background call of an ended process, about which a person is asked, is no task of the next step.
+    handles = open_handles(messages) if questions else ()
+    tasks += tuple(
+        _task(thread, TOOLS, [handle], questions, (PUSH, number, False))
+        for number, handle in enumerate(handles, len(tasks))
+        if handle in questions
     )
     # With `past`, the position is shown as it was before its tasks finished, as in histories.
     shows_finished = by_call and not past and bool(thread.records)

@@ -165,6 +165,18 @@ class ActorState:
         return self.actor, self.key
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Journal entry: the thread has received a message while a run used it.
+
+    The message joins the conversation before the next turn, by an `Amended` entry that names it in `read`.
+    """
+
+    KIND: ClassVar[str] = "said"
+    message: InstanceOf[BaseMessage]
+    """Message with an id."""
+
+
 StoredStates = Sequence[Sequence[Any]]
 """List of actor states in callboard's notes on a checkpoint.
 
@@ -205,9 +217,11 @@ class Amended(Move):
 
     `None` if the change has no such position.
     """
+    read: Sequence[str] = ()
+    """Ids of received messages (`Said`) that this change adds to the conversation."""
 
 
-Entry = Finished | Asked | Claimed | Failed | Held | Left | ActorState | Stepped | Amended
+Entry = Finished | Asked | Claimed | Failed | Held | Left | ActorState | Said | Stepped | Amended
 """Journal entry of any kind: one change of a thread."""
 
 _TYPES: Mapping[str, type[Entry]] = {kind.KIND: kind for kind in get_args(Entry)}

@@ -24,6 +24,7 @@ from callboard.conversations._storage import (
     Held,
     Left,
     Move,
+    Said,
     Source,
     Stamp,
     Stepped,
@@ -91,6 +92,8 @@ class Thread:
         self.actor_states = ActorStates()
         self.pending_actor_states = PendingStates()
         """States of actors after calls whose results are not stored yet."""
+        self.unread: tuple[BaseMessage, ...] = ()
+        """Messages that the thread has received and that are not in the conversation yet."""
         self.holder: Mapping[str, Any] | None = None
         """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
         self._arrival: Mapping[str, Any] = {}
@@ -143,22 +146,43 @@ class Thread:
         marks = (record.mark for record in self.records.values() if record.mark is not None)
         return next(marks, (self.holder or {}).get("mark"))
 
-    async def amend(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> None:
+    async def amend(
+        self,
+        writes: Iterable[Write],
+        next_targets: NextTargets | None,
+        source: Source,
+        *,
+        read: Sequence[BaseMessage] = (),
+    ) -> None:
         """Apply writes to the state outside of a step, and record the change."""
-        # `next_targets` is called once the state has changed; `None` keeps the current next nodes.
+        # `next_targets` is called once the state has changed; `None` keeps the current next nodes. `read` are the
+        # unread messages that the writes add to the conversation.
         await self.prepare()
         before: Thread | None = None
         if source == "input":
             # Streams show the position where the input arrived; the entry covers both positions in one write.
             before = copy(self)
             before.state = self.state.copy()
-        entry = self._apply(writes, next_targets, source)
+        entry = self._apply(writes, next_targets, source, read)
         if before is not None:
             before.receive(entry)
             self._arrival = {name: getattr(before, name) for name in _ARRIVAL_ATTRIBUTES}
         await self.record(entry, is_applied=True)
 
-    def _apply(self, writes: Iterable[Write], next_targets: NextTargets | None, source: Source) -> Amended:
+    async def read_messages(self, next_targets: NextTargets | None) -> list[Write]:
+        """Add the unread messages to the conversation, record the change, and return its writes."""
+        messages = self.unread
+        writes: list[Write] = [(MESSAGES, [*messages])]
+        await self.amend(writes, next_targets, "update", read=messages)
+        return writes
+
+    def _apply(
+        self,
+        writes: Iterable[Write],
+        next_targets: NextTargets | None,
+        source: Source,
+        read: Sequence[BaseMessage] = (),
+    ) -> Amended:
         """Apply writes to the state, and return the journal entry of this change without recording it."""
         writes_with_ids = self.with_ids(writes)
         # Before `next_targets()`, which looks at the changed state; the entry is then recorded as `is_applied`.
@@ -175,6 +199,7 @@ class Thread:
             writes=writes_with_ids,
             source=source,
             received=received,
+            read=[str(message.id) for message in read],
             next=None if targets is None else nodes,
             sends=sends,
             id=stamp.id,
@@ -223,6 +248,18 @@ class Thread:
 
     def unstorable(self, output: object) -> str | None:
         """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""
+        return None
+
+    def check_storable(self, subject: str, value: object) -> None:
+        """Raise `StorageError` if a value, which the text `subject` names, cannot be stored."""
+
+    async def receive_message(self, message: BaseMessage) -> None:
+        """Record a message for the next turn, and store it; with the durability "exit", at the end of the run."""
+        await self.record(Said(message))
+
+    @property
+    def loss(self) -> Exception | None:
+        """Error about changes of this run that are not stored, although the run was stopped; `None` without a loss."""
         return None
 
     async def record_error(self, task: str, error: str) -> None:
@@ -310,6 +347,11 @@ class Thread:
         match entry:
             case Finished():
                 self.records[entry.task] = CallRecord(output=entry.output)
+            case Stepped():
+                # On replay, the outputs come from the `Finished` entries before this one.
+                if not is_applied:
+                    self.apply_outputs(entry.order)
+                self._move(entry, "loop")
             case Asked():
                 self.records.update(entry.records)
                 self.questions_of_step |= {
@@ -326,14 +368,14 @@ class Thread:
                 self.holder = None
             case ActorState():
                 self.actor_states = self.actor_states.with_state(entry)
-            case Stepped():
-                # On replay, the outputs come from the `Finished` entries before this one.
-                if not is_applied:
-                    self.apply_outputs(entry.order)
-                self._move(entry, "loop")
+            case Said():
+                self.unread = (*self.unread, entry.message)
             case Amended():
                 if not is_applied:
                     self.state.apply(entry.writes)
+                if entry.read:
+                    read_ids = frozenset(entry.read)  # there may be very many
+                    self.unread = tuple(message for message in self.unread if message.id not in read_ids)
                 self._move(entry, entry.source, entry.received)
             case _:
                 assert_never(entry)
