@@ -19,8 +19,8 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import RetryPolicy
 
-from callboard import ToolNode
-from callboard.testing import calls, tool_call
+from callboard import ToolNode, tool_call
+from callboard.testing import calls
 
 from ._harness import QUESTION, THREAD, asks, call, double, versions, wants
 from ._model import ReplayModel

@@ -18,8 +18,8 @@ from langgraph.prebuilt import InjectedState, ToolRuntime
 from langgraph.prebuilt import create_react_agent as langgraph_agent
 from langgraph.types import Command, TracePolicy, omit_payload
 
-from callboard import create_agent, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import create_agent, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 

@@ -2,7 +2,7 @@
 
 import os
 
-from callboard import Actor, handler
+from callboard import Actor, handler, idempotency_key
 
 from . import _bodies as bodies
 
@@ -48,3 +48,8 @@ class Desk(Actor):
 
     async def restore(self, snapshot: list[str]) -> None:
         self.papers = snapshot
+
+
+def key_of_order(order: str, note: str = "") -> str:
+    """Return the key of an order."""
+    return idempotency_key(of=("order",))

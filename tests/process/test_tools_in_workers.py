@@ -14,8 +14,17 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard import ActorDiedError, CallboardWarning, CallPolicy, ToolNode, child, create_react_agent, running
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import (
+    ActorDiedError,
+    CallboardWarning,
+    CallPolicy,
+    ToolNode,
+    child,
+    create_react_agent,
+    running,
+    tool_call,
+)
+from callboard.testing import ScriptedModel, calls
 from callboard_actors.process import Processes
 
 from . import _cleans_up
@@ -59,6 +68,21 @@ async def test_an_agent_has_its_tools_run_in_one_pool_from_turn_to_turn() -> Non
     first, second = [str(one.content) for one in found["messages"] if isinstance(one, ToolMessage)]
     assert first.removeprefix("a") == second.removeprefix("b")
     assert str(os.getpid()) not in first
+
+
+async def test_the_key_of_an_order_is_the_same_in_a_worker_process() -> None:
+    """An order that is planned again may run in another place than the first time."""
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    there = {"key_of_order": CallPolicy(runs_in=Processes(workers=1))}
+    nodes = [ToolNode([plain.key_of_order]), ToolNode([plain.key_of_order], policies=there)]
+    with anyio.fail_after(WAIT):
+        first, second = [
+            await node.ainvoke([tool_call("key_of_order", order="A1", note=note)], thread)
+            for node, note in zip(nodes, ("", "again"), strict=True)
+        ]
+    keys = [found["messages"][0].content for found in (first, second)]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) == 64
 
 
 def test_sync_code_has_them_too() -> None:
@@ -161,3 +185,25 @@ async def test_an_async_tool_in_a_process_is_killed_without_its_clean_up(tmp_pat
                 group.cancel_scope.cancel()
 
         assert (folder / "cleaned").exists() is cleans_up
+
+
+@pytest.mark.backends("asyncio", "trio")
+async def test_a_call_that_is_cancelled_alone_ends_its_worker_and_its_neighbour_has_its_result(tmp_path: Path) -> None:
+    """A hand on what runs reaches other processes: nothing of the call goes on there."""
+    before, results = descendants(os.getpid()), list[Any]()
+    node = _node(Processes(workers=2), grace=0.3)
+
+    async def run() -> None:
+        hang = tool_call("hang", "h", folder=str(tmp_path))
+        results.extend(await _run(node, hang, tool_call("later", "l", text="fine")))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            pids = await started(tmp_path)
+            assert await node.cancel("h", "too long")
+    hung, fine = results
+    assert "was cancelled by the application before it had a result: too long" in hung.content
+    assert fine.content.startswith("fine from ")
+    assert alive(pids) == set()
+    assert descendants(os.getpid()) == before

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from callboard import ChildSpec, ToolNode, create_react_agent, running
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import ChildSpec, ToolNode, create_react_agent, running, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard_actors.process import Confine
 from callboard_actors.python import Python, python_tool
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 
-from callboard import CallContext, Limit, ToolNode
-from callboard.testing import calls, tool_call
+from callboard import CallContext, Limit, ToolNode, tool_call
+from callboard.testing import calls
 
 WAIT = 60
 COUNT = 1250

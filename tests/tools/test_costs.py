@@ -12,8 +12,8 @@ import anyio
 import pytest
 from langgraph.types import interrupt
 
-from callboard import CallPolicy, CallsInterrupted, ToolNode
-from callboard.testing import calls, tool_call
+from callboard import CallPolicy, CallsInterrupted, ToolNode, tool_call
+from callboard.testing import calls
 from tests.helpers import litter, weighed
 
 from ._weight import LIMITS

@@ -7,8 +7,8 @@ import anyio
 import pytest
 from langchain_core.tools import tool
 
-from callboard import CallEvent, ToolInvocationError, ToolNode, observe
-from callboard.testing import calls, tool_call
+from callboard import CallEvent, ToolInvocationError, ToolNode, observe, tool_call
+from callboard.testing import calls
 
 
 @tool

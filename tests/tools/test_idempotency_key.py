@@ -11,10 +11,19 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from callboard import Actor, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler, idempotency_key
+from callboard import (
+    Actor,
+    CallPolicy,
+    CallsInterrupted,
+    ToolNode,
+    create_react_agent,
+    handler,
+    idempotency_key,
+    tool_call,
+)
 from callboard.extend import digest
 from callboard.middleware import Retry, Supervise
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.engines._fake import FakeEngine
 
 WAIT = 30

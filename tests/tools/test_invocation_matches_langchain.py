@@ -42,8 +42,7 @@ from langgraph.types import Command, Interrupt
 from pydantic import BaseModel
 from sniffio import current_async_library
 
-from callboard import ToolInvocationError, ToolNode, msg_content_output
-from callboard.testing import tool_call
+from callboard import ToolInvocationError, ToolNode, msg_content_output, tool_call
 from tests.helpers import make, make_sync
 from tests.parity.test_outputs import OUTPUTS, Point
 from tests.parity.test_tool_kinds import ASYNC_AND_SYNC, ASYNC_ONLY, DICT_SCHEMA, SCHEMAS, SIGNATURES, ArgsV1

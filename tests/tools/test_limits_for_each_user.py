@@ -23,8 +23,9 @@ from callboard import (
     ToolCallWithContext,
     ToolNode,
     create_react_agent,
+    tool_call,
 )
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import ended
 
 WAIT = 30

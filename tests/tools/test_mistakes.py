@@ -29,11 +29,12 @@ from callboard import (
     create_react_agent,
     handler,
     running,
+    tool_call,
 )
 from callboard.exceptions import CallRejectedError
 from callboard.guards import Redact, Results, Sanitize, Url
 from callboard.middleware import Cache, CircuitBreaker, Fallback, RequireApproval, Retry, Supervise
-from callboard.testing import Recorder, ScriptedModel, tool_call
+from callboard.testing import Recorder, ScriptedModel
 
 from .test_nested_limits import Store
 

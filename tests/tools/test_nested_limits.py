@@ -22,10 +22,11 @@ from callboard import (
     fencing_token,
     handler,
     running,
+    tool_call,
 )
 from callboard.extend import PermitRequest
 from callboard.middleware import Retry
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 
 class Nest:

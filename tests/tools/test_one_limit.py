@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import CallPolicy, Limit, Rate, ToolNode, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard import CallPolicy, Limit, Rate, ToolNode, create_react_agent, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 WAIT = 30.0
 

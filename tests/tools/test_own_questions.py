@@ -5,9 +5,9 @@ from typing import Any
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from callboard import CallsInterrupted, ToolNode, can_ask, create_react_agent, earlier_question
+from callboard import CallsInterrupted, ToolNode, can_ask, create_react_agent, earlier_question, tool_call
 from callboard.middleware import Retry
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 begun: list[object] = []
 

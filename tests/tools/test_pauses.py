@@ -5,9 +5,9 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import CallEvent, CallPolicy, Limit, Rate, ToolNode, create_agent, observe
+from callboard import CallEvent, CallPolicy, Limit, Rate, ToolNode, create_agent, observe, tool_call
 from callboard.middleware import Retry
-from callboard.testing import ScriptedModel, tool_call
+from callboard.testing import ScriptedModel
 
 WAIT = 10_000.0
 
@@ -51,6 +51,24 @@ async def test_all_calls_of_the_limit_wait_until_the_time_is_over(options: dict[
     service = Service(5.0)
 
     assert await service.run(service.node(Limit(**options)), "aaa") == [5.0, 5.0]
+
+
+class Unreadable(Exception):
+    """Error whose answer can be read only after the request."""
+
+    @property
+    def response(self) -> object:
+        raise RuntimeError("there is no response yet")
+
+
+async def test_an_error_whose_attributes_raise_stays_the_error_of_the_call() -> None:
+    async def fetch() -> str:
+        """Fetch."""
+        raise Unreadable("no route to the host")
+
+    node = ToolNode([fetch], policies={"fetch": CallPolicy(limit=Limit(concurrency=1))})
+    with anyio.fail_after(WAIT), pytest.raises(Unreadable, match="no route"):
+        await node.ainvoke([tool_call("fetch", "1")])
 
 
 async def test_other_keys_go_on() -> None:

@@ -11,9 +11,9 @@ import pytest
 from langchain.agents import create_agent as langchains_agent
 from langchain_core.tools import BaseTool, tool
 
-from callboard import Actor, CallPolicy, Limit, ToolNode, create_agent, create_react_agent, handler
+from callboard import Actor, CallPolicy, Limit, ToolNode, create_agent, create_react_agent, handler, tool_call
 from callboard.middleware import Supervise
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard.tools._supervision import Supervision
 from tests.helpers import ask, ended
 

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool
 from langgraph.graph import START, MessagesState, StateGraph
 
-from callboard import Limit, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import Limit, ToolNode, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.helpers import make, make_sync
 
 BATCHES = 100
@@ -117,6 +117,7 @@ async def test_passed_tickets_are_not_kept() -> None:
 
     node = ToolNode([Order().sync_tool()])
     before = count_tickets()
-    for _ in range(3):
+    for _ in range(20):
         await node.ainvoke(_batch())
-    assert count_tickets() <= before + 1
+    # The last ticket stays for its successor, and a thread that returns its result just now still has its own.
+    assert count_tickets() <= before + 1 + WIDTH

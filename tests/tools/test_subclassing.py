@@ -16,8 +16,8 @@ from langgraph.graph.message import MessagesState
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.types import Command, interrupt
 
-from callboard import AgentState, CallsInterrupted, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import AgentState, CallsInterrupted, ToolNode, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.helpers import contents
 
 pytestmark = pytest.mark.real_clock

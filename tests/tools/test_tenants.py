@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard import CallContext, CallPolicy, Limit, Rate, ToolNode
-from callboard.testing import tool_call
+from callboard import CallContext, CallPolicy, Limit, Rate, ToolNode, tool_call
 
 WAIT = 1000.0
 

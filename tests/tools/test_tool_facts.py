@@ -10,11 +10,11 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.prebuilt import InjectedState
 from pydantic import BaseModel
 
-from callboard import Actor, ToolNode, ToolRuntime, child, handler
+from callboard import Actor, ToolNode, ToolRuntime, child, handler, tool_call
 from callboard._langchain import _plan
 from callboard.extend import actor_behind
 from callboard.middleware import injected_args
-from callboard.testing import Recorder, calls, tool_call
+from callboard.testing import Recorder, calls
 
 
 def search() -> StructuredTool:

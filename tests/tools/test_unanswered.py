@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, StateGraph, add_messages
 
-from callboard import ToolNode
-from callboard.agent._tools_step import outputs_of
+from callboard import ToolNode, tool_call
 from callboard.conversations._history import repair
-from callboard.testing import Recorder, tool_call
+from callboard.testing import Recorder
+from callboard.tools._overrides import outputs_of
 from callboard.tools._unanswered import answer_of, each_without_answer, id_of, without_answer
 
 IDS = st.sampled_from(["a", "b", "c"])

@@ -85,8 +85,8 @@ async def agent() -> None:
     assert_type(made, Agent)
     assert_type(made.invoke({"messages": []}), dict[str, Any])
     assert_type(await made.ainvoke({"messages": []}, control=RunControl(), budget=3.0), dict[str, Any])
-    assert_type(await made.ainvoke(None, version="v2", durability="sync"), GraphOutput[Any])
-    assert_type(made.invoke(None, version="v2"), GraphOutput[Any])
+    assert_type(await made.ainvoke(None, version="v2", durability="sync"), GraphOutput[dict[str, Any]])
+    assert_type(made.invoke(None, version="v2"), GraphOutput[dict[str, Any]])
     assert_type(await made.ainvoke(None, output_keys=["messages"]), dict[str, Any])
     assert_type(await made.ainvoke(None, output_keys="messages"), Any)
     assert_type(await made.ainvoke(None, stream_mode=["updates", "values"]), Any)
@@ -111,8 +111,8 @@ async def misspelt() -> None:
     made.invoke(None, cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     made.astream(None, strem_mode="values")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     made.stream(None, strem_mode="values")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    await tools.ainvoke([], cofig={})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    tools.invoke([], cofig={})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await tools.ainvoke([], cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    tools.invoke([], cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
 def no_user(call: Mapping[str, Any], context: CallContext, user: str) -> str:

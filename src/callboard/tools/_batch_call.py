@@ -1,13 +1,13 @@
 """One call of a batch: its middleware, its attempts, and the message for its error."""
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import BaseMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
@@ -29,10 +29,13 @@ from callboard._langchain._plan import Plan, inject
 from callboard._langchain._unknown_outcomes import runs_again
 from callboard._langgraph._call_scope import scope_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, context_of
+from callboard._loops._protocol import Spawned
+from callboard._records._policies import ToolCallLike
 from callboard.tools._bounds import Refusal
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import Chain, Link
 from callboard.tools._ledger import Ledger
+from callboard.tools._middleware_hooks import with_defaults
 from callboard.tools._results import ResultRules
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure, keep_message, message_for, run_judged
@@ -45,13 +48,29 @@ OnFinish = Callable[[str, Output, bool], Awaitable[None]]
 
 CallBody = Callable[[RunnableConfig | None], Coroutine[Any, Any, Output]]
 """Function that runs one call, with the given config, or with the batch's config for `None`."""
+Body = Callable[[Attempt, Plan, ToolCall, RunnableConfig, AsyncCallbackManager], Coroutine[Any, Any, object]]
+"""Function that runs a tool in an attempt."""
 WrapCall = Callable[[Ledger, int, CallBody], Coroutine[Any, Any, Output]]
 """Function that wraps one call: takes the ledger of the batch, the index of the call, and the function that runs it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reports:
-    """Arguments of a `ToolBatch` that its caller supplies, such as callbacks for results and questions."""
+class Background(Protocol):
+    """Protocol of the background calls of a conversation, for a batch of it."""
+
+    def new_handle(self, call_id: str, messages: Iterable[BaseMessage]) -> str:
+        """Return a name for a call that goes on, which no other call in the background has, also none in `messages`."""
+        ...
+
+    def start(self, call: Any) -> Spawned:
+        """Start the task of a `BackgroundCall`."""
+        ...
+
+
+class Reports(NamedTuple):
+    """Arguments of a `ToolBatch` that its caller supplies, such as callbacks for results and questions.
+
+    A named tuple, because an agent makes one for each batch, and a frozen dataclass takes several times as long.
+    """
 
     on_finish: OnFinish | None = None
     """Called with the output of each call as soon as the call has ended, before other code can use the output.
@@ -64,8 +83,12 @@ class Reports:
     """`True` to call `on_claim` only for calls whose policy sets `on_unknown` explicitly."""
     on_ask: OnRecord | None = None
     """Called when a call asks a question."""
+    background: Background | None = None
+    """Background calls of the conversation; `None` if all calls end with the batch."""
     wrap_call: WrapCall | None = None
     """Function that runs each call, for a caller that observes the call from its beginning to its end."""
+    on_earlier_output: Callable[[Output], None] | None = None
+    """Called with the output of each call that an earlier run has finished, before any call begins."""
     outer_links: Sequence[Link] = ()
     """Middleware around each call, outside of the middleware of the node: the agent's guard against loops, and the
     node's own `invoke` or `ainvoke` override if each call is a task of its own."""
@@ -187,8 +210,16 @@ class BatchCall(SupervisedCall[Output]):
         self._config = batch.config
 
     @property
+    def thread_id(self) -> str | None:
+        thread_id = self.batch.config["configurable"].get("thread_id")
+        return None if thread_id is None else str(thread_id)
+
+    @property
     def key_scope(self) -> KeyScope | None:
         return scope_of(self._config)
+
+    def arguments_of(self, call: ToolCallLike) -> Mapping[str, object]:
+        return with_defaults(self.batch.setup.tools.get(call["name"]), call["args"])
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
         """Run the call under `config`, by default the batch's config; return its output or an error message."""
@@ -196,34 +227,51 @@ class BatchCall(SupervisedCall[Output]):
         if batch.refusals and self.index in batch.refusals:
             refusal, self.handled_error = batch.refusals[self.index]
             if batch.stores_outputs:
-                await batch.store_output(self.key, refusal)
+                await self._store_output(refusal)
             return refusal
         config = self._config = batch.ledger.config_of_call(self.key, config or batch.config)
         if self.index and "run_id" in config:  # an id names one run: only the first call's run has it
             del config["run_id"]
         try:
-            if batch.overrides is not None:
-                # An override may call `interrupt()`; its question must belong to this call.
-                var_child_runnable_config.set(self._config)
-                run_override = partial(batch.overrides, self._tool_call_request(), self._run_within_override)
-                output = cast("Output", await run_judged(self, run_override, setup.judge_override_error, keep_message))
-            else:
-                # The body of `run_judged`, written out: its frame would take 7 % of the memory of a call that waits.
-                try:
-                    if self.policy.budget is not None:
-                        output = await self.within_budget(self._execute if setup.chain is None else self._run_chain)
-                    else:
-                        output = await (self._execute() if setup.chain is None else self._run_chain())
-                except BaseException as exc:
-                    if (message := await message_for(self, exc, setup.judge_final_error, self._rework)) is None:
-                        raise
-                    output = message
+            # The body of `run_judged`, written out: its frame would take 7 % of the memory of a call that waits.
+            try:
+                self.open()
+                if batch.overrides is not None:
+                    # An override may call `interrupt()`; its question must belong to this call.
+                    var_child_runnable_config.set(self._config)
+                    request = self._tool_call_request()
+                    output = cast(
+                        "Output", await self.within_budget(partial(batch.overrides, request, self._run_within_override))
+                    )
+                elif self.policy.budget is not None:
+                    output = await self.within_budget(self._execute if setup.chain is None else self._run_chain)
+                else:
+                    output = await (self._execute() if setup.chain is None else self._run_chain())
+                if (error := self.settle()) is not None:
+                    raise error
+            except BaseException as exc:
+                error = self.settle(exc) or exc
+                if batch.overrides is None:
+                    message = await message_for(self, error, setup.judge_final_error, self._rework)
+                else:
+                    message = await message_for(self, error, setup.judge_override_error, keep_message)
+                if message is None:
+                    raise
+                output = message
+            finally:
+                error = None  # its traceback refers to this frame: a reference cycle
         except GraphInterrupt as interrupt:
-            await batch.store_question(self.key, interrupt)
+            await self._store_question(interrupt)
             raise
         if batch.stores_outputs:
-            await batch.store_output(self.key, output)
+            await self._store_output(output)
         return output
+
+    async def _store_output(self, output: Output) -> None:
+        await self.batch.store_output(self.key, output)
+
+    async def _store_question(self, interrupt: GraphInterrupt) -> None:
+        await self.batch.store_question(self.key, interrupt)
 
     async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         """Return an error message after the middleware has changed it."""
@@ -283,9 +331,7 @@ class BatchCall(SupervisedCall[Output]):
             try:
                 response = await self.attempt(
                     ready_tool.threads,
-                    self._claim_and_invoke
-                    if batch.reports.on_claim is not None and self._is_claimed(terms)
-                    else invoke,
+                    self._body(terms),
                     *(ready_tool.plan, injected_call, config, ready_tool.manager),
                     terms=terms,
                 )
@@ -301,7 +347,13 @@ class BatchCall(SupervisedCall[Output]):
             log_failure(logging.DEBUG, f"the error of call {call['id']!r} of {call['name']!r} became a message", error)
         return output
 
+    def _body(self, terms: CallOptions | None) -> Body:
+        """Return the function that runs the tool in an attempt; a call that must not run twice is claimed first."""
+        return self._claim_and_invoke if self._is_claimed(terms) else invoke
+
     def _is_claimed(self, terms: CallOptions | None) -> bool:
+        if self.batch.reports.on_claim is None:
+            return False
         policy = self.policy if terms is None else terms.policy
         return not runs_again(policy) and not (self.batch.reports.claims_only_explicit and policy.on_unknown is None)
 

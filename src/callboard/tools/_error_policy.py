@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 from callboard._langchain._errors import is_control_flow, text_about_lost_result
 from callboard._langgraph._vocabulary import TOOL_CALL_ERROR_TEMPLATE, ToolInvocationError
-from callboard.exceptions import CallError
+from callboard.exceptions import CallCancelledError, CallError
 
 ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
 
@@ -54,6 +54,8 @@ class ErrorPolicy:
 
     def text(self, place: Place, error: Exception) -> str | None:
         """Return the text for the model about an error at a place; `None` if the error must be raised there."""
+        if isinstance(error, CallCancelledError) and error.reason is not None:
+            return f"Error: {error}"  # who cancelled the call knows of it: it is a message for the model, never raised
         if not self._handling or is_control_flow(error) or self._kinds(error).isdisjoint(_MESSAGES_AT[place]):
             return None
         if isinstance(self._handling, str):
@@ -64,7 +66,7 @@ class ErrorPolicy:
         if has_own_text and (reason := text_about_lost_result(error)) is not None:
             return f"Error: {reason}"
         if isinstance(self._handling, (bool, tuple, type)):
-            return _default_text(error)
+            return default_text(error)
         return cast("Callable[[Exception], str]", self._handling)(error)
 
     def _kinds(self, error: Exception) -> set[Kind]:
@@ -84,7 +86,8 @@ class ErrorPolicy:
         return kinds
 
 
-def _default_text(error: Exception) -> str:
+def default_text(error: Exception) -> str:
+    """Return LangGraph's text for the model about an error; of a text of megabytes, only the beginning."""
     try:
         # Python would write a text of 16 MB for 0.1 s, in which no other task and no other thread runs.
         args = [f"{arg[:_MAX_TEXT]}..." if isinstance(arg, str) and len(arg) > _MAX_TEXT else arg for arg in error.args]

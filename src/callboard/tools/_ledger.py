@@ -249,6 +249,11 @@ class Ledger:
             self._run = name_of_run(self._conf, is_named=self._namespaces is not None)
         return self._run
 
+    @property
+    def thread(self) -> object:
+        """Conversation of the batch; `None` without one."""
+        return self._conf.get("thread_id")
+
     def config_of_call(self, key: str, config: RunnableConfig, *, is_node: bool = False) -> RunnableConfig:
         """Return the LangGraph config for one call, or for a node, with what `interrupt()` needs in `configurable`."""
         namespace = self._namespace(key)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import SupervisedCall, current_call
@@ -32,7 +32,7 @@ class Order:
     """Rules for the position of a middleware among others. If a node breaks a rule, a warning states the reason.
 
     The kinds of callboard's middleware are "output", "repair", "sanitize", "approval", "fallback", "cache", "breaker",
-    "retry" and "redact". `order = Cache.order` treats a middleware as a cache, with all reasons.
+    "retry", "redact", "loop" and "search". `order = Cache.order` treats a middleware as a cache, with all reasons.
 
     Args:
         kind: kind of this middleware, as others name it in their rules.
@@ -101,6 +101,17 @@ class Middleware:
     def covers(self, tool: BaseTool) -> bool:
         """Return whether this middleware can answer calls of a tool that inner middleware hides from the model."""
         return False
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool, for `ToolNode.explain`."""
+        return ""
+
+    def rewrite_reply(self, reply: AIMessage, messages: Sequence[Any], tools: Mapping[str, BaseTool]) -> AIMessage:
+        """Return the reply of an agent's model, or a changed copy, before any hook or call of the reply runs.
+
+        `messages` is the conversation before the reply, and `tools` maps tool names to the node's tools.
+        """
+        return reply
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
         """Return a call's arguments as observers may see them, with secrets removed.
@@ -178,7 +189,7 @@ def is_answered(request: ToolCallRequest) -> bool:
     return task is not None and bool(task.scratchpad.resume or task.resume_map)
 
 
-HOOKS = ("aerror_message", "check_tools", "check_policies", "offers", "covers", "redact_value")
+HOOKS = ("aerror_message", "check_tools", "check_policies", "offers", "covers", "rewrite_reply", "redact_value")
 """Names of the optional methods of a middleware, besides its wrapper."""
 
 
@@ -234,6 +245,20 @@ def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool] | None:
         return True
 
     return may_offer if deciding_hooks else None
+
+
+def rewriting_of(
+    middleware: Sequence[object], tools: Mapping[str, BaseTool]
+) -> Callable[[AIMessage, Sequence[Any]], AIMessage] | None:
+    """Return a function that lets each middleware change a reply of a model; `None` if no middleware does."""
+    rewrites = [rewrite for item in middleware if (rewrite := hook(item, "rewrite_reply"))]
+
+    def rewrite_reply(reply: AIMessage, messages: Sequence[Any]) -> AIMessage:
+        for rewrite in rewrites:
+            reply = rewrite(reply, messages, tools)
+        return reply
+
+    return rewrite_reply if rewrites else None
 
 
 def redaction_of(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:

@@ -6,6 +6,7 @@ hooks around the model need an agent.
 
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Literal, get_args
 
 from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
@@ -81,6 +82,26 @@ def spellings(tool: BaseTool) -> Mapping[str, str]:
         aliases = choices.choices if isinstance(choices, AliasChoices) else [choices]
         names |= {alias: name for alias in (name, *aliases, field.alias) if isinstance(alias, str)}
     return names
+
+
+def with_defaults(tool: BaseTool | None, args: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments that the model may write, by their own names; the model's `args` precede the defaults."""
+    if tool is None:
+        return dict(args)
+    schema: object = tool.args_schema
+    model, names, allowed_names = _model(tool), spellings(tool), argument_names(tool)
+    values: dict[str, object] = {}
+    if isinstance(schema, dict):
+        values = {name: field.get("default") for name, field in schema.get("properties", {}).items()}
+    elif model is not None:
+        defaults = {name: field.get_default() for name, field in model.model_fields.items() if not field.is_required()}
+        # The model writes an enumeration as its value.
+        values = {name: default.value if isinstance(default, Enum) else default for name, default in defaults.items()}
+    values |= {
+        names.get(name, name): value for name, value in args.items() if allowed_names is None or name in allowed_names
+    }
+    injected = injected_args(tool)
+    return {name: value for name, value in values.items() if name not in injected.names | injected.unwritable}
 
 
 def _model(tool: BaseTool) -> type[BaseModel] | None:

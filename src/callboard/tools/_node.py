@@ -4,222 +4,82 @@
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
-from contextvars import ContextVar, Token
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Any, ClassVar, Protocol, Self, TypedDict, Unpack, cast, overload
 
-from anyio import CapacityLimiter, to_thread
-from langchain_core.messages import ToolCall
-from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import ensure_config, get_config_list
+from anyio import to_thread
+from langchain_core.messages import BaseMessage, ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
+from langgraph.types import Command
 
 from callboard._calls._draining import PATIENCE
-from callboard._calls._sync_middleware import SyncMiddleware
 from callboard._langchain._errors import unknown_tool
 from callboard._langchain._large_values import MANY_CALLS, run_in_worker
+from callboard._langchain._outputs import Output
 from callboard._langchain._plan import inject, injected_args
-from callboard._langgraph._outer_task import langgraph_args_by_tool, with_runtime
+from callboard._langgraph._outer_task import check_config, langgraph_args_by_tool, with_runtime
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from callboard._loops._bridge import run_from_sync
-from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._entry_mode import entered_from, is_sync_entry
+from callboard._loops._entry_mode import entered_from
 from callboard._loops._owner_task import Openable
-from callboard._loops._protocol import Scope
-from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
-from callboard._records._reports import Drained, Statistics
+from callboard._loops._task_stream import Outbox, Window, items_of
+from callboard._records._explanations import ToolExplanation
+from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_count
+from callboard._records._reports import Drained, LiveCall, Statistics
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit
-from callboard.tools._batch_call import Reports
+from callboard.tools._batch_call import NO_REPORTS, CallBody, Reports
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
 from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
+from callboard.tools._explanation import explain_tool
 from callboard.tools._ledger import Ledger
+from callboard.tools._many_inputs import DEFAULT_WINDOW, ManyInputs
+from callboard.tools._overrides import (
+    METHODS,
+    REFUSED,
+    Entries,
+    Entry,
+    RunningMethod,
+    Unbuilt,
+    around_call,
+    as_running,
+    is_overridden,
+    original,
+    running_method,
+)
 from callboard.tools._results import NodeRequest, count_calls, parse_input
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._tool_batch import ToolBatch, prepare_batch
 
 
-class ManyInputs(Runnable[Any, Any]):
-    """Base class of runnables whose `abatch` runs on asyncio and on trio."""
+class NodeOptions(TypedDict, total=False):
+    """Keyword options of `ToolNode.ainvoke` and `invoke`; used only to type overloads."""
 
-    async def abatch(
-        self,
-        inputs: Sequence[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[Any]:
-        """Run several inputs concurrently, and return the outputs in the order of the inputs.
-
-        `config` is one for all inputs, or one for each; `max_concurrency` of the first limits the number of concurrent
-        runs. With `return_exceptions`, errors stand in place of outputs; otherwise the first error cancels the other
-        runs and is raised. `kwargs` are further arguments of `ainvoke`.
-        """
-        if not inputs:
-            return []
-        configs = get_config_list(config, len(inputs))
-        width = configs[0].get("max_concurrency")
-        permits = nullcontext() if width is None else CapacityLimiter(width)
-        outputs: list[Any] = [None] * len(inputs)
-        errors: list[BaseException] = []
-        loop = current_loop()
-
-        async def run(number: int, scope: Scope) -> None:
-            with scope:
-                try:
-                    async with permits:
-                        outputs[number] = await self.ainvoke(inputs[number], configs[number], **kwargs)
-                # Cancellation is no error of this run: it must reach the nursery.
-                except loop.cancelled_class:
-                    raise
-                except BaseException as error:
-                    if return_exceptions and isinstance(error, Exception):
-                        outputs[number] = error
-                        return
-                    errors.append(error)
-                    nursery.cancel()
-
-        async with loop.nursery() as nursery:
-            for index in range(len(inputs)):
-                nursery.start(partial(run, index), DEFAULT_GRACE)
-        try:
-            if errors:
-                raise errors[0]
-        finally:
-            errors.clear()  # the error's traceback refers to this frame: break the reference cycle
-        return outputs
+    ledger: Mapping[str, Any] | None
+    resume: object
+    runtime: Runtime[Any] | None
 
 
-# Refused overrides
+class HasMessages(Protocol):
+    """State that is an object; a node reads its attribute with the name of `messages_key`."""
+
+    @property
+    def messages(self) -> Any: ...
 
 
-_CALL = "use middleware=[...], awrap_tool_call= or wrap_tool_call="
-
-REFUSED = {
-    **dict.fromkeys(("_func", "_afunc"), "override ainvoke"),
-    **dict.fromkeys(("_run_one", "_arun_one", "_execute_tool_sync", "_execute_tool_async"), _CALL),
-    **dict.fromkeys(("_normalize_tool_response", "_validate_tool_command", "_validate_tool_command_list"), _CALL),
-    "_validate_tool_call": f"{_CALL}; they see calls of tools that do not exist, too",
-    "_parse_input": "override ainvoke and change the input there; for another key, messages_key=",
-    "_combine_tool_outputs": "override ainvoke and change the result there",
-    **dict.fromkeys(
-        ("_extract_state", "_inject_tool_args", "_inject_state", "_inject_store"),
-        "use middleware=[...], and change the request's state or runtime there",
-    ),
-    **dict.fromkeys(
-        ("tools_by_name", "_tools_by_name", "_injected_args", "_handle_tool_errors", "_messages_key"),
-        "give it to the constructor",
-    ),
-}
-"""Methods and attributes of LangGraph's `ToolNode` that callboard never uses, each with a hint what to use instead."""
-
-
-class Unbuilt:
-    """Descriptor of an attribute that `__init__` sets; reading it earlier raises an error about `super().__init__`."""
-
-    def __get__(self, node: object, owner: type) -> object:
-        if node is None:
-            return self
-        raise AttributeError(f"{owner.__qualname__} is not ready: its __init__ has to call super().__init__(tools)")
-
-
-# Overrides of a run: an override of `ainvoke` or `invoke` is plain Python. Every entry point calls the method of the
-# node, and `super()` runs the calls. An agent runs a node's calls as its own tasks: it calls the override, and the
-# `super()` call continues the agent's run.
-
-
-Method = Literal["invoke", "ainvoke"]
-_METHODS: tuple[Method, Method] = ("ainvoke", "invoke")
-
-
-def is_overridden(node: object, method: Method) -> bool:
-    """Return whether a node's method was overridden by a subclass of `ToolNode`, or replaced by a mock."""
-    return getattr(getattr(node, method), "__func__", None) is not _ORIGINALS[method]
-
-
-class Entry(NamedTuple):
-    """Arguments with which a node's `invoke` or `ainvoke` was called."""
-
-    input: Any
-    config: Any
-    options: Mapping[str, Any]
-
-
-class RunningMethod(NamedTuple):
-    """`invoke` or `ainvoke` of a node that is running, and the function that its `super()` call has to run."""
-
-    node: object
-    method: Method
-    run_calls: Callable[[Entry], Any] | None
-    """Function that runs the calls for whoever called the override, sync or async as the method is; `None` if the
-    method of the base class runs them."""
-
-
-_running: ContextVar[RunningMethod | None] = ContextVar("callboard_running_method", default=None)
-
-
-def running_method(node: object) -> RunningMethod | None:
-    """Return the method of this node whose override, or whose `super()` call, the running code belongs to."""
-    running = _running.get()
-    return running if running is not None and running.node is node else None
-
-
-class as_running:  # noqa: N801 (used as a function, in `with`)
-    """Context manager that sets the running method; `None` for tools, which may start new runs of the same node."""
-
-    __slots__ = ("_method", "_token")
-
-    _token: Token[RunningMethod | None]
-
-    def __init__(self, method: RunningMethod | None) -> None:
-        self._method = method
-
-    def __enter__(self) -> None:
-        self._token = _running.set(self._method)
-
-    def __exit__(self, *exc: object) -> None:
-        _running.reset(self._token)
-
-
-class Entries:
-    """A node's overrides of `ainvoke` and `invoke`, for a run whose calls another object runs, such as an agent."""
-
-    def __init__(self, node: Any) -> None:
-        self._node = node
-        overridden = [method for method in _METHODS if is_overridden(node, method)]
-        # A sync run calls `invoke` and an awaited one `ainvoke`. If only one is overridden, both call it: the override
-        # may be what forbids a call.
-        self._method = overridden[-1 if is_sync_entry() else 0]
-        self.name = f"{type(node).__qualname__}.{self._method}"
-
-    async def __call__(self, entry: Entry, run_calls: Callable[[Entry], Awaitable[Any]]) -> Any:
-        """Run the override, and `run_calls` in the place of the base method. A sync override runs in a thread."""
-        node = self._node
-
-        def invoke(entry: Entry, run_calls: Callable[[Entry], Any]) -> Any:
-            with as_running(RunningMethod(node, "invoke", run_calls)):
-                return node.invoke(entry.input, entry.config, **entry.options)
-
-        if self._method == "invoke":
-            in_thread: SyncMiddleware[Entry, Any] = SyncMiddleware(invoke)
-            return await in_thread(entry, partial(_without_method, run_calls))
-        with as_running(RunningMethod(self._node, "ainvoke", partial(_without_method, run_calls))):
-            return await self._node.ainvoke(entry.input, entry.config, **entry.options)
-
-
-async def _without_method(run_calls: Callable[[Entry], Awaitable[Any]], entry: Entry) -> Any:
-    with as_running(None):
-        return await run_calls(entry)
+NodeOutput = dict[str, list[ToolMessage]]
+"""Output of a node for a state or for tool calls, by the key of its messages, if no tool returns a `Command`."""
 
 
 class ToolNode(ManyInputs, Openable):
@@ -260,8 +120,8 @@ class ToolNode(ManyInputs, Openable):
             none; see `CallPolicy`. "rerun" is the behaviour of LangGraph.
 
     Raises:
-        ValueError: for two tools with the same name, a policy of an unknown tool, a number out of range, or an error
-            handler whose annotation is no exception type.
+        ValueError: for a second tool with the name of an actor's or a middleware's tool, a policy of an unknown tool,
+            a number out of range, or an error handler whose annotation is no exception type.
         TypeError: for a tool or an option of the wrong type.
     """
 
@@ -291,6 +151,8 @@ class ToolNode(ManyInputs, Openable):
         max_calls: int | None = None,
         on_unknown: OnUnknown | None = None,
     ) -> None:
+        if tags is not None and not isinstance(cast("object", tags), (list, tuple)):
+            raise TypeError(f"{self._owner}(tags=...) is a list of texts, got {tags!r}")
         self.name = name
         self.tags = tags
         # All arguments of the node: a copy or an unpickled node is built from them, with limits and threads of its own.
@@ -404,11 +266,70 @@ class ToolNode(ManyInputs, Openable):
         offers, tools = self._setup.offers, self._setup.tools.values()
         return [*tools] if offers is None else [tool for tool in tools if offers(tool)]
 
+    def explain(self, tool: str) -> ToolExplanation:
+        """Return the middleware, the policy and the limits around the calls of one tool, from the outside inwards.
+
+        `print(node.explain("search"))` shows them in words.
+
+        Args:
+            tool: name of the tool.
+
+        Raises:
+            ValueError: if the node has no tool of this name.
+        """
+        return explain_tool(tool, self._options, self._setup)
+
     def statistics(self) -> Statistics:
         """Return the present numbers of running and waiting calls, of abandoned threads, and of the node's actors."""
         return replace(self._setup.supervision.statistics(), actors=self._setup.actors.statistics())
 
-    async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def running(self) -> list[LiveCall]:
+        """Return the state of each call that has not ended, in all runs and event loops of the node.
+
+        May be called from any thread. The calls go on meanwhile, so that some may have ended.
+        """
+        return self._setup.supervision.running()
+
+    async def cancel(self, call_id: str, reason: str = "", *, thread_id: str | None = None) -> bool:
+        """Cancel one call, and wait until nothing of it runs, which takes at most its grace.
+
+        The call ends with an error message that has the reason, also with `handle_tool_errors=False`. Its middleware
+        does not repeat or replace it. The other calls and the run go on. A call that waits for its start never starts.
+        May be awaited in any event loop, also in that of another thread.
+
+        Return `True` if the call was cancelled; `False` if no such call runs, or if it has finished with its result
+        meanwhile.
+
+        Args:
+            call_id: id of the call, as in `LiveCall.call_id`.
+            reason: clause for the model and for traces, such as "the user has pressed stop".
+            thread_id: conversation of the call; needed if calls of several threads have the id.
+
+        Raises:
+            ValueError: if calls with this id run in several threads, and `thread_id` is missing.
+            TypeError: if the id or the reason is no text.
+            RuntimeError: if the event loop of the call waits for this call of `cancel()`.
+        """
+        return await self._setup.supervision.cancel(call_id, reason, thread_id)
+
+    # A state or calls give a dict, and messages a list. If a tool returns a `Command`, the output is a list of the
+    # outputs of all calls, as in LangGraph; no type of the input tells so.
+
+    @overload  # type: ignore[override]
+    async def ainvoke(
+        self, input: Sequence[BaseMessage], config: RunnableConfig | None = None, **options: Unpack[NodeOptions]
+    ) -> list[ToolMessage]: ...
+
+    @overload
+    async def ainvoke(
+        self,
+        input: Sequence[Mapping[str, Any]] | Mapping[str, Any] | HasMessages,
+        config: RunnableConfig | None = None,
+        **options: Unpack[NodeOptions],
+    ) -> NodeOutput: ...
+
+    @original
+    async def ainvoke(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input: Any,
         config: RunnableConfig | None = None,
@@ -447,7 +368,86 @@ class ToolNode(ManyInputs, Openable):
                 return await Entries(self)(entry, self._run_batch)
             return await self._run_batch(entry)
 
-    def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    async def as_completed(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        window: int = DEFAULT_WINDOW,
+        ledger: Mapping[str, Any] | None = None,
+        resume: object = None,
+        runtime: Runtime[Any] | None = None,
+    ) -> AsyncGenerator[ToolMessage | Command[Any]]:
+        """Run the tool calls of the input, and yield the message or the command of each call as soon as it has ended.
+
+        Calls that an earlier run has finished come first. Errors and questions are raised as by `ainvoke`, after the
+        results of the calls that have ended.
+
+        A reader that stops early has to close the generator, such as with `contextlib.aclosing`. The calls are then
+        cancelled, each with its grace, and have ended when `aclose()` of the generator returns.
+
+        A subclass's override of `ainvoke` or `invoke` runs around each call by itself, with a `ToolCallWithContext`, as
+        it does in an agent.
+
+        Args:
+            input: see the class.
+            config: see `ainvoke`.
+            window: maximum number of calls that run, wait for a limit, or have results that the reader has not taken;
+                at least 1. A slow reader thereby slows the calls down.
+            ledger: see `ainvoke`.
+            resume: see `ainvoke`.
+            runtime: see `ainvoke`.
+
+        Raises:
+            ValueError: if `window` is out of range.
+            BaseException: the errors of `ainvoke`.
+        """
+        check_count("ToolNode.as_completed(window=...)", window, least=1)
+        entry = Entry(input, config, _drop_none(ledger=ledger, resume=resume, runtime=runtime))
+        permits = Window(window)
+
+        async def run(outbox: Outbox[tuple[Output, bool]]) -> None:
+            async def run_call(_ledger: Ledger, _index: int, body: CallBody) -> Output:
+                await permits.acquire()
+                try:
+                    output = await body(None)
+                except BaseException:
+                    permits.release()
+                    raise
+                outbox.put((output, True))
+                return output
+
+            def put_earlier(output: Output) -> None:
+                outbox.put((output, False))
+
+            with entered_from("async"), as_running(None):
+                entries = NodeAccess(self).entries
+                links = [] if entries is None else [around_call(entries, self._messages_key)]
+                reports = Reports(wrap_call=run_call, on_earlier_output=put_earlier, outer_links=links)
+                await self._run_batch(entry, reports)
+
+        async with aclosing(items_of(run)) as outputs:
+            async for output, holds_permit in outputs:
+                if holds_permit:
+                    permits.release()
+                for item in output if isinstance(output, list) else [output]:
+                    yield item
+
+    @overload  # type: ignore[override]
+    def invoke(
+        self, input: Sequence[BaseMessage], config: RunnableConfig | None = None, **options: Unpack[NodeOptions]
+    ) -> list[ToolMessage]: ...
+
+    @overload
+    def invoke(
+        self,
+        input: Sequence[Mapping[str, Any]] | Mapping[str, Any] | HasMessages,
+        config: RunnableConfig | None = None,
+        **options: Unpack[NodeOptions],
+    ) -> NodeOutput: ...
+
+    @original
+    def invoke(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input: Any,
         config: RunnableConfig | None = None,
@@ -476,19 +476,24 @@ class ToolNode(ManyInputs, Openable):
         with entered_from("sync"), as_running(RunningMethod(self, "invoke", None)):
             return run_from_sync(partial(run, input, config, **options))
 
-    async def _run_batch(self, entry: Entry) -> Any:
+    async def _run_batch(self, entry: Entry, reports: Reports = NO_REPORTS) -> Any:
         """Run a batch of the calls in the input of an entry, and return the combined output."""
         messages_key, options = self._setup.messages_key, entry.options
         parse = partial(parse_input, entry.input, messages_key)
         has_many_calls = count_calls(entry.input, messages_key) > MANY_CALLS
         request = await run_in_worker(parse) if has_many_calls else parse()
+        if entry.config is not None:
+            check_config(entry.config)
         config = ensure_config(entry.config)
         if "runtime" in options:
             config = with_runtime(config, options["runtime"])
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
-        make_ledger = partial(Ledger, caller_ledger=options.get("ledger"), answers=options.get("resume"))
-        batch = await prepare_batch(self._setup, request, config, make_ledger)
+        ledger = options.get("ledger")
+        if ledger is not None and not isinstance(ledger, Mapping):
+            raise TypeError(f"ledger is a dict, or the ledger of a CallsInterrupted; got {ledger!r}")
+        make_ledger = partial(Ledger, caller_ledger=ledger, answers=options.get("resume"))
+        batch = await prepare_batch(self._setup, request, config, make_ledger, reports=reports)
         return await batch.run()
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
@@ -513,9 +518,6 @@ class ToolNode(ManyInputs, Openable):
         return inject(tool_call, injected_args(tool), runtime, self._messages_key)
 
 
-_ORIGINALS: Mapping[str, object] = {name: vars(ToolNode)[name] for name in _METHODS}
-"""Methods of `ToolNode` itself: a user's test may replace them by mocks later, which counts as an override."""
-
 # `isinstance(node, langgraph.prebuilt.ToolNode)` must be true: LangGraph's own agent tests it.
 LangGraphToolNode.register(ToolNode)
 
@@ -535,13 +537,15 @@ class NodeAccess:
         self._setup = setup = node._setup
         self.messages_key = setup.messages_key
         self.actors = setup.actors
+        self.rewrite_reply = setup.rewrite_reply
+        """Function that lets middleware change a reply of the model, given the conversation before it, or `None`."""
         self.grace = setup.supervision.grace
         """Seconds that all calls of a run together have for clean-up after a cancel."""
 
     @property
     def entries(self) -> Entries | None:
         """Overrides of `ainvoke` and `invoke`; `None` if nothing is overridden."""
-        is_plain = not any(is_overridden(self._node, method) for method in _METHODS)
+        is_plain = not any(is_overridden(self._node, method) for method in METHODS)
         return None if is_plain else Entries(self._node)
 
     @property

@@ -94,6 +94,8 @@ def _mistake_in(input: Any, messages_key: str) -> str | None:
         return f"No message found in input: a message goes in a list, [message]; got {input!r}"
     if _is_call(input):
         return f"No message found in input: a tool call goes in a list, [call]; got {input!r}"
+    if isinstance(last, dict) and {"name", "arguments"} <= last.keys():
+        return f"No message found in input: the arguments of a tool call are under 'args', not 'arguments': {last!r}"
     if _is_openai_call(input) or _is_openai_call(last):
         return (
             "No message found in input: a tool call is a dict with name, args and id, {'name': ..., 'args': {...}, "

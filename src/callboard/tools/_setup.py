@@ -1,12 +1,14 @@
 """Setup of a node: its checked configuration, made from the arguments of `ToolNode` and shared by all runs."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
@@ -16,14 +18,16 @@ from callboard._langchain._plan import Plan, ToolFacts, injected_args, plan_for
 from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
 from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._events import RunInfo
-from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, ToolCallLike, check_count
+from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, ToolCallLike, actor_behind, check_count
+from callboard._util._callers import user_stacklevel
 from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
+from callboard.exceptions import DuplicateToolWarning
 from callboard.tools._actor_tools import Toolkit, by_reference, check_graces, is_idempotent, with_handlers
 from callboard.tools._chain import Chain, chain_of, wrapper_middleware
 from callboard.tools._error_policy import ErrorHandling, ErrorPolicy, Judge
-from callboard.tools._middleware import check_policies, check_tools, offers_of, redaction_of, tools_of
+from callboard.tools._middleware import check_policies, check_tools, offers_of, redaction_of, rewriting_of, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._results import InputKind, ResultRules
 from callboard.tools._supervision import Supervision
@@ -44,6 +48,9 @@ class Setup:
     chain: Chain | None
     offers: Callable[[BaseTool], bool] | None
     """Function that returns whether the model may be offered a tool now; `None` if no middleware decides it."""
+    rewrite_reply: Callable[[AIMessage, Sequence[Any]], AIMessage] | None
+    """Function that lets the middleware change a reply of an agent's model, given the conversation before it; `None` if
+    no middleware does."""
     redact_call: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
     """Function that returns the copy of a call that observers see, redacted by the middleware."""
     judge_tool_error: Judge
@@ -116,7 +123,7 @@ def setup_of(options: Options) -> Setup:
         on_unknown=options.on_unknown,
     )
     tools, actors = with_handlers(options.tools, f"the node {name!r}")
-    tools_by_name = _collect_tools(tools, tools_of(middleware))
+    tools_by_name = _collect_tools(options.owner, tools, tools_of(middleware))
     supervision.adopt(tools_by_name.values())
     actors.is_needed = actors.is_needed or bool(supervision.engines)
     supervision.check_tools(tools_by_name)
@@ -144,6 +151,7 @@ def setup_of(options: Options) -> Setup:
         rules={kind: ResultRules(kind, options.messages_key) for kind in get_args(InputKind)},
         chain=chain,
         offers=offers_of(middleware),
+        rewrite_reply=rewriting_of(middleware, tools_by_name),
         redact_call=redaction_of(middleware),
         judge_tool_error=partial(errors.text, "tool in middleware" if middleware else "tool"),
         judge_final_error=partial(errors.text, "middleware" if middleware else "wrapper" if wrapper else "call"),
@@ -159,6 +167,9 @@ def _check_options(options: Options) -> None:
     """Raise ValueError or TypeError for invalid options, before anything is built."""
     if options.on_error not in _ON_ERROR:
         raise ValueError(f"{options.owner}(on_error=...) is 'cancel' or 'finish', got {options.on_error!r}")
+    for option, value in (("name", options.name), ("messages_key", options.messages_key)):
+        if not isinstance(cast("object", value), str):
+            raise TypeError(f"{options.owner}({option}=...) is a text, got {value!r}")
     if options.max_calls is not None:
         check_count(f"{options.owner}(max_calls=...)", options.max_calls, least=1)
     tools: object = options.tools
@@ -172,25 +183,20 @@ def _check_options(options: Options) -> None:
 
 
 def _collect_tools(
-    tools: Iterable[BaseTool | Callable[..., Any]], middleware_tools: Iterable[BaseTool | Callable[..., Any]]
+    owner: str,
+    tools: Sequence[BaseTool | Callable[..., Any]],
+    middleware_tools: Sequence[BaseTool | Callable[..., Any]],
 ) -> dict[str, BaseTool]:
     by_name: dict[str, BaseTool] = {}
-    for item in (*tools, *middleware_tools):
-        if isinstance(item, BaseTool):
-            tool = item
-        else:
-            _check_function(item)
-            try:
-                tool = create_tool(item)
-            except ValueError as error:
-                if inspect.isroutine(item) and not inspect.getdoc(item):
-                    error.add_note(
-                        f"The tool {item.__name__!r} has no docstring, and a model has to be told what it does: write "
-                        f"one below `def {item.__name__}(...)`, or use @tool(description=...)."
-                    )
-                raise
-        if tool.name in by_name and by_name[tool.name] is not tool:
-            raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
+    for index, item in enumerate((*tools, *middleware_tools)):
+        tool = as_tool(item)
+        other = by_name.get(tool.name)
+        if other is not None and other is not tool:
+            has_actor = any(actor_behind(getattr(each, "coroutine", None)) is not None for each in (other, tool))
+            # A middleware, or the caller of an actor, needs the tool that it has brought.
+            if has_actor or index >= len(tools):
+                raise ValueError(f"Two tools are named {tool.name!r}: {other!r} and {tool!r}")
+            warn_about_replaced_tool(owner, other, tool)
         fn = getattr(tool, "func", None) or getattr(tool, "coroutine", None) or tool._run
         code = getattr(fn, "__code__", None)
         if code is not None and code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
@@ -200,6 +206,38 @@ def _collect_tools(
             )
         by_name[tool.name] = tool
     return by_name
+
+
+def warn_about_replaced_tool(owner: str, replaced: BaseTool, tool: BaseTool) -> None:
+    """Warn that a tool takes the place of another one with the same name, as in LangGraph."""
+    warnings.warn(
+        f"{owner}: two tools are named {tool.name!r}, {_origin(replaced)} and {_origin(tool)}; the second takes the "
+        "place of the first, as in LangGraph. Give one of them another name: @tool('other_name')",
+        DuplicateToolWarning,
+        stacklevel=user_stacklevel(),
+    )
+
+
+def _origin(tool: BaseTool) -> str:
+    """Return the place of a tool's function in the program."""
+    fn = getattr(tool, "func", None) or getattr(tool, "coroutine", None) or type(tool)._run
+    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
+
+
+def as_tool(item: BaseTool | Callable[..., Any]) -> BaseTool:
+    """Return a tool, or a function as a tool; raise TypeError for other objects, ValueError without a docstring."""
+    if isinstance(item, BaseTool):
+        return item
+    _check_function(item)
+    try:
+        return create_tool(item)
+    except ValueError as error:
+        if inspect.isroutine(item) and not inspect.getdoc(item):
+            error.add_note(
+                f"The tool {item.__name__!r} has no docstring, and a model has to be told what it does: write "
+                f"one below `def {item.__name__}(...)`, or use @tool(description=...)."
+            )
+        raise
 
 
 def _check_function(item: object) -> None:

@@ -2,11 +2,13 @@
 
 import math
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from anyio.lowlevel import checkpoint
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
@@ -16,7 +18,11 @@ from callboard._calls._durations import warn_about_milliseconds, warn_about_unre
 from callboard._calls._limits import AnyLimiter, Limiter, SharedLimiter, limiter_of
 from callboard._calls._thread_pool import ThreadPermits
 from callboard._langchain._errors import error_message
+from callboard._loops._bridge import stands_still
+from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._forks import forget_tasks_after_fork
+from callboard._loops._protocol import Wakeup
 from callboard._records._policies import (
     CallContext,
     CallPolicy,
@@ -28,9 +34,10 @@ from callboard._records._policies import (
     check_on_unknown,
     check_seconds,
 )
-from callboard._records._reports import Statistics
+from callboard._records._reports import LiveCall, Statistics
+from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import no_such
-from callboard.exceptions import CallTimeoutError, DeadlineExceededError
+from callboard.exceptions import CallTimeoutError, DeadlineExceededError, ForegroundCallWarning
 from callboard.tools._actor_tools import policy_of
 from callboard.tools._error_policy import Judge
 
@@ -90,8 +97,9 @@ class Supervision:
         self.grace = grace
         """Seconds of clean-up after a cancel for a whole run: the longest grace of all policies."""
         self.threads = ThreadPermits(_DEFAULT_THREADS).at_least(None if limit is None else limit.concurrency)
-        self.batches: set[Batch[Any]] = set()
-        """Running batches; a set of their calls would cost 0.1 KB per call."""
+        self.forget_tasks()
+        forget_tasks_after_fork(self)
+        self._warned_tools: set[str] = set()
         policies_by_name: object = {} if policies is None else policies
         if not isinstance(policies_by_name, Mapping):
             raise TypeError(f"{owner}(policies=...) {_BY_NAME}; got {policies!r}")
@@ -102,6 +110,11 @@ class Supervision:
             if not isinstance(policy, CallPolicy):
                 raise TypeError(f"{tool_label} takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
             self._add(name, policy, tool_label)
+
+    def forget_tasks(self) -> None:
+        """Forget all batches: a forked child process has the objects, but no event loop that runs them."""
+        self.batches: set[Batch[Any]] = set()
+        """Running batches; a set of their calls would cost 0.1 KB per call."""
 
     def _add(self, name: str, policy: CallPolicy, label: str) -> None:
         """Set the policy of a tool; options that are missing in it are taken from the default policy."""
@@ -170,14 +183,67 @@ class Supervision:
     def policies_of(self, tools: Iterable[str]) -> dict[str, CallPolicy]:
         return {name: self.policy(name) for name in tools}
 
+    def warn_about_foreground(self, tool: str) -> None:
+        """Warn once that the calls of a tool with a background policy end with their batch."""
+        if tool not in self._warned_tools:
+            self._warned_tools.add(tool)
+            warnings.warn(
+                f"the policy of the tool {tool!r} has background=, and its calls end with their batch: only runs of an "
+                "agent of create_agent or create_react_agent with a checkpointer keep calls in the background, unless "
+                "they run within another call or a graph",
+                ForegroundCallWarning,
+                stacklevel=user_stacklevel(),
+            )
+
     def statistics(self) -> Statistics:
         """Return the present numbers of running and waiting calls, and of abandoned threads."""
-        live = [call for batch in list(self.batches) for call in batch.calls]
+        live = self.live_calls()
         return Statistics(
             running=sum(call.running > 0 for call in live),
             waiting=sum(call.waiting > 0 for call in live),
             abandoned_threads=len(self.threads.abandoned),
         )
+
+    def running(self) -> list[LiveCall]:
+        """Return the calls that have not ended; may be called from any thread."""
+        return [call.describe() for call in self.live_calls()]
+
+    async def cancel(self, call_id: str, reason: str, thread_id: str | None) -> bool:
+        """Cancel each call with an id, and wait until nothing of it runs; return whether a call was cancelled."""
+        for name, value in (("call_id", call_id), ("reason", reason)):
+            if not isinstance(value, str):
+                raise TypeError(f"cancel({name}=...) is a text, got {value!r}")
+        thread_id = None if thread_id is None else str(thread_id)  # as in a config, where it may be a number
+        calls = [call for call in self.live_calls() if call.id == call_id and thread_id in (None, call.thread_id)]
+        if len(threads := {call.thread_id for call in calls}) > 1:
+            raise ValueError(
+                f"cancel(): calls with the id {call_id!r} run in several threads, {sorted(map(repr, threads))}; give "
+                "the thread_id of one"
+            )
+        if any(stands_still(call.loop) for call in calls):
+            raise RuntimeError(
+                "cancel(): the call runs in the event loop that waits for this: await it there, or call it in a thread"
+            )
+        return await cancel_calls(calls, reason)
+
+    def live_calls(self) -> list[SupervisedCall[Any]]:
+        """Return the calls of which something runs; may be called from any thread."""
+        performers = dict.fromkeys(call.performer for batch in list(self.batches) for call in batch.calls)
+        return [call for call in performers if not call.is_over]
+
+
+async def cancel_calls(calls: Sequence[SupervisedCall[Any]], reason: str) -> bool:
+    """Cancel calls, wait until nothing of them runs, and return whether one was cancelled."""
+    loop = current_loop()
+    await checkpoint()
+    wakeups: list[Wakeup] = []
+    for call in calls:
+        wakeup = loop.wakeup()
+        if run_there(call.loop, partial(call.cancel, reason, wakeup)):
+            wakeups.append(wakeup)
+    for wakeup in wakeups:
+        await wakeup.wait()
+    return any(call.cancel_reason is not None for call in calls)
 
 
 async def run_judged(

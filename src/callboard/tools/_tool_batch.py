@@ -18,7 +18,7 @@ from langgraph.runtime import Runtime
 from callboard._calls._batch import PORTION as STARTED_TOGETHER
 from callboard._calls._batch import Batch
 from callboard._calls._call import BatchContext, SupervisedCall, create_batch_context
-from callboard._calls._draining import Operation
+from callboard._calls._draining import Operation, is_draining_here
 from callboard._calls._progress import OnProgress, Progress
 from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import MANY_CALLS, has_many, run_in_worker
@@ -29,6 +29,7 @@ from callboard._langgraph._outer_task import NO_RUNTIME, read_state, runtime_of
 from callboard._langgraph._vocabulary import call_context
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
+from callboard.tools._background import BackgroundCall, ForegroundCall, lasting
 from callboard.tools._batch_call import NO_REPORTS, BatchCall, BatchResources, Reports, WrappedCall
 from callboard.tools._bounds import Refusal, admission, is_small
 from callboard.tools._call_record import keys_of
@@ -196,6 +197,17 @@ class ToolBatch:
                 return await self._run_calls(batch_context, operation)
         raise operation.drain_error()
 
+    def restart(self, handle: str) -> None:
+        """Start the only call of the batch again in the background, as the call `handle` of an ended process."""
+        (key,), (call,), resources = self._keys, self._calls, self._resources
+        call_facts = partial(call_context, self._config, resources.state, resources.runtime.context)
+        terms = self._setup.supervision.terms(call, resources.run_limiters, call_facts)
+        batch_context = lasting(create_batch_context(progress_writer(resources.runtime)))
+        background_call = BackgroundCall(resources, key, 0, terms, batch_context=batch_context, resumed_mark=None)
+        background_call.handle = handle
+        assert resources.reports.background is not None
+        resources.reports.background.start(background_call)
+
     async def _run_calls(self, batch_context: BatchContext, operation: Operation) -> Any:
         supervised_calls: list[SupervisedCall[Output]] = []
         try:
@@ -225,7 +237,8 @@ class ToolBatch:
     async def _create_calls(self, supervised_calls: list[SupervisedCall[Output]], batch_context: BatchContext) -> None:
         """Append to `supervised_calls` each call of the batch that has no result and no unanswered question."""
         ledger, supervision = self.ledger, self._setup.supervision
-        call_class = BatchCall if self._resources.reports.wrap_call is None else WrappedCall
+        reports = self._resources.reports
+        call_class = BatchCall if reports.wrap_call is None else WrappedCall
         call_facts = partial(call_context, self._config, self._resources.state, self._resources.runtime.context)
         # With pauses for other tasks, because there may be very many calls.
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
@@ -235,13 +248,23 @@ class ToolBatch:
             if ledger.records:
                 ledger.settle_unknown(key, call)
                 if (record := ledger.records.get(key)) is not None:
+                    if reports.on_earlier_output is not None and record.is_finished:
+                        reports.on_earlier_output(cast("Output", record.output))
                     if record.has_ended or ledger.is_waiting(key):
                         continue
                     resumed_mark = record.mark
             self._due_keys.append(key)
             terms = supervision.terms(call, self._resources.run_limiters, call_facts)
+            is_background = terms.policy.background is not None
+            if is_background and reports.background is None:
+                is_background = False
+                if not is_draining_here():  # a drain is no mistake: all calls that begin in it end with their batch
+                    supervision.warn_about_foreground(call["name"])
+            class_of_call = ForegroundCall if is_background else call_class
             supervised_calls.append(
-                call_class(self._resources, key, index, terms, batch_context=batch_context, resumed_mark=resumed_mark)
+                class_of_call(
+                    self._resources, key, index, terms, batch_context=batch_context, resumed_mark=resumed_mark
+                )
             )
 
     def _combine_outputs(self, supervised_calls: Sequence[SupervisedCall[Output]]) -> Any:

@@ -111,8 +111,10 @@ def is_whole(messages: Sequence[BaseMessage]) -> bool:
     """
     end_of_answers = 0
     for end, message in enumerate(messages, 1):
-        if isinstance(message, ToolMessage) and end > end_of_answers:
-            return False
+        if isinstance(message, ToolMessage):
+            if end > end_of_answers:
+                return False
+            continue
         if not (calls := all_calls_in(message)):
             continue
         end_of_answers = end + len(calls)
