@@ -13,9 +13,9 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.types import Command, interrupt
 
-from callboard import StorageError, ToolNode, create_agent, create_react_agent
+from callboard import StorageError, ToolNode, create_agent, create_react_agent, tool_call
 from callboard.telemetry import RecordingWriter, read_recording
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard_actors.mcp import McpServer
 from tests.mcp._asked import ROOT
 from tests.mcp_service._clients import client_of, text_in

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(100)]
 WAIT = 60
 MOST = 0.02
 """Seconds for which the event loop may be held."""
+TURNS = 8
 
 UNSTORED = "StorageError: .* cannot store .* is a value of the type object"
 UNSTORED_INTEGER = "StorageError: .* cannot store .* is an integer of 65 bits"
@@ -152,12 +153,12 @@ WATCHED = [
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("entrance", "value"), WATCHED)
 async def test_no_long_or_deep_value_holds_the_loop(entrance: str, value: str, tmp_path: Path) -> None:
-    """The shortest of three counts: the first one imports modules."""
+    """The shortest of some turns counts: the first one imports modules, and a machine with other work adds to each."""
     enter, _ = TABLE[entrance]
-    holds = []
+    holds: list[float] = []
     with anyio.fail_after(WAIT):
-        for turn in range(3):
-            path = tmp_path / str(turn)
+        while len(holds) < TURNS and min(holds, default=MOST) >= MOST:
+            path = tmp_path / str(len(holds))
             path.mkdir()
             async with watched_loop() as hold:
                 await enter(value, path)

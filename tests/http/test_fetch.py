@@ -9,8 +9,7 @@ import anyio
 import pytest
 from langchain_core.messages import ToolMessage
 
-from callboard import CallPolicy, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, ToolNode, tool_call
 from callboard_actors.http import _fetch, fetch_tool
 from callboard_actors.http._fetch import text_for_model
 

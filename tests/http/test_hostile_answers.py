@@ -10,8 +10,7 @@ import httpx2
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from callboard import ToolNode
-from callboard.testing import tool_call
+from callboard import ToolNode, tool_call
 from callboard_actors.http import fetch_tool
 from tests.helpers import watched_loop
 

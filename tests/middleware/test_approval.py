@@ -17,10 +17,10 @@ from langgraph.errors import is_invalid_resume
 from langgraph.types import interrupt
 from pydantic import BaseModel, ValidationError, model_validator
 
-from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
+from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe, tool_call
 from callboard.middleware import RequireApproval, Retry
 from callboard.middleware._approval import digest_of
-from callboard.testing import Recorder, calls, tool_call
+from callboard.testing import Recorder, calls
 
 WAIT = 1000
 ACCEPT = {"type": "accept", "args": None}

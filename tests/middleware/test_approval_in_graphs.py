@@ -14,9 +14,9 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.types import Command, Send
 from pydantic import ValidationError
 
-from callboard import ToolCallWithContext, ToolNode
+from callboard import ToolCallWithContext, ToolNode, tool_call
 from callboard.middleware import RequireApproval
-from callboard.testing import Recorder, calls, tool_call
+from callboard.testing import Recorder, calls
 
 from .test_approval import ACCEPT, IGNORE, deletes, edit
 

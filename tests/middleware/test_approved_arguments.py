@@ -7,9 +7,8 @@ import anyio
 import pytest
 from langchain_core.tools import tool
 
-from callboard import Actor, CallsInterrupted, ToolNode, handler
+from callboard import Actor, CallsInterrupted, ToolNode, handler, tool_call
 from callboard.middleware import RequireApproval, approved_arguments
-from callboard.testing import tool_call
 
 seen: list[Mapping[str, object] | None] = []
 

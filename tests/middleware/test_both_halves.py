@@ -9,10 +9,9 @@ from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from callboard import ToolNode
+from callboard import ToolNode, tool_call
 from callboard.guards import Redact, StoreVault
 from callboard.middleware import OutputBudget
-from callboard.testing import tool_call
 
 pytestmark = pytest.mark.real_clock
 

@@ -13,10 +13,10 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 from langgraph.types import interrupt
 
-from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError, Limit, ToolNode, observe
+from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError, Limit, ToolNode, observe, tool_call
 from callboard.middleware import CircuitBreaker, Retry
 from callboard.middleware._breaker import MAX_OUTCOMES, MIN_CIRCUITS, Circuit, Circuits, Rules, Ticket
-from callboard.testing import backend, backend_names, tool_call
+from callboard.testing import backend, backend_names
 from tests.helpers import ended
 
 WAIT = 100_000

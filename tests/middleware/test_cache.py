@@ -27,10 +27,11 @@ from callboard import (
     ToolNode,
     ToolRuntime,
     observe,
+    tool_call,
 )
 from callboard.middleware import Cache
-from callboard.testing import Recorder, backend, backend_names, calls, tool_call
-from tests.helpers import contents
+from callboard.testing import Recorder, backend, backend_names, calls
+from tests.helpers import contents, until
 
 WAIT = 1e7
 
@@ -740,12 +741,19 @@ async def test_a_result_of_many_parts_is_copied_in_a_thread(blocks: int) -> None
 async def test_a_result_is_not_lost_while_it_is_copied() -> None:
     """The call has already finished, so a cancellation during the copy does not discard the result."""
 
+    copies: list[int] = []
+
+    async def cancel_during_copy(scope: anyio.CancelScope) -> None:
+        await until(lambda: copies)
+        scope.cancel()
+
     async def hurried(request: Any, call_next: Any) -> Any:
-        with anyio.move_on_after(0.25):
+        async with anyio.create_task_group() as group:
+            group.start_soon(cancel_during_copy, group.cancel_scope)
             return await call_next(request)
         return ToolMessage("lost", tool_call_id=request.tool_call["id"])
 
-    node = ToolNode([tool_with(Watched([], seconds=0.5), 3000)], middleware=[hurried, Cache({"work"})])
+    node = ToolNode([tool_with(Watched(copies, seconds=0.5), 3000)], middleware=[hurried, Cache({"work"})])
 
     with anyio.fail_after(20):
         result = await node.ainvoke(identical(1))

@@ -28,11 +28,10 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy
 
-from callboard import CallboardWarning, CallEvent, CallPolicy, StorageError, ToolNode, observe
+from callboard import CallboardWarning, CallEvent, CallPolicy, StorageError, ToolNode, observe, tool_call
 from callboard.middleware import Cache
 from callboard.middleware._cache import _text_store
 from callboard.middleware._cache._stored_results import StoredResults, message_of, text_of
-from callboard.testing import tool_call
 from tests.helpers import ended, make
 from tests.middleware._dict_cache import DictCache
 from tests.server._servers import running_redis

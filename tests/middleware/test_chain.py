@@ -12,9 +12,9 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from callboard import CallPolicy, Limit, ToolNode
+from callboard import CallPolicy, Limit, ToolNode, tool_call
 from callboard.middleware import RequireApproval, Retry
-from callboard.testing import Recorder, tool_call
+from callboard.testing import Recorder
 from tests.helpers import contents, make, make_sync
 
 WAIT = 60

@@ -11,8 +11,8 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import InjectedToolCallId
 from langgraph.types import Command
 
-from callboard import ToolNode
-from callboard.testing import Recorder, tool_call
+from callboard import ToolNode, tool_call
+from callboard.testing import Recorder
 from tests.explore._batches import Batch, Bound, Policy, observe, play
 from tests.explore._bodies import Call, Stage, Step
 

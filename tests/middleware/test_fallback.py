@@ -12,9 +12,19 @@ from langchain_core.tools import StructuredTool
 from langgraph.types import Command, interrupt
 from pydantic import TypeAdapter, ValidationError
 
-from callboard import CallEvent, CallPolicy, CallsInterrupted, Limit, ToolInvocationError, ToolNode, observe, remaining
+from callboard import (
+    CallEvent,
+    CallPolicy,
+    CallsInterrupted,
+    Limit,
+    ToolInvocationError,
+    ToolNode,
+    observe,
+    remaining,
+    tool_call,
+)
 from callboard.middleware import CircuitBreaker, Fallback, Retry, Value
-from callboard.testing import Recorder, tool_call
+from callboard.testing import Recorder
 
 WAIT = 1000
 

@@ -8,9 +8,9 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, tool
 
-from callboard import CallEvent, CallPolicy, IdleMiddlewareWarning, ToolNode, create_react_agent, observe
+from callboard import CallEvent, CallPolicy, IdleMiddlewareWarning, ToolNode, create_react_agent, observe, tool_call
 from callboard.middleware import CallNext, Middleware, Output
-from callboard.testing import Recorder, ScriptedModel, tool_call
+from callboard.testing import Recorder, ScriptedModel
 
 WAIT = 1000
 

@@ -37,9 +37,9 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from callboard import CallPolicy, CallsInterrupted, IgnoredHooksWarning, Limit, ToolNode
+from callboard import CallPolicy, CallsInterrupted, IgnoredHooksWarning, Limit, ToolNode, tool_call
 from callboard.middleware import Supervise
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import contents, make
 
 pytestmark = pytest.mark.real_clock

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from callboard import CallTimeoutError, ToolNode, create_react_agent
+from callboard import CallTimeoutError, ToolNode, create_react_agent, tool_call
 from callboard.exceptions import LoopError
 from callboard.middleware import LoopGuard, OutputBudget
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock  # on trio, a model runs in the thread of an asyncio loop
 SECONDS = 10.0
 GO = {"messages": [("user", "go")]}
+EARLY = {"nudge": 3, "refuse": 5, "stop": 8}
 NUDGED, REFUSED = "times in a row. If this result", "Error: this call was not run"
 
 
@@ -50,10 +51,16 @@ def marks(results: Sequence[ToolMessage]) -> str:
     return "".join("r" if REFUSED in m.text else "n" if NUDGED in m.text else "p" for m in results)
 
 
+async def test_the_default_numbers_let_a_model_poll_for_a_while() -> None:
+    results = await run_agent(ToolNode([Runs("nothing").look], middleware=[LoopGuard()]), [calls("look")] * 39)
+
+    assert marks(results) == "p" * 14 + "n" * 10 + "r" * 15
+
+
 async def test_equal_calls_with_equal_results_are_told_then_refused() -> None:
     runs = Runs("nothing")
 
-    results = await run_agent(ToolNode([runs.look], middleware=[LoopGuard()]), [calls("look")] * 7)
+    results = await run_agent(ToolNode([runs.look], middleware=[LoopGuard(**EARLY)]), [calls("look")] * 7)
 
     assert marks(results) == "ppnnrrr"
     assert runs.count == 4
@@ -65,7 +72,7 @@ async def test_equal_calls_with_equal_results_are_told_then_refused() -> None:
 async def test_the_last_repetition_ends_the_run_with_an_error_that_no_handler_takes(
     *, handle_tool_errors: bool
 ) -> None:
-    node = ToolNode([Runs("nothing").look], middleware=[LoopGuard()], handle_tool_errors=handle_tool_errors)
+    node = ToolNode([Runs("nothing").look], middleware=[LoopGuard(**EARLY)], handle_tool_errors=handle_tool_errors)
 
     with pytest.raises(LoopError, match=r"8 times in a row.*'look'") as caught:
         await run_agent(node, [calls("look")] * 8)
@@ -76,14 +83,14 @@ async def test_the_last_repetition_ends_the_run_with_an_error_that_no_handler_ta
 async def test_a_new_result_is_progress() -> None:
     runs = Runs(*map(str, range(30)))
 
-    results = await run_agent(ToolNode([runs.look], middleware=[LoopGuard()]), [calls("look")] * 30)
+    results = await run_agent(ToolNode([runs.look], middleware=[LoopGuard(**EARLY)]), [calls("look")] * 30)
 
     assert marks(results) == "p" * 30
 
 
 async def test_results_that_differ_each_time_can_be_left_out() -> None:
     runs = Runs(*map(str, range(30)))
-    node = ToolNode([runs.look], middleware=[LoopGuard(ignore_results=["look"])])
+    node = ToolNode([runs.look], middleware=[LoopGuard(**EARLY, ignore_results=["look"])])
 
     assert marks(await run_agent(node, [calls("look")] * 6)) == "ppnnrr"
 
@@ -91,20 +98,20 @@ async def test_results_that_differ_each_time_can_be_left_out() -> None:
 async def test_replies_that_repeat_as_a_group_are_a_loop() -> None:
     replies = [calls(("look", {"page": 1 + number % 3})) for number in range(15)]
 
-    results = await run_agent(ToolNode([Runs("nothing").look], middleware=[LoopGuard()]), replies)
+    results = await run_agent(ToolNode([Runs("nothing").look], middleware=[LoopGuard(**EARLY)]), replies)
 
     assert marks(results) == "pppppp" + "nnnnnn" + "rrr"
 
 
 async def test_a_group_that_is_longer_than_the_period_is_none() -> None:
     replies = [calls(("look", {"page": 1 + number % 3})) for number in range(30)]
-    node = ToolNode([Runs("nothing").look], middleware=[LoopGuard(period=2)])
+    node = ToolNode([Runs("nothing").look], middleware=[LoopGuard(**EARLY, period=2)])
 
     assert marks(await run_agent(node, replies)) == "p" * 30
 
 
 async def test_a_failing_call_that_is_repeated_is_told_too() -> None:
-    node = ToolNode([Runs(ValueError("no page")).look], middleware=[LoopGuard()], handle_tool_errors=True)
+    node = ToolNode([Runs(ValueError("no page")).look], middleware=[LoopGuard(**EARLY)], handle_tool_errors=True)
 
     results = await run_agent(node, [calls("look")] * 6)
 
@@ -114,7 +121,7 @@ async def test_a_failing_call_that_is_repeated_is_told_too() -> None:
 
 async def test_a_message_of_a_person_ends_the_count() -> None:
     runs = Runs("nothing")
-    node = ToolNode([runs.look], middleware=[LoopGuard()])
+    node = ToolNode([runs.look], middleware=[LoopGuard(**EARLY)])
     said: list[Any] = []
     for number in range(6):
         call = tool_call("look", str(number))
@@ -134,11 +141,11 @@ async def test_calls_beside_each_other_are_one_reply() -> None:
         return await slow.look()
 
     both = [calls("look", "wait")] * 9
-    assert marks(await run_agent(ToolNode([fast.look, wait], middleware=[LoopGuard()]), both)) == "p" * 18
+    assert marks(await run_agent(ToolNode([fast.look, wait], middleware=[LoopGuard(**EARLY)]), both)) == "p" * 18
 
 
 async def test_a_result_that_was_cut_repeats_although_its_text_has_a_new_id_each_time() -> None:
-    node = ToolNode([Runs("x" * 500).look], middleware=[LoopGuard(), OutputBudget(100)])
+    node = ToolNode([Runs("x" * 500).look], middleware=[LoopGuard(**EARLY), OutputBudget(100)])
 
     assert marks(await run_agent(node, [calls("look")] * 5)) == "ppnnr"
 
@@ -148,14 +155,14 @@ async def test_blocks_get_the_line_as_a_block_of_their_own() -> None:
         """Look."""
         return [{"type": "text", "text": "nothing"}]
 
-    results = await run_agent(ToolNode([look], middleware=[LoopGuard()]), [calls("look")] * 5)
+    results = await run_agent(ToolNode([look], middleware=[LoopGuard(**EARLY)]), [calls("look")] * 5)
 
     assert [len(message.content) for message in results[:4]] == [1, 1, 2, 2]
     assert marks(results) == "ppnnr"
 
 
 async def test_a_timeout_of_each_call_is_a_loop_as_well() -> None:
-    node = ToolNode([Runs(CallTimeoutError("look", None, 1.0)).look], middleware=[LoopGuard()])
+    node = ToolNode([Runs(CallTimeoutError("look", None, 1.0)).look], middleware=[LoopGuard(**EARLY)])
 
     assert marks(await run_agent(node, [calls("look")] * 5)) == "ppnnr"
 
@@ -188,8 +195,8 @@ def test_the_count_is_that_of_the_definition(pages: list[int], period: int) -> N
     ("options", "error", "says"),
     [
         ({"nudge": 1}, ValueError, r"nudge=\.\.\.\) must be 2 or more, got 1"),
-        ({"nudge": 6}, ValueError, r"refuse=\.\.\.\) must be 6 or more, got 5"),
-        ({"stop": 4}, ValueError, r"stop=\.\.\.\) must be 5 or more, got 4"),
+        ({"nudge": 26}, ValueError, r"refuse=\.\.\.\) must be 26 or more, got 25"),
+        ({"stop": 24}, ValueError, r"stop=\.\.\.\) must be 25 or more, got 24"),
         ({"period": 0}, ValueError, r"period=\.\.\.\)"),
         ({"nudge": 3.0}, TypeError, r"nudge=\.\.\.\) is a whole number"),
         ({"ignore_results": "look"}, TypeError, r"ignore_results=\.\.\."),

@@ -67,6 +67,8 @@ NEEDED: dict[type, dict[str, Any]] = {Cache: {"tools": ["work"]}, Fallback: {"in
         (OutputBudget, {"exclude": "work"}, TypeError, "exclude"),
         (OutputBudget, {"store": {}}, TypeError, "store"),
         (OutputBudget, {"memory": -1}, ValueError, "memory"),
+        (OutputBudget, {"media": -1}, ValueError, "media"),
+        (OutputBudget, {"media": "5 MB"}, TypeError, "media"),
         (Retry, {"attempts": 0}, ValueError, r"\(attempts=...\)"),
         (Retry, {"factor": 0.5}, ValueError, r"\(factor=...\)"),
         (Retry, {"initial": -1}, ValueError, r"\(initial=...\)"),

@@ -1,6 +1,7 @@
 """The order of middleware: what it sees on the way in and out, and which orders cause a warning."""
 
 import itertools
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -9,22 +10,27 @@ from typing import Any
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolRetryMiddleware
 
-from callboard import MiddlewareOrderWarning, ToolNode
+from callboard import MiddlewareOrderWarning, ToolNode, tool_call
 from callboard.guards import Redact, RepairArguments, Sanitize
 from callboard.middleware import (
     Cache,
     CircuitBreaker,
     Fallback,
+    LoopGuard,
     Middleware,
     Order,
     OutputBudget,
     RequireApproval,
     Retry,
+    ToolSearch,
+    Value,
 )
-from callboard.testing import Recorder, tool_call
+from callboard.testing import Recorder
 
 WAIT = 1000
 OURS: dict[str, Callable[[], Middleware]] = {
+    "ToolSearch": ToolSearch,
+    "LoopGuard": LoopGuard,
     "OutputBudget": OutputBudget,
     "RepairArguments": RepairArguments,
     "Sanitize": Sanitize,
@@ -40,7 +46,11 @@ LANGCHAIN: dict[str, Callable[[], object]] = {
     "ToolRetryMiddleware": ToolRetryMiddleware,
     "HumanInTheLoopMiddleware": lambda: HumanInTheLoopMiddleware({}, interrupt_mode="per_call"),
 }
-REVEALING: dict[str, Callable[[], object]] = {"Redact(reveal=...)": lambda: Redact(reveal=["work"])}
+WITH_OPTIONS: dict[str, Callable[[], object]] = {
+    "Redact(reveal=...)": lambda: Redact(reveal=["work"]),
+    "Fallback with a function": lambda: Fallback({"work": lambda *_: "later"}),
+}
+BEFORE_A_SEARCH = "it gets the call of `call_tool` in place of the call of the tool"
 ASKED_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
 CHANGED_AFTERWARDS = "a person approves arguments that are changed afterwards"
 WRONG = {
@@ -65,10 +75,28 @@ WRONG = {
     ("Redact", "OutputBudget"): "secrets are stored in the clear, and one that is cut in two is not recognised",
     ("Redact", "Cache"): "secrets are cached in the clear",
     ("Redact(reveal=...)", "RequireApproval"): "the question shows, and a checkpoint keeps, what tokens stand for",
+    ("Sanitize", "OutputBudget"): "a result is stored before it is cleaned",
+    ("Cache", "OutputBudget"): "a result from the cache names a stored text that may be gone",
+    ("CircuitBreaker", "RequireApproval"): "what a person answers in place of the tool counts as proof",
+    ("OutputBudget", "LoopGuard"): "a text that was cut names an id that is new each time",
+    ("RequireApproval", "LoopGuard"): "a person is asked about a call that it then refuses",
+    ("Fallback", "LoopGuard"): "what the fallback answers does not pass it",
+    ("Cache", "LoopGuard"): "answers from the cache do not pass it",
+    ("Redact", "LoopGuard"): "what the model reads may be equal where the secrets differ",
+    ("Fallback with a function", "OutputBudget"): "what its function answers is not shortened",
+    ("Fallback with a function", "RepairArguments"): "its function gets arguments that were not repaired",
+    ("Fallback with a function", "Sanitize"): "its function gets arguments that were not cleaned",
+    ("Fallback with a function", "Redact"): "what its function answers is not redacted",
+    **{(name, "ToolSearch"): BEFORE_A_SEARCH for name in OURS if name not in ("ToolSearch", "LoopGuard")},
 }
 """Reasons for the warnings, by outer and inner middleware."""
-BUILD = {**OURS, **LANGCHAIN, **REVEALING}
+BUILD = {**OURS, **LANGCHAIN, **WITH_OPTIONS}
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "middleware.md"
+
+
+def class_name(label: str) -> str:
+    """Return the class that a label names, without the option behind it."""
+    return re.split(r"\W", label)[0]
 
 
 def node_with(*names: str) -> ToolNode:
@@ -117,7 +145,7 @@ def test_a_known_bad_order_is_warned_of_with_its_reason(pair: tuple[str, str]) -
     text = str(warning.message)
     assert WRONG[pair] in text
     assert text.endswith(
-        "Keep one." if "multiply" in text else f"Put {pair[1]} before {pair[0].partition('(')[0]} in middleware=[...]."
+        "Keep one." if "multiply" in text else f"Put {pair[1]} before {class_name(pair[0])} in middleware=[...]."
     )
     assert warning.filename == __file__
 
@@ -161,7 +189,59 @@ def test_middleware_of_users_declares_its_order(outer: Middleware, inner: Middle
 
 def test_the_page_lists_the_recommended_order() -> None:
     """The page lists the order outermost first, and no pair of it causes a warning."""
-    text = PAGE.read_text()
+    text = PAGE.read_text().partition("### Pairs whose order matters")[0]
     cells = [line.split("|")[2].strip().strip("`") for line in text.splitlines() if line.startswith("| ")]
     listed = [name for name in cells if name in OURS]
     assert listed == list(OURS)
+
+
+def test_the_page_lists_each_pair_whose_order_matters() -> None:
+    """For every other pair both orders are right, so a reader may stop at the table."""
+    section = PAGE.read_text().partition("### Pairs whose order matters\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    listed = {
+        (class_name(outer.strip("`")), class_name(inner))
+        for outer, inners, _ in rows
+        for inner in re.findall(r"`([^`]+)`", inners)
+    }
+    warned: set[tuple[str, str]] = set()
+    for outer, inner in itertools.permutations({**OURS, **WITH_OPTIONS}, 2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            node_with(outer, inner)
+        if caught and class_name(outer) != class_name(inner):
+            warned.add((class_name(inner), class_name(outer)))
+
+    assert listed == warned
+
+
+async def fail(items: list[str]) -> str:
+    """Fail."""
+    raise ConnectionError(str(items))
+
+
+async def test_a_fallback_tool_is_called_through_inner_middleware_and_a_function_is_not() -> None:
+    """That is why an order is wrong for a fallback with a function alone."""
+
+    async def backup(items: list[str]) -> str:
+        """Answer with the items."""
+        return "".join(items)
+
+    async def answer(request: Any, _: Exception) -> str:
+        return "".join(request.tool_call["args"]["items"])
+
+    found: list[str] = []
+    for alternative in ("backup", answer):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MiddlewareOrderWarning)
+            node = ToolNode([fail, backup], middleware=[Fallback({"fail": alternative}), Sanitize()])
+        found.append((await node.ainvoke([tool_call("fail", "1", items=["a\u202e"])]))["messages"][0].content)
+
+    assert found == ["a", "a\u202e"]
+
+
+def test_a_fixed_value_needs_no_order() -> None:
+    """The program has written it, so nothing has to clean or shorten it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ToolNode([fail], middleware=[Fallback({"fail": Value("later")}), Sanitize(), Redact()])

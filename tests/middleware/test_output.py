@@ -25,9 +25,9 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe
+from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe, tool_call
 from callboard.middleware import OutputBudget
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.helpers import make
 
 WAIT = 1000

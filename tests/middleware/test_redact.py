@@ -23,13 +23,13 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
-from callboard import CallEvent, CallsInterrupted, ToolInvocationError, ToolNode, observe
+from callboard import CallEvent, CallsInterrupted, ToolInvocationError, ToolNode, observe, tool_call
 from callboard.guards import DEFAULT_DETECTORS, Detector, MemoryVault, Redact, RedactedError, StoreVault
 from callboard.guards._redact._redact import TOKEN
 from callboard.guards._redact._values import replace_texts
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import Cache, RequireApproval
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests import helpers
 from tests.helpers import examples, watched_loop
 from tests.middleware._dict_cache import DictCache

@@ -18,11 +18,10 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.v1 import BaseModel as BaseModelV1
 
-from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
+from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe, tool_call
 from callboard.guards import RepairArguments
 from callboard.guards._repair._repair_arguments import UNREADABLE, Repair, Repaired, find_only_match, read, repair
 from callboard.guards._repair._schema import Contract, contract_of
-from callboard.testing import tool_call
 from tests.helpers import examples, make
 
 WAIT = 30

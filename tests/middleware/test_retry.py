@@ -11,10 +11,19 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langgraph.types import interrupt
 
-from callboard import CallEvent, CallPolicy, CallsInterrupted, DeadlineExceededError, Limit, ToolNode, observe
+from callboard import (
+    CallEvent,
+    CallPolicy,
+    CallsInterrupted,
+    DeadlineExceededError,
+    Limit,
+    ToolNode,
+    observe,
+    tool_call,
+)
 from callboard.extend import retry_after
 from callboard.middleware import Retry
-from callboard.testing import Recorder, tool_call
+from callboard.testing import Recorder
 from tests.helpers import contents
 
 WAIT = 1000
@@ -189,6 +198,13 @@ def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, m
     error = ValueError("503")
     error.response = SimpleNamespace(headers={"Retry-After": header} if header else {})  # type: ignore[attr-defined]
     assert least <= retry_after(error) <= most
+
+
+def test_the_header_is_found_in_a_plain_mapping_of_small_letters() -> None:
+    """HTTP/2 and 3 have names in small letters only, and not every client has a mapping of its own."""
+    error = ValueError("429")
+    error.response = SimpleNamespace(headers={"retry-after": "3"})  # type: ignore[attr-defined]
+    assert retry_after(error) == 3
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 
-from callboard import CallEvent, CallsInterrupted, ToolNode, observe
+from callboard import CallEvent, CallsInterrupted, ToolNode, observe, tool_call
 from callboard.guards import PathIn, Results, Sanitize, Text, Url
 from callboard.guards._sanitize._paths import is_below
 from callboard.guards._sanitize._text import RefusedError, shorten, strip_invisible
-from callboard.testing import Recorder, tool_call
+from callboard.testing import Recorder
 from tests.helpers import examples, make
 
 WAIT = 1000

@@ -12,9 +12,9 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
-from callboard import IgnoredHooksWarning, ToolNode, create_react_agent
+from callboard import IgnoredHooksWarning, ToolNode, create_react_agent, tool_call
 from callboard.middleware import Supervise
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock
 

@@ -9,9 +9,8 @@ from langchain_core.tools import StructuredTool
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Json, RootModel, create_model, v1
 from typing_extensions import TypeAliasType, TypedDict
 
-from callboard import ToolNode
+from callboard import ToolNode, tool_call
 from callboard.guards import PathIn, Sanitize
-from callboard.testing import tool_call
 
 pytestmark = pytest.mark.real_clock  # paths are resolved in a worker thread
 FORBIDDEN = "/etc/passwd"

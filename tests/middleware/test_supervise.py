@@ -40,9 +40,10 @@ from callboard import (
     observe,
     progress,
     remaining,
+    tool_call,
 )
 from callboard.middleware import Retry, Supervise, note
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 from tests import helpers
 from tests.engines._fake import FakeEngine
 from tests.helpers import contents, make, make_sync
@@ -167,6 +168,32 @@ async def test_statistics_tell_what_runs_and_waits(recorder: Recorder) -> None:
     assert (now.running, now.waiting, now.abandoned_threads) == (2, 1, 0)
     after = supervise.statistics()
     assert (after.running, after.waiting, after.abandoned_threads) == (0, 0, 0)
+
+
+async def test_one_call_is_cancelled_and_its_siblings_and_the_run_go_on() -> None:
+    """`Supervise` has the same `running` and `cancel` as `ToolNode`, with the conversation of each call."""
+    opened = anyio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await opened.wait()
+        return "worked"
+
+    supervise = Supervise()
+    task = asyncio.create_task(agent_of([work], supervise, asks=["work"] * 2).ainvoke(GO, THREAD))
+    with anyio.fail_after(WAIT):
+        while len(live_calls := [call for call in supervise.running() if call.place == "running"]) < 2:
+            await anyio.sleep(0.01)
+        assert {(call.tool, call.thread_id) for call in live_calls} == {("work", "1")}
+        assert not await supervise.cancel(live_calls[0].call_id, thread_id="2")
+        assert await supervise.cancel(live_calls[0].call_id, "nobody needs it", thread_id="1")
+        opened.set()
+        state = await task
+
+    assert supervise.running() == []
+    [cancelled] = [text for text in contents(state) if text != "worked"]
+    assert "nobody needs it" in cancelled
 
 
 @tool("fetch")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from callboard.middleware._retry import Retry as Retry
     from callboard.middleware._supervise import Supervise as Supervise
     from callboard.middleware._token_limit import TokenLimit as TokenLimit
+    from callboard.middleware._tool_search import ToolSearch as ToolSearch
     from callboard.tools._middleware import Middleware as Middleware
     from callboard.tools._middleware import Order as Order
     from callboard.tools._middleware import RunningCall as RunningCall
@@ -50,6 +51,7 @@ _HOMES = {
     "callboard.middleware._retry": ("Retry",),
     "callboard.middleware._supervise": ("Supervise",),
     "callboard.middleware._token_limit": ("TokenLimit",),
+    "callboard.middleware._tool_search": ("ToolSearch",),
     "callboard._langchain._errors": ("error_message", "is_control_flow"),
     "callboard._langchain._large_values": ("run_if_long",),
     "callboard.tools._middleware": (

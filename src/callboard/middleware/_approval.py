@@ -28,6 +28,7 @@ from callboard._langchain._outputs import CallNext, Output
 from callboard._langchain._plan import injected_args, model_args, plan_for
 from callboard._langgraph._call_scope import asks_next, is_answer_for, is_next_answer_bound_to_call
 from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
+from callboard._records._policies import CallPolicy
 from callboard._util._canonical import digest, place_of
 from callboard._util._suggestions import suggests_options
 from callboard.questions import printable
@@ -304,6 +305,14 @@ class RequireApproval(Middleware):
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if `tools` names a tool that the node lacks; a misspelt name would disable an approval."""
         check_tool_names("RequireApproval(tools=...)", self._rules, tools)
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        rule = self._rules.get(tool.name, self._rule)
+        if rule is None:
+            return "nothing, the tool needs no approval"
+        is_conditional = rule.when is not None or rule.also_when is not None
+        return f"asks a person before {'a call for which its predicate is true' if is_conditional else 'the call'}"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Ask the person; then run the call, or answer it, as the person decided.

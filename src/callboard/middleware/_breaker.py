@@ -17,7 +17,7 @@ from callboard._langchain._errors import is_control_flow
 from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 from callboard._loops._current import common_time
-from callboard._records._policies import LimitKey, check_count, check_seconds, key_function
+from callboard._records._policies import CallPolicy, LimitKey, check_count, check_seconds, key_function
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._retry import Failures, When
@@ -258,7 +258,9 @@ class CircuitBreaker(Middleware):
     """
 
     order = Order(
-        "breaker", not_inside={"retry": "each attempt counts as a failure, and attempts are spent on an open circuit"}
+        "breaker",
+        not_around={"approval": "what a person answers in place of the tool counts as proof that the tool works"},
+        not_inside={"retry": "each attempt counts as a failure, and attempts are spent on an open circuit"},
     )
 
     def __init__(
@@ -296,6 +298,14 @@ class CircuitBreaker(Middleware):
     def reset(self, key: Hashable = None) -> None:
         """Close the circuit of a key, or all circuits, and forget their outcomes. Calls that run now will not count."""
         self._circuits.reset(key)
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        rules = self._rules
+        return (
+            f"refuses calls for {rules.open_for:g} s after {rules.ratio:.0%} of at least {rules.minimum} calls failed "
+            f"within {rules.window:g} s"
+        )
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Admit the call and count its outcome, or refuse it.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from callboard._langchain._errors import is_control_flow
 from callboard._langchain._outputs import CallNext, Output, is_output, with_entries, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 from callboard._loops._deadline import remaining
+from callboard._records._policies import CallPolicy
 from callboard._util._callers import is_async
 from callboard._util._suggestions import no_such, suggests_options
 from callboard.middleware._retry import ASKS_TOO_LATE, Failures, When
@@ -40,6 +42,14 @@ class Value:
 
 Alternative = str | BaseTool | Value | Callable[[ToolCallRequest, Any], object]
 """Alternative for a tool: the name of a tool of the node, a tool hidden from the model, a `Value`, or a function."""
+
+_PAST_FUNCTIONS = {
+    "output": "what its function answers is not shortened",
+    "repair": "its function gets arguments that were not repaired",
+    "sanitize": "its function gets arguments that were not cleaned, and its answer is not cleaned",
+    "redact": "what its function answers is not redacted",
+}
+"""Reasons that hold for functions alone: another tool is called through all inner middleware."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,6 +87,8 @@ class Function:
 
     name: str
     fn: Callable[[ToolCallRequest, Exception], Awaitable[object]]
+    is_fixed: bool = False
+    """Whether the answer is a `Value`, which no middleware has to check."""
 
     async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Exception) -> Output:
         output = await self.fn(request, failure)
@@ -109,7 +121,7 @@ def _alternative(name: str, alternative: object) -> OtherTool | Function:
         async def answer(*_: object) -> object:
             return content
 
-        return Function("value", answer)
+        return Function("value", answer, is_fixed=True)
     if callable(alternative) and not isinstance(alternative, type):
         fn = cast("Any", alternative)
         return Function(getattr(fn, "__name__", type(fn).__name__), fn if is_async(fn) else _in_thread(fn))
@@ -183,6 +195,9 @@ class Fallback(Middleware):
                 f"Fallback takes alternatives by tool name, such as {{'search': 'cached_search'}}; got {instead_of!r}"
             )
         self._alternatives = {name: alternatives(name, option) for name, option in instead_of.items()}
+        every = itertools.chain.from_iterable(self._alternatives.values())
+        if any(isinstance(alternative, Function) and not alternative.is_fixed for alternative in every):
+            self.order = dataclasses.replace(self.order, not_around={**self.order.not_around, **_PAST_FUNCTIONS})
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `instead_of` names, as a key or as an alternative."""
@@ -198,6 +213,13 @@ class Fallback(Middleware):
         If so, the tool is offered to models even while a `CircuitBreaker` refuses it.
         """
         return tool.name in self._alternatives
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        alternatives_of_tool = self._alternatives.get(tool.name)
+        if alternatives_of_tool is None:
+            return "nothing, it has no alternative for the tool"
+        return f"answers with {', then '.join(other.name for other in alternatives_of_tool)} after a failure"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call; if it fails, answer with the first alternative that succeeds."""

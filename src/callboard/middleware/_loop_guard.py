@@ -1,17 +1,17 @@
 """`LoopGuard`: middleware that ends the loop of a model which repeats the same calls and gets the same results."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._langchain._errors import error_message
 from callboard._langchain._outputs import CallNext, Output, with_entries, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest
-from callboard._records._policies import check_count
+from callboard._records._policies import CallPolicy, check_count
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import LoopError
 from callboard.tools._middleware import Middleware, Order
@@ -20,8 +20,7 @@ from callboard.tools._middleware_hooks import check_tool_names, tool_names
 _REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+class _Round(NamedTuple):
     """Reply of the model, and the messages between it and the next reply: the answers to its calls are among them."""
 
     reply: AIMessage
@@ -40,13 +39,19 @@ class _Round:
     def has_results_of(self, other: "_Round", ignored_tools: frozenset[str]) -> bool:
         """Return whether the equal calls of two replies gave equal results."""
         results, other_results = self._results(), other._results()
-        pairs = [
+        # The results of background calls, whose tool messages say only that they go on.
+        late_results, other_late_results = self._late_results(), other._late_results()
+        pairs: list[tuple[object, object]] = [(late_results, other_late_results)]
+        pairs += [
             (results.get(call["id"]), other_results.get(other_call["id"]))
             for call, other_call in zip(self.reply.tool_calls, other.reply.tool_calls, strict=True)
             if call["name"] not in ignored_tools
         ]
         # A refused call has no result of its own, and is no progress.
         return all(_REFUSED in pair or _are_equal(*pair) for pair in pairs)
+
+    def _late_results(self) -> list[object]:
+        return [_late_result_of(message) for message in self.later_messages if _is_late_result(message)]
 
     def _results(self) -> dict[str | None, object]:
         answers = (message for message in self.later_messages if isinstance(message, ToolMessage))
@@ -61,7 +66,7 @@ class LoopGuard(Middleware):
     same results; a group of up to `period` different replies may repeat, too. A different result is progress, and ends
     the count, and so does a message of a person. The guard first tells the model about the repetition, then refuses the
     calls, and at last raises `LoopError`. It keeps nothing itself: it reads the messages of the state. Place it as the
-    outermost middleware, so that it compares what the model has read.
+    outermost middleware, so that it compares what the model has read. The default numbers let a model poll for a while.
 
     Args:
         nudge: number of the repetition from which a result ends with a line about it, at least 2; the first call is
@@ -82,15 +87,18 @@ class LoopGuard(Middleware):
         not_inside={
             "output": "a text that was cut names an id that is new each time",
             "redact": "what the model reads may be equal where the secrets differ",
+            "cache": "answers from the cache do not pass it, and its line for the model is cached",
+            "fallback": "what the fallback answers does not pass it",
+            "approval": "a person is asked about a call that it then refuses",
         },
     )
 
     def __init__(
         self,
         *,
-        nudge: int = 3,
-        refuse: int = 5,
-        stop: int = 8,
+        nudge: int = 15,
+        refuse: int = 25,
+        stop: int = 40,
         period: int = 4,
         ignore_results: Collection[str] = (),
         messages_key: str = "messages",
@@ -106,6 +114,13 @@ class LoopGuard(Middleware):
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `ignore_results` names."""
         check_tool_names("LoopGuard(ignore_results=...)", self._ignored_tools, tools)
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        return (
+            f"tells the model about repetition {self.nudge}, refuses repetition {self.refuse}, and raises LoopError at "
+            f"repetition {self.stop}"
+        )
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call, or refuse it, by the number of its repetition.
@@ -181,7 +196,7 @@ class LoopGuard(Middleware):
             message = messages[index]
             if type(message) is ToolMessage:  # most messages, if replies have many calls
                 continue
-            if isinstance(message, HumanMessage):
+            if isinstance(message, HumanMessage) and not _is_late_result(message):
                 return
             if isinstance(message, AIMessage):
                 yield _Round(message, messages[index + 1 : end])
@@ -197,16 +212,37 @@ def _are_equal(value: object, other: object) -> bool:
 
 def _result_of(message: ToolMessage) -> object:
     """Return a tool's result without what callboard has added, so that equal results are equal."""
-    value: object = message.additional_kwargs.get("callboard")
-    facts = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    facts = _facts_of(message)
     if facts.get("loop") == _REFUSED:
         return _REFUSED
+    if "background" in facts:
+        return None  # its text names the call; the result comes in a message of its own
     content: Any = message.content
     if isinstance(line_length := facts.get("loop_line"), int):
         content = content[:-line_length] if isinstance(content, str) else content[:-1]
     if isinstance(output_id := facts.get("output_id"), str) and isinstance(content, str):
         content = content.replace(output_id, "")
     return message.status, content
+
+
+def _facts_of(message: BaseMessage) -> Mapping[str, Any]:
+    """Return what callboard has noted at a message."""
+    value: object = message.additional_kwargs.get("callboard")
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _is_late_result(message: object) -> bool:
+    """Return whether a message is the result of a background call, and not the word of a person."""
+    return isinstance(message, HumanMessage) and "background" in _facts_of(message)
+
+
+def _late_result_of(message: HumanMessage) -> object:
+    """Return the result in the message of a background call, without the line that names the call."""
+    length = _facts_of(message).get("header")
+    content: Any = message.content
+    if isinstance(content, str):
+        return content[length:] if isinstance(length, int) else content
+    return content[1:]
 
 
 def _with_line(output: Output, request: ToolCallRequest, repetition: int) -> Output:

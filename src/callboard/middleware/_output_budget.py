@@ -1,36 +1,40 @@
 """`OutputBudget`: middleware that shortens long results, and stores the whole texts, which the model can read.
 
-A result is shortened in the text blocks of its content, at good places such as line breaks.
+A result is shortened in the text blocks of its content, at good places such as line breaks. Of its images and files,
+those that are too large are stored as a whole.
 """
 
 import asyncio
 import json
+import math
 import re
 import secrets
 import threading
 import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import sniffio
 from anyio import fail_after
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
+from callboard._langchain._large_values import remaining_size, run_if_long
 from callboard._langchain._outputs import CallNext, Output, entries_in, with_entries, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import remaining
 from callboard._loops._entry_mode import is_sync_entry
-from callboard._records._policies import check_count
+from callboard._records._policies import CallPolicy, check_count
 from callboard._util._extras import require
 from callboard._util._suggestions import suggests_options
+from callboard.middleware._media import Media, media_in
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
 
@@ -70,9 +74,12 @@ def _is_usable_here(store: BaseStore) -> bool:
 
 Runtime = ToolRuntime[Any, Any]
 
+Block = dict[str, Any]
+"""Content block of a message, such as an image."""
+
 _NAMESPACE = ("callboard", "outputs")
 _PATIENCE = 10.0
-"""Maximum seconds to store one text."""
+"""Maximum seconds to store one text or block."""
 
 _NOT_FOR_STORES = re.compile("[\\0\ud800-\udfff]")
 """Pattern of characters that some stores reject: NUL and lone surrogates."""
@@ -81,52 +88,65 @@ _ID_BYTES = 12
 """Random bytes of an id, 96 bits: nobody can guess an id, and a model still copies it without mistakes."""
 
 
+class _Kept(NamedTuple):
+    output: str | Block
+    size: int
+    """Number of characters."""
+
+
 class Outputs:
-    """Whole texts of shortened results by id, separate for each conversation thread."""
+    """Whole texts of shortened results, and large blocks of results, by id; separate for each conversation thread."""
 
     def __init__(self, store: BaseStore | None, memory: int) -> None:
         from cachetools import LRUCache  # an extra
 
         self._store = store
-        self._memory: LRUCache[tuple[str, str], str] = LRUCache(memory, getsizeof=len)
+        self._memory: LRUCache[tuple[str, str], _Kept] = LRUCache(memory, getsizeof=lambda kept: kept.size)
         # Calls of several event loops and threads share the memory, and reading reorders it.
         self._lock = threading.Lock()
         self._access = StoreAccess()
 
-    async def keep(self, text: str, runtime: Runtime) -> str | None:
-        """Store a text and return its id, or `None` if neither a store nor the memory takes it."""
+    async def keep(self, output: str | Block, runtime: Runtime, size: int) -> str | None:
+        """Store a text or a block and return its id, or `None` if neither a store nor the memory takes it.
+
+        `size` is its number of characters.
+        """
         output_id, thread = secrets.token_urlsafe(_ID_BYTES), _thread(runtime.config)
         store = self._store_for(runtime)
-        if store is not None and await self._try_store(store, thread, output_id, text):
+        if store is not None and await self._try_store(store, thread, output_id, output):
             return output_id
         try:
             with self._lock:
-                self._memory[thread, output_id] = text
+                self._memory[thread, output_id] = _Kept(output, size)
         except ValueError:  # larger than the whole memory limit
             return None
         return output_id
 
-    async def find(self, output_id: str, runtime: Runtime) -> str | None:
-        """Return the text with an id; `None` if this conversation has no such text. Errors of the store are raised."""
+    async def find(self, output_id: str, runtime: Runtime) -> str | Block | None:
+        """Return the text or block with an id; `None` if this conversation has none. Errors of the store are raised."""
         # The thread comes from the configuration, not from the model: an id of another thread finds nothing.
         thread = _thread(runtime.config)
         with self._lock:
-            text = self._memory.get((thread, output_id))
-        if text is not None or (store := self._store_for(runtime)) is None:
-            return text
+            kept = self._memory.get((thread, output_id))
+        if kept is not None or (store := self._store_for(runtime)) is None:
+            return kept and kept.output
         refresh = (store.ttl_config or {}).get("refresh_on_read", True)
         [item] = await self._access.batch(store, [GetOp((*_NAMESPACE, thread), output_id, refresh)])
         if item is None:
             return None
+        if "block" in item.value:
+            return cast("Block", item.value["block"])
         return str(item.value["text"]) if "text" in item.value else str(json.loads(item.value["json"]))
 
-    async def _try_store(self, store: BaseStore, thread: str, output_id: str, text: str) -> bool:
-        """Store a text, and return whether that succeeded. At most half of the call's remaining time is used."""
+    async def _try_store(self, store: BaseStore, thread: str, output_id: str, output: str | Block) -> bool:
+        """Store an output, and return whether that succeeded. At most half of the call's remaining time is used."""
         try:
             # As the `put` of the store itself: an output expires with the store's other values.
             ttl = (store.ttl_config or {}).get("default_ttl")
             # PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates.
-            value = {"json": json.dumps(text)} if _NOT_FOR_STORES.search(text) else {"text": text}
+            value: dict[str, Any] = {"block": output}
+            if isinstance(output, str):
+                value = {"json": json.dumps(output)} if _NOT_FOR_STORES.search(output) else {"text": output}
             op = PutOp((*_NAMESPACE, thread), output_id, value, index=False, ttl=ttl)
             # A slow store must not turn a finished result into a timeout.
             with fail_after(min(_PATIENCE, remaining() / 2)):
@@ -194,6 +214,19 @@ def cut_texts(texts: list[str], end: int, notice: str) -> list[str]:
     return parts
 
 
+_LARGEST = 20_000_000
+"""Size as which every larger block counts, in characters."""
+
+
+def _sizes_of(blocks: Sequence[object]) -> dict[int, int]:
+    """Return the number of characters of each block that is no text, by its index. Each value in it adds some more."""
+    return {
+        index: _LARGEST - max(0, remaining_size(_LARGEST, block))
+        for index, block in enumerate(blocks)
+        if isinstance(block, dict) and _text_of(block) is None
+    }
+
+
 # Places to cut
 
 _NEAR = 5
@@ -225,16 +258,22 @@ class OutputBudget(Middleware):
     """Middleware that shortens long results and stores the whole texts; the model reads them with `read_output`.
 
     One line, which is not counted, replaces the removed text and shows the tool call that reads it. The text belongs to
-    the conversation thread. It is kept in `store`, else in the graph's store, else in this process. The budget is for
-    texts: images, other blocks and the artifact stay as they are.
+    the conversation thread. It is kept in `store`, else in the graph's store, else in this process.
+
+    Images, audio, video and files have a budget of their own, because their tokens do not depend on their length. One
+    that is too large is stored as a whole. A line in its place has its type and size, and shows the call that returns
+    it. The artifact stays as it is.
 
     Args:
-        characters: maximum characters shown of a result, at least 1; in English, a token has about 4.
+        characters: maximum characters shown of a result, at least 1; in English, a token has about 4. A text file
+            that is longer is stored.
         tools: names of the tools with this budget; `None` for all.
         exclude: names of the tools without it.
         store: LangGraph store for the texts; must outlive the runs in which they are read.
         memory: maximum characters kept in this process; the least recently read text is evicted.
         reader: name of the reading tool.
+        media: maximum characters of all images, audio, video and files of a result, which are usually written in
+            base64; `None` for any number. Providers refuse requests with larger ones.
 
     Raises:
         ValueError: if a number is out of range.
@@ -243,7 +282,12 @@ class OutputBudget(Middleware):
     """
 
     order = Order(
-        "output", not_inside={"redact": "secrets are stored in the clear, and one that is cut in two is not recognised"}
+        "output",
+        not_inside={
+            "redact": "secrets are stored in the clear, and one that is cut in two is not recognised",
+            "sanitize": "a result is stored before it is cleaned, and what its rules leave out can be read",
+            "cache": "a result from the cache names a stored text that may be gone",
+        },
     )
 
     def __init__(
@@ -255,24 +299,29 @@ class OutputBudget(Middleware):
         store: BaseStore | None = None,
         memory: int = 10_000_000,
         reader: str = "read_output",
+        media: int | None = 5_000_000,
     ) -> None:
         check_count("OutputBudget(characters)", characters, least=1)
         if not (store is None or isinstance(cast("object", store), BaseStore)):
             raise TypeError(f"OutputBudget(store=...) takes a LangGraph store, such as InMemoryStore(); got {store!r}")
         check_count("OutputBudget(memory=...)", memory, least=0)
+        if media is not None:
+            check_count("OutputBudget(media=...)", media, least=0)
         self._characters = characters
+        self._media = media
         self._only = None if tools is None else tool_names("OutputBudget(tools=...)", tools)
         self._exclude = tool_names("OutputBudget(exclude=...)", exclude)
         require("OutputBudget(...)", "cachetools", extra="middleware")
         self._outputs = Outputs(store, memory)
         self._reader = reader
+        self._threads = WorkerThreads("OutputBudget")
 
         async def read_output(
             output_id: Annotated[str, "As in the line that says what was left out."],
             runtime: ToolRuntime,
             start: Annotated[int, "The first character to read, from 0."] = 0,
             length: Annotated[int | None, "How many characters to read."] = None,
-        ) -> str:
+        ) -> str | ToolMessage:
             return await self._read(output_id, start, length, runtime)
 
         self.tools = [
@@ -289,6 +338,14 @@ class OutputBudget(Middleware):
         check_tool_names("OutputBudget(tools=...)", self._only or (), tools)
         check_tool_names("OutputBudget(exclude=...)", self._exclude, tools)
 
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        if not self._has_budget(tool, tool.name):
+            return "nothing, it does not shorten results of the tool"
+        return (
+            f"shows at most {self._characters:,} characters of a result; the model reads the rest with {self._reader}"
+        )
+
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call and shorten its result."""
         output = await call_next(request)
@@ -303,13 +360,19 @@ class OutputBudget(Middleware):
         return await self._shorten(message, request.runtime) if self._applies_to(request) else message
 
     def _applies_to(self, request: ToolCallRequest) -> bool:
-        name = request.tool_call["name"]
-        if isinstance(request.tool, _Reader) or name in self._exclude:
+        return self._has_budget(request.tool, request.tool_call["name"])
+
+    def _has_budget(self, tool: BaseTool | None, name: str) -> bool:
+        if isinstance(tool, _Reader) or name in self._exclude:
             # Never the answers of a reader, of this or another `OutputBudget`: each page would be stored again.
             return False
         return self._only is None or name in self._only
 
     async def _shorten(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
+        # Texts first: the lines in place of blocks do not count.
+        return await self._without_large_blocks(await self._shorten_texts(message, runtime), runtime)
+
+    async def _shorten_texts(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
         texts = texts_of(message.content)
         text = "\n".join(texts)
         size = len(text)
@@ -317,7 +380,7 @@ class OutputBudget(Middleware):
             return message
         end = end_before(text, self._characters)
         # Stored before the line is written: the line must not offer an id that cannot be read.
-        output_id = await self._outputs.keep(text, runtime)
+        output_id = await self._outputs.keep(text, runtime, size)
         note("output_cut", characters=size, left_out=size - end, kept=output_id is not None)
         notice = f"[... {size - end:,} of {size:,} characters left out. "
         if output_id is None:
@@ -330,22 +393,58 @@ class OutputBudget(Middleware):
             update["additional_kwargs"] = with_facts(message, output_id=output_id)
         return message.model_copy(update=update)
 
+    async def _without_large_blocks(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
+        """Return a message in which a line stands in place of each block that is over the budget of the message."""
+        content: Any = message.content
+        blocks, output_ids = [] if isinstance(content, str) else [*content], list[str]()
+        sizes = await run_if_long(self._threads, blocks, partial(_sizes_of, blocks))
+        remaining_media = math.inf if self._media is None else self._media
+        for index, size in sizes.items():
+            block, media = blocks[index], media_in(blocks[index])
+            text = media.text if media.text is not None and len(media.text) > self._characters else None
+            if text is None and size <= remaining_media:
+                remaining_media -= size
+                continue
+            output_id = await self._outputs.keep(block if text is None else text, runtime, size)
+            note("media_left_out", mime_type=media.mime_type, characters=size, kept=output_id is not None)
+            output_ids += [] if output_id is None else [output_id]
+            notice = self._media_notice(media, text, size if text is None else len(text), output_id)
+            blocks[index] = {"type": "text", "text": notice}
+        if all(new is old for new, old in zip(blocks, content, strict=False)):
+            return message
+        update: dict[str, object] = {"content": blocks}
+        if output_ids:
+            update["additional_kwargs"] = with_facts(message, media_ids=output_ids)
+        return message.model_copy(update=update)
+
+    def _media_notice(self, media: Media, text: str | None, size: int, output_id: str | None) -> str:
+        amount = f"about {media.data_size * 3 / 4e6:,.1f} MB" if media.data_size else f"{size:,} characters"
+        sentence = f"[... A file of {media.mime_type or 'unknown type'} with {amount} was left out. "
+        if output_id is None:
+            return f"{sentence}It could not be kept; ask for a smaller one.]"
+        if text is not None:
+            return f"{sentence}Read it with {self._call(output_id, 0, len(text))}]"
+        return f'{sentence}Read it with {self._reader}(output_id="{output_id}")]'
+
     def _call(self, output_id: str, start: int, end: int) -> str:
         length = min(self._characters, end - start)
         return f'{self._reader}(output_id="{output_id}", start={start}, length={length})'
 
-    async def _read(self, output_id: str, start: int, length: int | None, runtime: Runtime) -> str:
+    async def _read(self, output_id: str, start: int, length: int | None, runtime: Runtime) -> str | ToolMessage:
         try:
-            text = await self._outputs.find(output_id, runtime)
+            output = await self._outputs.find(output_id, runtime)
         except Exception as error:
             note("store_failed", error=type(error).__name__)
             raise ToolException(f"The output {output_id!r} could not be read just now. Try again later.") from error
-        if text is None:
+        if output is None:
             raise ToolException(
                 f"There is no output {output_id!r}, or not any more. Take the output_id from the line that says what "
                 "was left out, or call the tool again."
             )
-        size = len(text)
+        if not isinstance(output, str):
+            content: Any = [{**output}]
+            return ToolMessage(content=content, name=self._reader, tool_call_id=runtime.tool_call_id or "")
+        text, size = output, len(output)
         if not 0 <= start < size:
             raise ToolException(f"There is no character {start} in this output. Take a start from 0 to {size - 1}.")
         if length is not None and length < 1:

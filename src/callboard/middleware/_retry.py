@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import anyio
 from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note, waiting
 from callboard._langchain._errors import is_control_flow
@@ -124,6 +125,12 @@ class Retry(Middleware):
             and not any(policy.idempotent for policy in policies.values())
         ):
             self._tell_idle(policies)
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        if not (self._any_tool or policy.idempotent):
+            return "runs a call again only if its body never ran: its policy does not say idempotent=True"
+        return f"makes up to {self._attempts} attempts"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run a call until it succeeds, fails with an error that rules out a retry, or has no attempt or time left."""

@@ -25,15 +25,15 @@ from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationErro
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
-from callboard._records._policies import CallPolicy, Limit
-from callboard._records._reports import Statistics
+from callboard._records._policies import CallPolicy, Limit, ToolCallLike
+from callboard._records._reports import LiveCall, Statistics
 from callboard._util._extras import install_command
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallRejectedError
 from callboard.tools._chain import chain_of, middleware_in
 from callboard.tools._error_policy import ErrorHandling, ErrorPolicy, only_invalid_arguments
-from callboard.tools._middleware import check_policies, check_tools, redaction_of, tools_of
-from callboard.tools._middleware_hooks import Missing, check_missing
+from callboard.tools._middleware import check_policies, check_tools, hook, middleware_name, redaction_of, tools_of
+from callboard.tools._middleware_hooks import Missing, check_missing, with_defaults
 from callboard.tools._results import messages_in
 from callboard.tools._supervision import OnFailure, Supervision, run_judged
 from callboard.tools._tool_batch import progress_writer
@@ -70,7 +70,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
     Raises:
         ValueError: if a number is out of range, or a policy has `runs_in`: LangChain's agent runs the bodies itself.
-        TypeError: if a middleware or an option has the wrong type.
+        TypeError: if a middleware or an option has the wrong type, or a middleware changes replies of the model.
     """
 
     def __init__(
@@ -88,11 +88,17 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         check_missing("Supervise", missing)
         self._middleware = middleware_in("Supervise(middleware=...)", middleware)
+        for item in self._middleware:
+            if hook(item, "rewrite_reply"):
+                raise TypeError(
+                    f"Supervise(middleware=[{middleware_name(item)}(...)]): it changes requests and replies of the "
+                    "model, and LangChain's agent does not ask it to: use callboard.create_agent"
+                )
         self.tools = tools_of(self._middleware)
         self._supervision = Supervision(
             "Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace
         )
-        _refuse_engines(self._supervision)
+        _check_policies(self._supervision)
         self._chain = chain_of(self._middleware, None)
         self._errors = ErrorPolicy(handle_tool_errors)
         self._plans = ToolFacts(plan_for)
@@ -110,6 +116,14 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     def statistics(self) -> Statistics:
         """Return the numbers of running and waiting calls, and of threads that outlived their calls."""
         return self._supervision.statistics()
+
+    def running(self) -> list[LiveCall]:
+        """Return the state of each call that has not ended, in all runs of the agent; see `ToolNode.running`."""
+        return self._supervision.running()
+
+    async def cancel(self, call_id: str, reason: str = "", *, thread_id: str | None = None) -> bool:
+        """Cancel one call, while its run goes on. Arguments and errors are those of `ToolNode.cancel`."""
+        return await self._supervision.cancel(call_id, reason, thread_id)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Item]]
@@ -167,7 +181,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         if self._missing == "error":
             self._supervision.check_tools(names)
         self._supervision.adopt(tools)
-        _refuse_engines(self._supervision)
+        _check_policies(self._supervision)
         check_tools(self._middleware, {tool.name: tool for tool in tools})
         check_policies(self._middleware, self._supervision.policies_of(names))
         self._checked_names.add(names)
@@ -231,15 +245,38 @@ class _AgentCall(SupervisedCall[Item]):
         self._execution = execution
 
     @property
+    def thread_id(self) -> str | None:
+        thread_id = self._request.runtime.config.get("configurable", {}).get("thread_id")
+        return None if thread_id is None else str(thread_id)
+
+    @property
     def key_scope(self) -> KeyScope | None:
         return scope_in_task(self._request.runtime.config, self.id)
 
+    def arguments_of(self, call: ToolCallLike) -> Mapping[str, object]:
+        return with_defaults(self._request.tool, call["args"])
+
     async def run(self) -> Item:
-        return await run_judged(self, self._answer, partial(self._supervise._errors.text, "middleware"), self._rework)
+        return await run_judged(
+            self, self._settled_answer, partial(self._supervise._errors.text, "middleware"), self._rework
+        )
 
     async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         chain = self._supervise._chain
         return message if chain is None else await chain.rework(message, self._request, on_failure)
+
+    async def _settled_answer(self) -> Item:
+        """Answer the call; raise `CallCancelledError` if the call alone was cancelled."""
+        self.open()
+        try:
+            output = await self._answer()
+        except BaseException as error:
+            if (settled_error := self.settle(error)) is error or settled_error is None:
+                raise
+            raise settled_error from settled_error.__cause__
+        if (cancelled_error := self.settle()) is not None:
+            raise cancelled_error
+        return output
 
     async def _answer(self) -> Item:
         # Checked before the middleware: an approval or a cache must not handle a call that will not run. An older
@@ -303,9 +340,13 @@ def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
     return copy
 
 
-def _refuse_engines(supervision: Supervision) -> None:
+def _check_policies(supervision: Supervision) -> None:
+    """Refuse policies with engines, and warn about those with background calls."""
     if supervision.engines:
         raise ValueError(
             f"Supervise(policies=...): {next(iter(supervision.engines))!r} has runs_in, and LangChain's agent runs the "
             "bodies of its tools itself. Tools that run elsewhere are for callboard.ToolNode and callboard's agents"
         )
+    for name, policy in supervision.policies.items():
+        if policy.background is not None:
+            supervision.warn_about_foreground(name)

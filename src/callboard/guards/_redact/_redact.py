@@ -22,7 +22,7 @@ from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import run_if_long
 from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
-from callboard._records._policies import check_type
+from callboard._records._policies import CallPolicy, check_type
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean, suggests_options
 from callboard.guards._redact._credentials import CREDENTIALS
@@ -419,6 +419,14 @@ class Redact(Middleware):
         It is meant for the owner of the data.
         """
         return (await self._reveal_tokens(value, thread_id))[0]
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        values = self._reveal.get(tool.name, ())
+        if values is None:
+            return "replaces secrets by tokens, and gives the tool the values"
+        revealed = f", and gives the tool the values in {', '.join(sorted(values))}" if values else ""
+        return f"replaces secrets by tokens{revealed}"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run a call with tokens for secrets in result, error and arguments, except arguments that `reveal` names."""

@@ -19,6 +19,7 @@ from callboard._langchain._large_values import run_if_long
 from callboard._langchain._outputs import CallNext, Output, with_facts
 from callboard._langchain._plan import ToolFacts
 from callboard._langgraph._vocabulary import ToolCallRequest
+from callboard._records._policies import CallPolicy
 from callboard._util._suggestions import suggests_options
 from callboard.guards._repair._schema import (
     Args,
@@ -388,6 +389,10 @@ class RepairArguments(Middleware):
         for tool in tools.values():
             if isinstance(tool.args_schema, dict):
                 self._contracts.of(tool)
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        return "repairs invalid arguments that have one correction"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call, with repaired arguments if necessary."""

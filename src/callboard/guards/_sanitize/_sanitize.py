@@ -22,13 +22,13 @@ from callboard._langchain._large_values import run_if_long
 from callboard._langchain._outputs import CallNext, Output
 from callboard._langchain._plan import ToolFacts, injected_args
 from callboard._langgraph._vocabulary import ToolCallRequest
-from callboard._records._policies import check_count, check_type
+from callboard._records._policies import CallPolicy, check_count, check_type
 from callboard._util._suggestions import no_such, suggests_options
 from callboard.guards._sanitize._argument_paths import JsonTextError, NoSuchPathError, Path, spellings_of_path
 from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
 from callboard.guards._sanitize._text import RefusedError, Text, quote, shorten, strip_invisible
-from callboard.guards._sanitize._untrusted import OTHER_NODES, Cleaning, Results
+from callboard.guards._sanitize._untrusted import OTHER_NODES, Cleaning, Results, urls_in
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import (
     Missing,
@@ -51,6 +51,7 @@ Location = tuple[str | int, ...]
 
 _NAME = re.compile(r"[^.\[\]]+(?:\[\])*(?:\.[^.\[\]]+(?:\[\])*)*")
 _PART = re.compile(r"[^.\[\]]+|\[\]")
+_LONGEST_PATH = 120
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
@@ -219,7 +220,7 @@ class _TooMuchError(Exception):
     """Raised inside a `Walk` to stop the pass, because the arguments are too large or too deeply nested."""
 
 
-def format_path(location: Location, max_chars: int = 120) -> str:
+def format_path(location: Location) -> str:
     """Return a path in the arguments as text such as `files[2].path`; unusual keys are quoted and cut."""
     text = ""
     for part in location:
@@ -229,7 +230,7 @@ def format_path(location: Location, max_chars: int = 120) -> str:
             text += f".{part}" if text else part
         else:
             text += f"[{quote(part)}]"
-    return text if len(text) <= max_chars else f"{text[:max_chars]}..."
+    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}..."
 
 
 # Middleware
@@ -309,6 +310,10 @@ class Sanitize(Middleware):
         for name in self._for_tool.keys() & tools:
             _check_rules(tools[name], self._for_tool[name])
 
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        return "checks arguments" if self._results is None else "checks arguments and cleans results"
+
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Check the arguments, run the call with cleaned arguments, and clean its result."""
         name, written = request.tool_call["name"], request.tool_call["args"]
@@ -353,6 +358,8 @@ class Sanitize(Middleware):
     async def _clean(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
         call = request.tool_call
         cleaning = Cleaning(rules, call["id"], rules.is_fenced(request.tool, call["name"]))
+        if rules.urls is not None:
+            await cleaning.check_urls(await run_if_long(self._threads, output, partial(urls_in, output)))
         clean = await run_if_long(self._threads, output, partial(cleaning.output, output))
         if cleaning.changes:
             note("sanitized", result=sorted(cleaning.changes))

@@ -32,6 +32,7 @@ _INVISIBLE = re.compile(
 _JOINERS = "\u200c\u200d"
 _PRESENTATION = "\ufe0e\ufe0f"
 _SOMETIMES = re.compile(f"[{_JOINERS}{_PRESENTATION}]")
+_LONGEST_QUOTE = 40
 _PIECE = 20_000
 """Maximum characters per search. A search holds the GIL, so a long one would stall the event loop from a thread."""
 _VIRAMA = 9
@@ -127,10 +128,10 @@ def _omission_note(count: int) -> str:
     return f"\n[... {count:,} more characters left out]"
 
 
-def quote(text: str, max_chars: int = 40) -> str:
+def quote(text: str) -> str:
     """Return an untrusted text in a form that is safe to print: quoted, escaped to ASCII, and cut."""
-    quoted = ascii(text[:max_chars])
-    return quoted if len(text) <= max_chars else f"{quoted}..."
+    quoted = ascii(text[:_LONGEST_QUOTE])
+    return quoted if len(text) <= _LONGEST_QUOTE else f"{quoted}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,26 @@
 """Cleaning of tool results for the model: visible characters only, bounded length, and marks for untrusted data.
 
-Messages are copied. Artifacts, and other updates of a `Command`, stay as they are.
+The texts, names and URLs of images and files are cleaned, too. Messages are copied. Artifacts, and other updates of a
+`Command`, stay as they are.
 """
 
 import re
 import secrets
-from collections.abc import Collection
+import string
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 
-from callboard._langchain._outputs import Output, with_entries
-from callboard._records._policies import check_count
-from callboard.guards._sanitize._text import shorten, strip_invisible
+from callboard._langchain._outputs import Output, entries_in, with_entries
+from callboard._records._policies import check_count, check_type
+from callboard.guards._sanitize._hosts import Url
+from callboard.guards._sanitize._text import RefusedError, shorten, strip_invisible
+from callboard.middleware._media import DATA_KEYS, DATA_URL, TYPE_KEYS, URL_KEYS
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
 
 _MAX_DEPTH = 20
@@ -26,6 +32,23 @@ _SHORTEST = 60
 """Minimum characters of a shortened text, so that the note about the removed rest has room in it."""
 # A terminal would write the next text over the line, so that the reader misses its beginning.
 _LONE_RETURN = re.compile(r"\r(?!\n)")
+_MEDIA_TYPES = frozenset(
+    (
+        *("image", "image_url", "input_image", "audio", "input_audio", "video"),
+        *("file", "input_file", "document", "media", "text-plain"),
+    )
+)
+"""Types of content blocks with an image or a file, in the forms of LangChain, OpenAI, Anthropic and Google."""
+_NAME_KEYS = frozenset(("name", "filename", "file_name", "title", *TYPE_KEYS))
+_LONGEST_NAME = 200
+"""Maximum characters of the name of a file."""
+_MOST_URLS = 100
+"""Maximum number of URLs of a result that are checked. A check may ask a name server."""
+_LONGEST_URL = 2_049
+"""Characters by which a URL is known while it is checked. `Url` refuses a URL with so many."""
+_BASE64 = string.ascii_letters.encode() + string.digits.encode() + b"+/=_-"
+_PIECE = 65_536
+"""Characters that are decoded at once: a long decoding would hold the interpreter lock. A multiple of 4."""
 _MARKER = re.compile(r"\[\s*(?=(?:end\s+of\s+)?untrusted\b)", re.IGNORECASE)
 
 
@@ -38,18 +61,22 @@ class Results:
         fence: whether to put the text between two lines with an unguessable number, and a sentence that calls it
             data without instructions: `True` for all tools, or names of tools. Never done for tools with
             `return_direct`, whose results no model reads.
+        urls: rule for the URLs of images and files in content blocks, which a provider may fetch. A block with a
+            refused URL is replaced by a line with the reason. `None` to allow every URL.
 
     Raises:
         ValueError: if `max_chars` is less than 100.
-        TypeError: if `fence` is a single name.
+        TypeError: if `fence` is a single name, or `urls` no `Url`.
     """
 
     max_chars: int | None = 100_000
     fence: bool | Collection[str] = False
+    urls: Url | None = None
 
     def __post_init__(self) -> None:
         if self.max_chars is not None:
             check_count("Results(max_chars=...)", self.max_chars, least=100)
+        check_type("Results(urls=...)", self.urls, Url, 'Url(hosts={"example.com"})')
         if not isinstance(self.fence, bool):
             object.__setattr__(self, "fence", tool_names("Results(fence=...)", self.fence))
 
@@ -76,7 +103,9 @@ class Cleaning:
     call_id: str | None
     fenced: bool
     changes: set[str] = field(default_factory=set[str])
-    """Kinds of changes that were made: "invisible", "size", "depth"."""
+    """Kinds of changes that were made: "invisible", "size", "depth", "url", "encoding"."""
+    urls: dict[str, str | RefusedError] = field(default_factory=dict[str, "str | RefusedError"])
+    """Checked forms of the URLs of images and files, or the reasons against them; see `check_urls`."""
     _remaining_chars: int | None = None
     """Characters that are left for further texts of the current message; `None` for no limit."""
 
@@ -102,9 +131,19 @@ class Cleaning:
         call_id = message.get("tool_call_id")
         return call_id == self.call_id if call_id is not None else message.get("id") is None
 
+    async def check_urls(self, urls: Collection[str]) -> None:
+        """Check the URLs of images and files by the rule of the results, before the output is cleaned."""
+        rule = self.rules.urls
+        assert rule is not None
+        for url in islice(urls, _MOST_URLS):
+            try:
+                self.urls[url] = await rule.acheck(url) or ""
+            except RefusedError as error:
+                self.urls[url] = error
+
     def _content(self, content: Any) -> Any:
         self._remaining_chars = self.rules.max_chars
-        clean = self._value("text", content, 0)
+        clean = [*map(self._block, content)] if isinstance(content, list) else self._value(content, 0)
         if not self.fenced or not clean:
             return clean
         # A new number for each message: one that was shown before could be copied into a later result.
@@ -115,31 +154,86 @@ class Cleaning:
         )
         opening, closing = f"{sentence}\n[untrusted {number}]", f"[end of untrusted {number}]"
         if not isinstance(clean, list):
-            return f"{opening}\n{_without_markers(clean)}\n{closing}"
+            return f"{opening}\n{clean}\n{closing}"
         # Marker blocks around the content blocks, so that images are marked as untrusted, too.
-        blocks = [_block_without_markers(block) for block in clean]
-        return [{"type": "text", "text": opening}, *blocks, {"type": "text", "text": closing}]
+        return [{"type": "text", "text": opening}, *clean, {"type": "text", "text": closing}]
 
-    def _value(self, key: str, value: Any, depth: int) -> Any:
+    def _block(self, block: Any) -> Any:
+        """Return a cleaned copy of a content block; a line instead of one whose URL is refused."""
+        for url in _urls_of(block) if self.rules.urls is not None else ():
+            checked_url = self.urls.get(url, RefusedError("size", f"it is not among the first {_MOST_URLS}"))
+            if isinstance(checked_url, RefusedError):
+                self.changes.add("url")
+                return {"type": "text", "text": f"[... A file was left out because of its URL: {checked_url.reason}.]"}
+        return self._value(block, 1)
+
+    def _value(self, value: Any, depth: int, key: str = "text", *, in_media: bool = False) -> Any:
         """Return a cleaned copy of a text, of a content block, or of a part of a content block."""
         if isinstance(value, str):
+            if in_media and key in _NAME_KEYS:
+                return self._without_markers(self._clean_visible(" ".join(value[:_LONGEST_NAME].split())))
+            if in_media and key in (*DATA_KEYS, *URL_KEYS):
+                return self._address(value)
             return self._text(value) if key == "text" else self._clean_visible(value)
         if not isinstance(value, (dict, list)):
             return value
         if depth == _MAX_DEPTH:
             self.changes.add("depth")
             return "[... left out]"
-        if isinstance(value, dict):
-            return {key: self._value(key, item, depth + 1) for key, item in value.items()}
-        return [self._value(key, item, depth + 1) for item in value]
+        if isinstance(value, list):
+            return [self._value(item, depth + 1, key, in_media=in_media) for item in value]
+        in_media = in_media or _is_media(value)
+        file_texts = self._file_texts(value) if in_media else {}
+        return {
+            name: file_texts[name] if name in file_texts else self._value(item, depth + 1, name, in_media=in_media)
+            for name, item in value.items()
+        }
 
-    def _text(self, text: str) -> str:
+    def _file_texts(self, part: dict[str, Any]) -> dict[str, str]:
+        """Return the cleaned texts of a text file, whose keys do not call them texts, by their keys."""
+        data = {key: value for key in DATA_KEYS if isinstance(value := part.get(key), str)}
+        if "text" in (part.get("type"), part.get("source_type")):
+            return {key: self._text(text) for key, text in data.items()}
+        is_text = any(str(part.get(key)).lower().startswith("text/") for key in TYPE_KEYS)
+        return {key: self._encoded(text) for key, text in data.items() if is_text and not DATA_URL.match(text)}
+
+    def _address(self, url: str) -> str:
+        """Return the checked form of a URL, or a data URL with a cleaned text; data in base64 unchanged."""
+        match = DATA_URL.match(url)
+        if match is None:
+            checked_url = self.urls.get(url[:_LONGEST_URL], url)
+            url = url if isinstance(checked_url, RefusedError) else checked_url
+            return url if _is_base64(url, 0) else self._clean_visible(url)
+        mime_type, *parameters = match[1].lower().split(";")
+        if not mime_type or mime_type.startswith("text/"):
+            data = url[match.end() :] if "base64" in parameters else "not in base64"
+            return f"data:text/plain;base64,{self._encoded(data)}"
+        return url if match[0].isprintable() and _is_base64(url, match.end()) else self._clean_visible(url)
+
+    def _encoded(self, data: str) -> str:
+        """Return the base64 of a text file without what its reader would not see; empty if it cannot be decoded."""
+        end = len(data)
+        if self._remaining_chars is not None:
+            # What is beyond the length of the result is not even decoded. A character has at most 4 bytes.
+            end = min(end, _PIECE * (1 + 12 * self._remaining_chars // _PIECE))
+        lines = "".join(piece.replace("\r", "").replace("\n", "") for piece in _pieces(data[:end]))
+        if end < len(data):
+            lines = lines[: len(lines) // 4 * 4]
+        try:
+            text = b"".join(b64decode(piece, validate=True) for piece in _pieces(lines)).decode(errors="replace")
+        except ValueError:
+            self.changes.add("encoding")
+            return ""
+        return b64encode(self._text(text, (len(data) - end) * 3 // 4).encode()).decode()
+
+    def _text(self, text: str, omitted: int = 0) -> str:
+        """Return a text with visible characters, cut to the length that is left; `omitted` are missing already."""
         max_chars = self._remaining_chars
         if max_chars is None:
-            return self._clean_visible(text)
+            return self._without_markers(self._clean_visible(text))
         # Text beyond this bound is not even cleaned, to save time. Twice the length, because cleaning may remove half.
-        clean = self._clean_visible(text[: 2 * max_chars])
-        omitted = max(0, len(text) - 2 * max_chars)
+        clean = self._without_markers(self._clean_visible(text[: 2 * max_chars]))
+        omitted += max(0, len(text) - 2 * max_chars)
         if omitted or len(clean) > max_chars:
             self.changes.add("size")
             clean = shorten(clean, max(max_chars, _SHORTEST), omitted)
@@ -147,20 +241,58 @@ class Cleaning:
         return clean
 
     def _clean_visible(self, text: str) -> str:
-        clean = _LONE_RETURN.sub("\n", strip_invisible(text))
+        clean = _without_lone_returns(strip_invisible(text))
         if clean != text:
             self.changes.add("invisible")
         return clean
 
-
-def _block_without_markers(block: Any) -> Any:
-    if isinstance(block, str):
-        return _without_markers(block)
-    if isinstance(block, dict) and isinstance(block.get("text"), str):
-        return {**block, "text": _without_markers(block["text"])}
-    return block
+    def _without_markers(self, text: str) -> str:
+        # Text cannot guess the number. But a model that does not compare numbers may believe a forged marker.
+        return _MARKER.sub("(", text) if self.fenced else text
 
 
-def _without_markers(text: str) -> str:
-    # Text cannot guess the number. But a model that does not compare numbers may believe a forged marker.
-    return _MARKER.sub("(", text)
+def urls_in(output: Output) -> dict[str, None]:
+    """Return the URLs of the images and files in the messages of an output, each once, in their order."""
+    urls: dict[str, None] = {}
+    for entry in entries_in(output):
+        content = getattr(entry, "content", None) if isinstance(entry, BaseMessage) else entry
+        urls |= dict.fromkeys(_urls_of(content))
+    return urls
+
+
+def _urls_of(value: Any, depth: int = 0, *, in_media: bool = False) -> Iterator[str]:
+    """Yield the URLs of the images and files in a content block or in a part of one, data URLs left out."""
+    if isinstance(value, list) and depth < _MAX_DEPTH:
+        for item in value:
+            yield from _urls_of(item, depth + 1, in_media=in_media)
+    if isinstance(value, dict) and depth < _MAX_DEPTH:
+        in_media = in_media or _is_media(value)
+        for key, item in value.items():
+            if in_media and key in URL_KEYS and isinstance(item, str):
+                yield from () if DATA_URL.match(item) else (item[:_LONGEST_URL],)
+            else:
+                yield from _urls_of(item, depth + 1, in_media=in_media)
+
+
+def _is_base64(text: str, start: int) -> bool:
+    """Return whether a text is data in base64 from a position to its end."""
+    return len(text) > start and all(
+        piece.isascii() and not piece.encode().translate(None, _BASE64) for piece in _pieces(text, start)
+    )
+
+
+def _without_lone_returns(text: str) -> str:
+    if "\r" not in text:
+        return text
+    # Each piece with the character after it, which decides about a return at its end, and is then taken off again.
+    parts = [_LONE_RETURN.sub("\n", text[start : start + _PIECE + 1]) for start in range(0, len(text), _PIECE)]
+    return "".join([*(part[:_PIECE] for part in parts)])
+
+
+def _pieces(text: str, start: int = 0) -> Iterator[str]:
+    return (text[begin : begin + _PIECE] for begin in range(start, len(text), _PIECE))
+
+
+def _is_media(block: dict[str, Any]) -> bool:
+    kind = block.get("type")
+    return isinstance(kind, str) and kind in _MEDIA_TYPES

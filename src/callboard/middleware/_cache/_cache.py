@@ -24,7 +24,7 @@ from callboard._langchain._outputs import CallNext, Output
 from callboard._langchain._plan import ToolFacts
 from callboard._langgraph._vocabulary import ToolCallRequest, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
-from callboard._records._policies import CallContext, check_count, check_seconds, key_function
+from callboard._records._policies import CallContext, CallPolicy, check_count, check_seconds, key_function
 from callboard._util._extras import require
 from callboard._util._identity import ByIdentity
 from callboard._util._suggestions import no_such, suggests_options
@@ -161,6 +161,7 @@ class Cache(Middleware):
             check_count("Cache(size=...)", size, least=1)
         require("Cache(...)", "cachetools", extra="middleware")
         self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
+        self._ttl = ttl
         self._local: LocalResults[_Key, ToolMessage] = LocalResults(ttl, _SIZE if size is None else size)
         self._stored = None if store is None else StoredResults(store, version, ttl)
         self._takes_only_arguments = ToolFacts(takes_only_arguments)
@@ -203,6 +204,14 @@ class Cache(Middleware):
             for tool in self._tools:
                 self._stored.forget(tool)
         self._local.forget(lambda _: True)
+
+    def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
+        """Return in a few words what this middleware does with the calls of a tool."""
+        if tool.name not in self._tools:
+            return "nothing, the tool is not in its list"
+        if self._key_function is None and not self._takes_only_arguments.of(tool):
+            return "nothing, because the tool takes more than its arguments and there is no key function"
+        return f"reuses the result of an equal call for {self._ttl:g} s"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Answer from the cache, wait for an identical running call, or run the call."""
@@ -359,8 +368,7 @@ class Cache(Middleware):
                 raise
         elif self._takes_only_arguments.of(tool):
             args = request.tool_call["args"]
-            in_steps = partial(_canonical, args, _in_steps)
-            value = await self._threads.run(in_steps) if is_long(args) else _canonical(args)
+            value = await self._threads.run(partial(_canonical, args)) if is_long(args) else _canonical(args)
         else:
             # Such as injected state: equal arguments do not mean equal results.
             note("cache_skipped", reason="depends on more than its arguments")
@@ -392,17 +400,10 @@ class Cache(Middleware):
             )
 
 
-def _canonical(
-    args: Mapping[str, object], encoded: Callable[[Mapping[str, object]], str] = _ENCODER.encode
-) -> str | None:
+def _canonical(args: Mapping[str, object]) -> str | None:
     """Return the arguments of a call as JSON with sorted keys, or `None` if they have no JSON form."""
     try:
-        return encoded(args)
+        # In small steps: the encoder's `encode` would hold the GIL until it is done, and so stall the event loop.
+        return "".join(_ENCODER.iterencode(args))
     except (TypeError, ValueError, RecursionError):
         return None
-
-
-def _in_steps(args: Mapping[str, object]) -> str:
-    """Return the arguments of a call as JSON, encoded in small steps, between which other threads can run."""
-    # The encoder's `encode` holds the GIL until it is done, and so stalls the event loop.
-    return "".join(_ENCODER.iterencode(args))
