@@ -7,8 +7,8 @@ import anyio.lowlevel
 from langchain_core.messages import AIMessage
 from langgraph.types import interrupt
 
-from callboard import create_react_agent
-from callboard.testing import calls, tool_call
+from callboard import create_react_agent, tool_call
+from callboard.testing import calls
 from tests.helpers import make, make_sync
 
 from . import _crashes as crashes

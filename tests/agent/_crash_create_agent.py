@@ -7,8 +7,8 @@ import anyio
 from langchain.agents.middleware import AgentMiddleware, ShellToolMiddleware, TodoListMiddleware
 from langchain_core.messages import AIMessage
 
-from callboard import Agent, create_agent
-from callboard.testing import calls, tool_call
+from callboard import Agent, create_agent, tool_call
+from callboard.testing import calls
 
 from . import _crashes as crashes
 

@@ -13,9 +13,9 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall
 
 import callboard
-from callboard import Agent
+from callboard import Agent, tool_call
 from callboard.agent._create_agent import _langchains_factory
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from . import _crashes as crashes
 from ._crash_create_agent import RAN, Noted

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psycopg
 import trio  # noqa: F401 (imported before the forks, not in each of them)
 import uvloop  # noqa: F401
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, message_to_dict
@@ -51,6 +52,9 @@ class World:
     questions: tuple[str, ...] = ("go",)
     far: int = 40
     """Maximum number of points that a life may pass before it is killed."""
+    resumes: bool = False
+    """`True` if each life resumes its thread first: it may have messages that nobody has read, and nothing else to do.
+    """
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class Way:
     """How the lives of a story run."""
 
     saver: str
-    """Kind of checkpointer, as in `_savers`; "url" for the agent's own SQLite database, named by URL."""
+    """Kind of checkpointer, as in `_savers`; "url" for the agent's own SQLite database, named by URL; or the URL of a
+    PostgreSQL server, at which each story has a database of its own."""
     backend: str
     durability: Any
     entry: str = "ainvoke"
@@ -187,7 +192,7 @@ def next_input(state: Any, questions: Sequence[str]) -> Any:
         return Command(resume={question.id: "fine" for question in state.interrupts})
     if state.tasks:  # `next` may be empty although the step has not ended
         return None
-    turns = sum(isinstance(message, HumanMessage) for message in messages)
+    turns = sum(isinstance(message, HumanMessage) and message.content in questions for message in messages)
     return say(questions[turns]) if turns < len(questions) else ""
 
 
@@ -209,11 +214,20 @@ def rehearse(world: World, directory: Path, way: Way) -> None:
     anyio.run(play, world.make(directory, InMemorySaver()), world.questions, way)
 
 
+def database_at(server: str, name: str) -> str:
+    """Return the URL of a database of this name at a server, and create it if it does not exist."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        if connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone() is None:
+            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+    return f"{server.rpartition('/')[0]}/{name}"
+
+
 @asynccontextmanager
 async def opened(world: World, directory: Path, kind: str) -> AsyncGenerator[Any]:
     """Yield the agent of a life, with a saver that may kill its process."""
-    if kind == "url":
-        async with world.make(directory, f"sqlite:///{directory / 'db'}") as agent:
+    if kind == "url" or kind.startswith("postgresql:"):
+        url = f"sqlite:///{directory / 'db'}" if kind == "url" else database_at(kind, f"story_{directory.name}")
+        async with world.make(directory, url) as agent:
             agent.checkpointer.__class__ = DeadlyLazySaver
             yield agent
     else:
@@ -224,6 +238,8 @@ async def opened(world: World, directory: Path, kind: str) -> AsyncGenerator[Any
 async def live(world: World, directory: Path, way: Way) -> None:
     async with opened(world, directory, way.saver) as agent:
         with anyio.fail_after(60):
+            if world.resumes and (await agent.aget_state(AT)).values.get("messages"):
+                await agent.ainvoke(None, AT, durability=way.durability)
             state = await play(agent, world.questions, way)
     fate.note("state", {name: value for name, value in state.values.items() if name in ("todos", "files")})
     fate.note("conversation", [message_to_dict(message) for message in state.values["messages"]])

@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("agent._rival_agent", "agent._unknown_agent", "agent._crash_agent", "agent._crash_create_agent")
+MODULES = (
+    "agent._rival_agent",
+    "agent._unknown_agent",
+    "agent._crash_agent",
+    "agent._crash_create_agent",
+    "agent._crash_builder",
+    "agent._crash_talker",
+    "agent._crash_listener",
+)
 """Modules that are imported before the forks."""
 
 

@@ -9,7 +9,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, Send, interrupt
 
-from callboard.testing import calls, tool_call
+from callboard import tool_call
+from callboard.testing import calls
 
 
 class Desk:

@@ -23,9 +23,9 @@ from langchain_core.tools import InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Send, interrupt
 
-from callboard import CallPolicy, ToolNode, create_react_agent
+from callboard import CallPolicy, ToolNode, create_react_agent, tool_call
 from callboard.middleware import RequireApproval
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 DUMP = Path(__file__).with_name("stored_threads.sql")
 

@@ -11,9 +11,9 @@ import trio  # noqa: F401 (imported before the forks, not in each of them)
 from anyio import to_thread
 from langchain_core.messages import AIMessage, BaseMessage
 
-from callboard import create_react_agent
+from callboard import create_react_agent, tool_call
 from callboard.exceptions import ThreadBusyError
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._forks import tell, told
 from ._savers import saver_of

@@ -9,7 +9,8 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 import callboard
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import tool_call
+from callboard.testing import ScriptedModel, calls
 
 warnings.simplefilter("ignore", DeprecationWarning)  # LangGraph's own function is deprecated
 

@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import StructuredTool
 from langgraph.types import Command, interrupt
 
-from callboard import CallPolicy, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import CallPolicy, ToolNode, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._savers import AT, QUESTION, saver_of, savers_that_tell
 

@@ -1,6 +1,5 @@
 """Checkpointers for tests of agents, and a PostgreSQL server, if one is installed."""
 
-import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,6 @@ import pytest
 from ._forks import Forks
 from ._postgres import Server, running_postgres
 from ._savers import SAVERS, saver_of
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _quick_collector() -> Iterator[None]:
-    """Freeze imported objects, so that each search for garbage takes a millisecond."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

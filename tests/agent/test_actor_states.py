@@ -16,8 +16,8 @@ from langgraph.prebuilt import create_react_agent as langgraph_agent
 from langgraph.types import Command, interrupt
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
-from callboard import SnapshotError, ThreadBusyError, ToolNode, child, create_react_agent, handler
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import SnapshotError, ThreadBusyError, ToolNode, child, create_react_agent, handler, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard.threads import Threads
 
 from ._notebooks import Lines, Notebook

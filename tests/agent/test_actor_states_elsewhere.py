@@ -27,8 +27,9 @@ from callboard import (
     handler,
     keyed,
     running,
+    tool_call,
 )
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._graphs import asking, chain, delegate
 from ._notebooks import Lines, Notebook

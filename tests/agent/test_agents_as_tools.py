@@ -7,8 +7,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from callboard import CallPolicy, Limit, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._graphs import Desk, delegate, ids
 from ._savers import AT, MORE, QUESTION, complaint, scripted, shape

@@ -29,8 +29,8 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from typing_extensions import TypedDict
 
 import callboard
-from callboard import CallPolicy, Limit, ToolNode, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._graphs import Desk, busy, chain, ids
 from ._savers import AT, QUESTION, contents, scripted, shape

@@ -14,8 +14,8 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, interrupt
 
-from callboard import create_agent
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard import create_agent, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._savers import AT, contents
 

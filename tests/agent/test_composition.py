@@ -12,8 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send
 
-from callboard import AgentState, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard import AgentState, create_react_agent, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._graphs import Desk, busy, chain, hand_off, ids
 from ._savers import AT, QUESTION, complaint, saver_of, say, scripted, shape

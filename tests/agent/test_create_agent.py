@@ -29,9 +29,9 @@ from langsmith import Client
 from langsmith.run_helpers import get_current_run_tree, tracing_context
 from pydantic import BaseModel
 
-from callboard import Actor, CallPolicy, Limit, RunEvent, ToolNode, create_agent, handler, observe
+from callboard import Actor, CallPolicy, Limit, RunEvent, ToolNode, create_agent, handler, observe, tool_call
 from callboard.middleware import Retry
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._graphs import asking
 from ._savers import AT, QUESTION, contents, run, say

@@ -14,9 +14,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError, UnknownInterruptError
 from langgraph.types import Command, Send
 
-from callboard import create_agent
+from callboard import create_agent, tool_call
 from callboard.middleware import RequireApproval, Supervise
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._savers import AT, MORE, QUESTION, complaint
 

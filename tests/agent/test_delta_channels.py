@@ -23,8 +23,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.types import Command, Overwrite, interrupt
 
-from callboard import StorageError, create_agent, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import StorageError, create_agent, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard.threads import Threads
 
 from ._graphs import chain

@@ -20,8 +20,8 @@ from langgraph.types import Command, Send, interrupt
 from typing_extensions import NotRequired
 
 import callboard
-from callboard import AgentState, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import AgentState, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._graphs import Desk, busy, ids
 from ._savers import AT, MORE, QUESTION, complaint, saver_of, say, shape

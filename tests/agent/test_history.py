@@ -25,11 +25,11 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, Overwrite, interrupt
 from pydantic import BaseModel
 
-from callboard import AgentState, create_agent, create_react_agent
+from callboard import AgentState, create_agent, create_react_agent, tool_call
 from callboard.agent._flow import ReactFlow, drawing
 from callboard.conversations._channels import Schema, State
 from callboard.conversations._history import repair
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard.tools._unanswered import all_calls_in
 from tests.helpers import make
 

@@ -18,8 +18,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command
 
-from callboard import AgentState, StorageError, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard import AgentState, StorageError, create_react_agent, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._graphs import asking
 from ._savers import MORE, QUESTION, aforge, complaint, saver_of, say, scripted, shape

@@ -57,7 +57,7 @@ async def test_results_that_are_nested_too_deeply_to_be_compared_end_no_run(make
             nested = [nested]
         return [{"type": "text", "text": "deep", "nested": nested}]
 
-    agent = make(ScriptedModel([*[calls("dig")] * 4, "done"]), [dig], loop_guard=LoopGuard())
+    agent = make(ScriptedModel([*[calls("dig")] * 4, "done"]), [dig], loop_guard=LoopGuard(nudge=2, refuse=4, stop=8))
     with anyio.fail_after(SECONDS):
         assert (await agent.ainvoke(GO))["messages"][-1].text == "done"
 

@@ -11,8 +11,8 @@ import pytest
 import sniffio
 from langchain.agents.middleware import AgentMiddleware, hook_config
 
-from callboard import create_agent, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import create_agent, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._savers import say
 

@@ -19,10 +19,11 @@ from callboard import (
     ToolNode,
     create_agent,
     create_react_agent,
+    tool_call,
 )
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.middleware import Retry, Supervise
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 
 async def look_up(word: str) -> str:

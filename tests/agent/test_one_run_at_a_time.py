@@ -119,6 +119,27 @@ def is_held(saver: Any) -> bool:
     return any(isinstance(entry, Held) for entry in last)
 
 
+async def test_a_cancelled_run_gives_up_a_thread_that_it_has_not_moved() -> None:
+    """Its end is stored on trio, too. Otherwise other machines would wait for the end of the lease."""
+    saver, begun = InMemorySaver(), anyio.Event()
+
+    async def work() -> None:
+        """Work."""
+        begun.set()
+        await anyio.sleep_forever()
+
+    agent = scripted([calls("work")], [work], checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT, interrupt_before=["tools"])
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.ainvoke, None, AT)
+            await begun.wait()
+            assert is_held(saver)
+            group.cancel_scope.cancel()
+
+    assert not is_held(saver)
+
+
 @asynccontextmanager
 async def running(agent: Any, recorder: Recorder, **options: Any) -> AsyncGenerator[list[Any]]:
     """Start a run, let the block run while the run is in its first call `work`, then wait for the run."""

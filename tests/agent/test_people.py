@@ -13,9 +13,9 @@ from langgraph.errors import UnknownInterruptError
 from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 
-from callboard import AgentState, create_agent, create_react_agent
+from callboard import AgentState, create_agent, create_react_agent, tool_call
 from callboard.middleware import RequireApproval
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._graphs import ids
 from ._savers import AT, MORE, QUESTION, complaint, scripted, shape

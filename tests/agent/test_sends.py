@@ -15,7 +15,8 @@ from langgraph.prebuilt import create_react_agent as langgraph_agent
 from langgraph.types import Command, Send, interrupt
 
 import callboard
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.helpers import UNKNOWN
 
 from ._savers import AT, QUESTION, contents

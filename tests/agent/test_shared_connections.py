@@ -93,3 +93,11 @@ def test_forked_children_have_connections_of_their_own(
     url = f"sqlite:///{tmp_path / 'db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
     expected = [*[f"child: {TURNS} of {TURNS}"] * CHILDREN, f"parent: {TURNS} of {TURNS}"]
     assert run_program("_forked_agent", url) == expected
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_forked_child_has_no_live_runs_of_its_parent(tmp_path: Path) -> None:
+    """It waited for an answer of an event loop that runs in its parent only, and listed the calls that run there."""
+    url = f"sqlite:///{tmp_path / 'db'}"
+    expected = ["child: another process runs the thread; 0 calls run here", "parent: 1 result"]
+    assert run_program("_forked_live_run", url) == expected

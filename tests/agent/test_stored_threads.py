@@ -15,9 +15,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Interrupt, interrupt
 
-from callboard import ToolNode
+from callboard import ToolNode, tool_call
 from callboard.conversations._storage import CHANNEL, encode_entry, entry_of
-from callboard.testing import Recorder, calls, tool_call
+from callboard.testing import Recorder, calls
 from callboard.tools._call_record import NOT_YET, CallRecord
 
 from ._older_threads import agent_of, config, load

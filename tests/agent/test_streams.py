@@ -19,8 +19,8 @@ from langgraph.config import get_stream_writer
 from langgraph.prebuilt import create_react_agent as langgraphs
 from langgraph.types import Command, StreamWriter, interrupt
 
-from callboard import AgentStatePydantic, ToolRuntime, cleanup, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard import AgentStatePydantic, ToolRuntime, cleanup, create_react_agent, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import live_tasks
 
 from ._graphs import Desk, chain, delegate

@@ -11,8 +11,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import task
 from langgraph.types import Command, RetryPolicy, interrupt
 
-from callboard import create_agent, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import create_agent, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._graphs import ids
 from ._savers import AT, QUESTION, shape

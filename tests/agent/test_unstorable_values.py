@@ -21,10 +21,11 @@ from callboard import (
     ToolNode,
     create_agent,
     create_react_agent,
+    tool_call,
 )
 from callboard.conversations._unstorable import describe_unstorable
 from callboard.middleware import RequireApproval
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._savers import AT, QUESTION, complaint
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Required, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Generic, Literal, NamedTuple, Self, Unpack, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.schema import StreamEvent
@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.runtime import RunControl
 from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
+from typing_extensions import TypeVar
 
 from callboard._calls._draining import PATIENCE
 from callboard._langgraph._node_scope import checkpointer_in, for_all_visits, is_nested, wants_message_events
@@ -21,108 +22,62 @@ from callboard._loops._bridge import iterate_from_sync, run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import EntryMode, entered_from
 from callboard._loops._owner_task import Openable
+from callboard._loops._task_stream import items_of
 from callboard._records._policies import check_seconds
-from callboard._records._reports import Drained
+from callboard._records._reports import Drained, LiveCall
 from callboard._util._suggestions import no_such
 from callboard.agent._as_graph import GraphLike
+from callboard.agent._chunk_log import ChunkLog, LoggedChunks
+from callboard.agent._inbox import Inbox, person_message
+from callboard.agent._live import BUFFER, LiveRun
+from callboard.agent._options import (
+    KeyOptions,
+    NodeNames,
+    OutputKeyOptions,
+    OutputOptions,
+    PartOptions,
+    RunOptions,
+    SayOptions,
+    StateOptions,
+    StreamModes,
+    StreamOptions,
+    Version,
+    check_buffer,
+    check_run_options,
+    check_stops,
+    parse_modes,
+    parse_names,
+)
+from callboard.agent._run import Run
 from callboard.agent._run_context import Breakpoints
 from callboard.agent._runner import Request, Runner, open_thread, saver_for
-from callboard.agent._stream import INTERRUPT, MODES, Keys, as_v1, as_v2, chunks_of
+from callboard.agent._stream import INTERRUPT, Chunk, Keys, as_v1, as_v2
+from callboard.conversations._channels import MESSAGES
 from callboard.conversations._database import close
 from callboard.conversations._saved_thread import Durability, SavedThread
 from callboard.conversations._snapshots import history_of, snapshot_of, update
-from callboard.tools._node import ManyInputs, ToolNode
+from callboard.tools._many_inputs import ManyInputs
+from callboard.tools._node import ToolNode
 
-StreamModes = str | Sequence[str]
 Config = RunnableConfig | None
-NodeNames = Sequence[str] | Literal["*"] | None
+
+OutputT = TypeVar("OutputT", default=dict[str, Any])
+"""Type of an agent's results: a dict with values of any type, unless the agent has a schema."""
 
 
-class RunOptions(TypedDict, total=False):
-    """Keyword options of `invoke`, `stream` and the other methods that start a run of an agent."""
+class StreamForm(NamedTuple):
+    """Options of a stream that decide which chunks it has, and in which form; see `StreamOptions`."""
 
-    context: Any
-    """Value that tools, hooks and prompts read as `runtime.context`."""
-    print_mode: StreamModes
-    """Stream modes whose chunks are also printed to stdout."""
-    interrupt_before: NodeNames
-    """Names of nodes before which the run stops; by default the `interrupt_before` of the agent."""
-    interrupt_after: NodeNames
-    """Names of nodes after which the run stops; by default the `interrupt_after` of the agent."""
-    durability: Durability | None
-    """Time at which changes of the thread are stored in the checkpointer.
-
-    "sync": before the run continues. "async": while the run continues, in fewer writes. "exit": at the end of the run.
-    """
-    control: RunControl | None
-    """LangGraph's control object; it can request a stop before the next step."""
-    budget: float | None
-    """Limit of the run's duration in seconds, instead of the agent's own `budget`."""
-    debug: bool | None
-    """`True` to print each step to stdout."""
-    subgraphs: bool
-    """`True` to stream also the chunks of graphs and agents that tools run.
-
-    Every chunk then has the namespace of its graph.
-    """
-
-
-class StreamOptions(RunOptions, total=False):
-    """Keyword options in `RunOptions`, and further keyword options that decide the form of a run's result."""
-
-    stream_mode: StreamModes | None
-    """Stream mode of LangGraph, or several in a list.
-
-    The default of `ainvoke` is "values". The default of `astream` is "updates".
-    """
+    modes: StreamModes | None
     output_keys: Keys | None
-    """State keys that the result and the stream modes `values` and `updates` contain; by default all.
-
-    A single string, which is not in a list, gives the value of the key in place of a dict.
-    """
-    version: Literal["v1", "v2"]
-    """Form of the results: "v1" is LangGraph's older form, "v2" its newer one.
-
-    "v2" returns a `GraphOutput`, and each chunk of a stream is a dict `{"type": ..., "ns": ..., "data": ...}`.
-    """
+    version: Version
 
 
-class PartOptions(RunOptions, total=False):
-    """Keyword options of `stream` with `version="v2"`, which yields dicts; used only to type an overload."""
-
-    stream_mode: StreamModes | None
-    output_keys: Keys | None
-    version: Required[Literal["v2"]]
-
-
-class OutputOptions(RunOptions, total=False):
-    """Keyword options of `invoke` with `version="v2"`, which returns a `GraphOutput`; used only to type an overload."""
-
-    stream_mode: Literal["values"]
-    output_keys: Keys | None
-    version: Required[Literal["v2"]]
-
-
-class StateOptions(RunOptions, total=False):
-    """Keyword options of `invoke` with `version="v1"`, which returns a dict; used only to type an overload."""
-
-    stream_mode: Literal["values"]
-    output_keys: list[str] | tuple[str, ...] | None
-    version: Literal["v1"]
-
-
-def parse_modes(modes: StreamModes) -> frozenset[str]:
-    """Return one or several stream modes as a set; raise ValueError if LangGraph does not have one of them."""
-    names = frozenset([modes] if isinstance(modes, str) else modes)
-    if unknown := names - MODES:
-        raise ValueError(f"There is no stream mode {', '.join(map(repr, sorted(unknown)))}, only {sorted(MODES)}")
-    return names
-
-
-class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompatibleMethodOverride]
+class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: ignore[reportIncompatibleMethodOverride]
     """Agent that calls its model and its tools in turn until the model answers.
 
-    Made by `create_agent` and `create_react_agent`.
+    Made by `create_agent` and `create_react_agent`. The parameter of the type is that of the results: an agent with
+    `response_format=Weather` is an `Agent[AgentOutput[Weather]]`.
 
     A turn is one model reply, or the batch of calls in a reply. Each turn counts as one step of the run's
     `recursion_limit`.
@@ -157,7 +112,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """
         return self._stored_types()
 
-    def _copy_for_sync(self) -> Self:
+    def _copy_for_sync(self) -> "Agent[Any]":
         """Return a copy of the agent whose runs call the sync methods of models, tools and checkpointers."""
         # A copy, because async code may use the same agent meanwhile.
         agent = copy.copy(self)
@@ -167,22 +122,30 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
     @overload  # type: ignore[override]
     async def ainvoke(
         self, input: Any, config: Config = None, **options: Unpack[OutputOptions]
+    ) -> GraphOutput[OutputT]: ...
+
+    @overload
+    async def ainvoke(
+        self, input: Any, config: Config = None, **options: Unpack[OutputKeyOptions]
     ) -> GraphOutput[Any]: ...
 
     @overload
-    async def ainvoke(self, input: Any, config: Config = None, **options: Unpack[StateOptions]) -> dict[str, Any]: ...
+    async def ainvoke(self, input: Any, config: Config = None, **options: Unpack[StateOptions]) -> OutputT: ...
+
+    @overload
+    async def ainvoke(self, input: Any, config: Config = None, **options: Unpack[KeyOptions]) -> dict[str, Any]: ...
 
     @overload
     async def ainvoke(self, input: Any, config: Config = None, **options: Unpack[StreamOptions]) -> Any: ...
 
-    async def ainvoke(
+    async def ainvoke(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input: Any,
         config: Config = None,
         *,
         stream_mode: StreamModes | None = "values",
         output_keys: Keys | None = None,
-        version: Literal["v1", "v2"] = "v1",
+        version: Version = "v1",
         **options: Unpack[RunOptions],
     ) -> Any:
         """Run the agent until its model answers, or until a call waits for a person; return the final state.
@@ -210,8 +173,9 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             RuntimeError: if `Command(resume=...)` is the input, and the agent has no checkpointer.
             DrainingError: if the agent is drained: it refused this run, or ended it.
             StorageError: if the checkpointer's database cannot be used.
-            TypeError: if an option is unknown.
-            ValueError: if a stream mode, an output key or the budget is invalid, or the config has no `thread_id`.
+            TypeError: if an option is unknown, or an option or a value of the config has the wrong type.
+            ValueError: if a stream mode, an output key, a node to stop at, the version, the durability or the budget is
+                invalid, or the config has no `thread_id`.
             BaseException: the error of a call, if nothing handles it.
         """
         if stream_mode != "values":
@@ -220,8 +184,12 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             )
             async with aclosing(stream):
                 return [chunk async for chunk in stream]
-        request = self._request(input, config, (), output_keys, **options)
+        request = self._request(input, config, (), output_keys, version, **options)
         run = await self._runner.run(self.checkpointer, request, None)
+        return self._output_of(run, output_keys, version)
+
+    def _output_of(self, run: Run, output_keys: Keys | None, version: Version) -> Any:
+        """Return the result of an ended run in the form that its caller has asked for."""
         # A copy of its own: observers and callback handlers were given the values of the run.
         values: Any = {**run.result}
         if isinstance(output_keys, str):
@@ -250,7 +218,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         *,
         stream_mode: StreamModes | None = None,
         output_keys: Keys | None = None,
-        version: Literal["v1", "v2"] = "v1",
+        version: Version = "v1",
         **options: Unpack[RunOptions],
     ) -> AsyncGenerator[Any]:
         """Run the agent as `ainvoke` does, and yield the chunks of the run's stream as they arise.
@@ -272,32 +240,203 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             ValueError: if a stream mode is unknown.
             BaseException: the errors of `ainvoke`.
         """
-        request = self._request(input, config, stream_mode, output_keys, **options)
-        modes = stream_mode or ("values" if is_nested(request.config) else "updates")
-        mode_names, to_instance = parse_modes(modes), self._runner.plan.schema.to_instance
-        # A stream of version "v1" within such a reader has chunks, as in LangGraph.
-        events = version == "v2" and wants_message_events(request.config)
-        request = replace(request, modes=request.modes | mode_names, message_events=events)
+        stream = StreamForm(stream_mode, output_keys, version)
+        request, modes, form = self._stream_request(input, config, options, stream)
         # `aclosing`, because a bare `async for` that is left early would leave the run to the garbage collector.
-        async with aclosing(chunks_of(partial(self._runner.run, self.checkpointer, request))) as chunks:
+        async with aclosing(items_of(partial(self._runner.run, self.checkpointer, request))) as chunks:
             async for chunk in chunks:
-                if chunk[1] not in mode_names:
-                    continue
-                if version == "v2":
-                    yield as_v2(chunk, to_instance)
-                else:
-                    yield as_v1(chunk, modes, subgraphs=request.subgraphs)
+                if chunk[1] in modes:
+                    yield form(chunk)
 
-    @overload  # type: ignore[override]
-    def invoke(self, input: Any, config: Config = None, **options: Unpack[OutputOptions]) -> GraphOutput[Any]: ...
+    def _stream_request(
+        self, input: Any, config: Config, options: RunOptions, stream: StreamForm
+    ) -> tuple[Request, frozenset[str], Callable[[Chunk], Any]]:
+        """Return the request of a run with a stream, the stream's modes, and the function that forms chunks."""
+        request = self._request(input, config, stream.modes, stream.output_keys, stream.version, **options)
+        default_mode = "values" if is_nested(request.config) else "updates"
+        modes = default_mode if stream.modes is None else stream.modes
+        mode_names = parse_modes("stream_mode", modes)
+        # A stream of version "v1" within such a reader has chunks, as in LangGraph.
+        events = stream.version == "v2" and wants_message_events(request.config)
+        request = replace(request, modes=request.modes | mode_names, message_events=events)
+        if stream.version == "v2":
+            return request, mode_names, partial(as_v2, to_instance=self._runner.plan.schema.to_instance)
+        return request, mode_names, partial(as_v1, modes=modes, subgraphs=request.subgraphs)
+
+    async def start(
+        self,
+        input: Any,
+        config: RunnableConfig,
+        *,
+        stream_mode: StreamModes | None = None,
+        output_keys: Keys | None = None,
+        version: Version = "v1",
+        buffer: int = BUFFER,
+        **options: Unpack[RunOptions],
+    ) -> LiveRun:
+        """Start a run on a thread of conversation, and return it once its input is stored.
+
+        The run belongs to the block of `async with agent`, not to the caller: it goes on if the caller is cancelled,
+        and the end of the block waits for it, as for any run. `say` sends it messages.
+
+        Args:
+            input: see `ainvoke`.
+            config: LangChain config of the run; `configurable` has to have the `thread_id`.
+            stream_mode: modes of the chunks that `LiveRun.stream` yields; see `astream`.
+            output_keys: see `ainvoke`.
+            version: form of the chunks and of the result; see `StreamOptions`.
+            buffer: largest number of chunks that the thread keeps for readers.
+            options: see `RunOptions`; `budget` is in seconds.
+
+        Raises:
+            ThreadBusyError: if another run uses the thread, also in another process.
+            RuntimeError: outside of a block of the agent in this event loop.
+            ValueError: if the agent has no checkpointer, or the buffer is out of range.
+            BaseException: the other errors of `ainvoke` that arise before the input is stored.
+        """
+        stream = StreamForm(stream_mode, output_keys, version)
+        start_run = partial(self._start, input, config, options, stream, buffer)
+        return await self._runner.live_runs.start_alone(self._thread_id(config), start_run)
+
+    def _start(
+        self,
+        input: Any,
+        config: RunnableConfig,
+        options: RunOptions,
+        stream: StreamForm,
+        buffer: int,
+        *,
+        gives_up_calls: bool = True,
+    ) -> LiveRun | None:
+        """Start a run in a task of the agent's block; return `None` if the thread has a live run."""
+        check_buffer("start", buffer)
+        # In the context of the block: a run that a tool or a node starts is not part of their run.
+        request, modes, form = self._runner.live_runs.run_in_block(
+            partial(self._stream_request, input, config, options, stream)
+        )
+        request = replace(request, gives_up_calls=gives_up_calls)
+
+        async def perform(log: ChunkLog, inbox: Inbox) -> Any:
+            run = await self._runner.run(self.checkpointer, request, LoggedChunks(log, modes, form), inbox)
+            return self._output_of(run, stream.output_keys, stream.version)
+
+        return self._runner.live_runs.start(self._thread_id(config), perform, buffer)
 
     @overload
-    def invoke(self, input: Any, config: Config = None, **options: Unpack[StateOptions]) -> dict[str, Any]: ...
+    async def say(
+        self, message: Any, config: RunnableConfig, *, start: Literal[True], **options: Unpack[SayOptions]
+    ) -> LiveRun: ...
+
+    @overload
+    async def say(
+        self, message: Any, config: RunnableConfig, *, start: bool = False, **options: Unpack[SayOptions]
+    ) -> LiveRun | None: ...
+
+    async def say(
+        self,
+        message: Any,
+        config: RunnableConfig,
+        *,
+        start: bool = False,
+        give_up: bool = False,
+        stream_mode: StreamModes | None = None,
+        output_keys: Keys | None = None,
+        version: Version = "v1",
+        buffer: int = BUFFER,
+        **options: Unpack[RunOptions],
+    ) -> LiveRun | None:
+        """Send a message of a person to the live run of a thread, and return the run once the message is stored.
+
+        The run reads the message before its next request to the model, after the results of the calls that are in
+        progress. Before it ends, a run reads all messages that have arrived. A message that is stored is read exactly
+        once: if the run fails, asks a person, or its process is killed, the next run of the thread reads it. With the
+        durability "exit", a message is stored where the run ends. If the caller is cancelled, the message may be stored
+        or not. A live run is one of `start`, `ainvoke`, `astream` and others of this agent, in any event loop of this
+        process.
+
+        Args:
+            message: text, or message of a person in any form that LangChain accepts.
+            config: names the thread by `thread_id`. A new run gets the whole config.
+            start: `True` to start a run with the message if the thread has no live run, as `start` does. Of several
+                senders, one starts the run, and it reads the messages of all. With `False`, nothing is stored then, and
+                the result is `None`.
+            give_up: `True` if a new run gives up the thread's open questions and its calls without a result. The model
+                then reads which calls did not run, and which may have had their effect.
+            stream_mode: stream modes of a new run; see `start`.
+            output_keys: see `ainvoke`.
+            version: see `start`.
+            buffer: see `start`.
+            options: options of a new run; see `RunOptions`.
+
+        Raises:
+            ThreadBusyError: if a run of another process, or of another agent object, uses the thread.
+            StorageError: if the message cannot be stored.
+            TypeError: if the message has no form of a message.
+            ValueError: if it is not a message of a person, the agent has no checkpointer, or the config has no
+                `thread_id`.
+            OpenCallsError: with `start=True`, if there is no live run, and the thread has open questions or calls
+                without a result, unless `give_up` is set. The thread is not changed.
+            RuntimeError: with `start=True`, if there is no live run, outside of a block of the agent; or in code of a
+                run that reads no more messages, such as a callback handler at its end.
+            DrainingError: with `start=True`, if the agent is drained.
+        """
+        human_message, thread_id = person_message(message), self._thread_id(config)
+        # A wrong option is an error also if there is a live run, which does not use the options.
+        check_buffer("say", buffer)
+        self._request(None, config, stream_mode, output_keys, version, **options)
+
+        stream, values = StreamForm(stream_mode, output_keys, version), {MESSAGES: [human_message]}
+        start_run = partial(self._start, values, config, options, stream, buffer, gives_up_calls=give_up)
+
+        async def refuse_if_held() -> None:
+            thread = await self._open_thread(config)
+            await thread.refuse_if_held()
+
+        live_runs = self._runner.live_runs
+        return await live_runs.say(thread_id, human_message, start_run if start else None, refuse_if_held)
+
+    def live(self, thread_id: str) -> LiveRun:
+        """Return the live run of a thread, or its last started run, so that a reader can join it again.
+
+        An agent keeps the last 100 runs that `start` and `say` have started, and their chunks, until the thread has a
+        new run.
+
+        Args:
+            thread_id: id of the thread of conversation.
+
+        Raises:
+            RunNotFoundError: if there is no such run in this process.
+        """
+        return self._runner.live_runs.latest(str(thread_id))
+
+    def _thread_id(self, config: RunnableConfig) -> str:
+        """Return the id of the thread that a config names; raise ValueError if the agent cannot store a thread."""
+        config = run_config(self.config, config)
+        if saver_for(checkpointer_in(config) or self.checkpointer, config, None) is None:
+            raise ValueError("No checkpointer set: a live run needs one, such as checkpointer=InMemorySaver()")
+        thread_id = config["configurable"]["thread_id"]
+        if thread_id is None:  # the conversation would be that of everybody without an id
+            raise ValueError("thread_id is None: name the conversation, config={'configurable': {'thread_id': '1'}}")
+        return str(thread_id)
+
+    @overload  # type: ignore[override]
+    def invoke(self, input: Any, config: Config = None, **options: Unpack[OutputOptions]) -> GraphOutput[OutputT]: ...
+
+    @overload
+    def invoke(self, input: Any, config: Config = None, **options: Unpack[OutputKeyOptions]) -> GraphOutput[Any]: ...
+
+    @overload
+    def invoke(self, input: Any, config: Config = None, **options: Unpack[StateOptions]) -> OutputT: ...
+
+    @overload
+    def invoke(self, input: Any, config: Config = None, **options: Unpack[KeyOptions]) -> dict[str, Any]: ...
 
     @overload
     def invoke(self, input: Any, config: Config = None, **options: Unpack[StreamOptions]) -> Any: ...
 
-    def invoke(self, input: Any, config: Config = None, **options: Any) -> Any:
+    def invoke(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input: Any, config: Config = None, **options: Any
+    ) -> Any:
         """Run the agent as `ainvoke` does, from sync code.
 
         May be called in the thread of a running event loop, which is blocked until the run ends. Models, tools, hooks,
@@ -353,6 +492,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         config: Config,
         modes: StreamModes | None,
         output_keys: Keys | None,
+        version: Version,
         *,
         context: Any = None,
         print_mode: StreamModes = (),
@@ -375,14 +515,17 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             raise TypeError(f"a run of an agent: {hint}")
         if budget is not None:
             check_seconds("budget", budget, zero=False)
+        check_run_options(version, durability, control)
+        check_stops("interrupt_before", interrupt_before, self._runner.plan.flow.nodes)
+        check_stops("interrupt_after", interrupt_after, self._runner.plan.flow.nodes)
         if output_keys is not None:
-            keys = [output_keys] if isinstance(output_keys, str) else output_keys
+            keys = sorted(parse_names("output_keys", output_keys, "keys of the state, such as ['messages']"))
             if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:
                 names = ", ".join(map(repr, unknown))
                 raise ValueError(f"The state has no key {names}; see output_keys={output_keys!r}")
         prints: frozenset[str] = frozenset()
         if print_mode or debug or self._runner.debug:
-            prints = parse_modes(("updates", "values") if self._runner.debug or debug else print_mode)
+            prints = parse_modes("print_mode", ("updates", "values") if self._runner.debug or debug else print_mode)
         return Request(
             input=input,
             config=run_config(self.config, config),
@@ -393,7 +536,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             durability=durability,
             control=control,
             budget=self._budget if budget is None else budget,
-            modes=prints | parse_modes(modes) if modes else prints,
+            modes=prints | parse_modes("stream_mode", modes) if modes else prints,
             entry_mode=self._entry_mode,
             subgraphs=subgraphs,
             message_events=False,
@@ -451,10 +594,16 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """Start actors; leaving the `async with` block waits for runs, stops the actors and closes databases."""
         await self._runner.plan.access.actors.open()
         self._runner.in_flight.reopen()
+        self._runner.live_runs.enter_block()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._finish_runs(PATIENCE, self._runner.plan.access.actors.close)
+        await self._finish_runs(
+            PATIENCE,
+            self._runner.plan.access.actors.close,
+            self._runner.live_runs.leave_block,
+            self._runner.background_calls.leave_block,
+        )
 
     async def _finish_runs(self, timeout: float, *stop_functions: Callable[[], Awaitable[object]]) -> None:
         """Wait for the current runs, call the functions that stop actors, and close the databases."""
@@ -473,6 +622,20 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         """Node that runs the tool calls in the replies of the agent's model."""
         return self._runner.plan.tools
 
+    def running(self) -> list[LiveCall]:
+        """Return the state of each call of the agent's runs that has not ended; see `ToolNode.running`.
+
+        Calls of an agent inside of a tool are those of that agent.
+        """
+        return self.tools.running()
+
+    async def cancel(self, call_id: str, reason: str = "", *, thread_id: str | None = None) -> bool:
+        """Cancel one call, with the agents and calls inside of it, while its run goes on.
+
+        Arguments and errors are those of `ToolNode.cancel`.
+        """
+        return await self.tools.cancel(call_id, reason, thread_id=thread_id)
+
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """Return the state of a thread as a snapshot: its values, its next tasks, and its open questions.
 
@@ -485,7 +648,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
                 checkpoint.
             StorageError: if the database cannot be used, or its data are damaged.
         """
-        past = "checkpoint_id" in config.get("configurable", {})
+        past = "checkpoint_id" in run_config(self.config, config)["configurable"]
         thread = await self._open_thread(config, for_reading=past)
         return snapshot_of(thread, by_call=self._runner.plan.by_call, past=past)
 
@@ -586,7 +749,9 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         if self.checkpointer is True:
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
-            raise ValueError("No checkpointer set")
+            raise ValueError(
+                "No checkpointer set: the agent stores nothing; give it one, checkpointer='sqlite:///agent.db'"
+            )
         with entered_from(self._entry_mode):
             return cast(
                 "SavedThread",

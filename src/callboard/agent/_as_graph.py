@@ -24,7 +24,7 @@ from callboard._langgraph._savers import reading_objects
 from callboard.agent._run_context import Breakpoints, Nodes
 from callboard.agent._runner import Runner
 from callboard.conversations._database import saver_of, store_of
-from callboard.tools._node import ManyInputs
+from callboard.tools._many_inputs import ManyInputs
 
 Builder = StateGraph[Any, Any, Any, Any]
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, Unpack, cast, overload
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolCall
@@ -28,11 +28,13 @@ from callboard._langgraph._outer_task import arguments_of
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_seconds, check_type
 from callboard._util._extras import install_command
-from callboard._util._suggestions import suggests_keywords
+from callboard._util._suggestions import with_remedies
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent
+from callboard.agent._flow import AgentOutput, ResponseT, StateT
 from callboard.agent._model import init_chat_model, no_bind_tools
+from callboard.agent._options import AgentOptions, check_stops
 from callboard.agent._react import collect_stored_types, list_tools, runner_of, warn_about_unkept_questions
 from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext, loop_guard_of
 from callboard.conversations._channels import MESSAGES, Schema, State
@@ -48,10 +50,12 @@ from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
 from callboard.tools._middleware_hooks import batch_approval_rules, langchain_base
 from callboard.tools._node import NodeAccess, ToolNode
+from callboard.tools._setup import as_tool, warn_about_replaced_tool
 from callboard.tools._unanswered import calls_in, id_of, ids_with_answer, last_reply
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
+    from langchain.agents.structured_output import ResponseFormat
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 _EDITS = "hitl_edited_tool_calls"
@@ -165,9 +169,10 @@ class BuiltBodies(NodeBodies):
             # A call of structured output has LangChain's answer already.
             answered_ids = ids_with_answer(messages)
             is_stored = self.context.thread.is_kept
+            rewritten = [await self.rewrite_reply(message, node_input[MESSAGES]) for message in messages]
             messages[:] = [
                 stored_message
-                for message in messages
+                for message in rewritten
                 for stored_message in storable_messages(message, answered_ids, is_stored=is_stored)
             ]
         return output
@@ -229,7 +234,80 @@ def flow_of(
     )
 
 
-@suggests_keywords
+_RETRY = "retries are middleware: middleware=[callboard.middleware.Retry(3)]"
+_REMEDIES = {
+    "retries": _RETRY,
+    "retry": _RETRY,
+    "max_retries": _RETRY,
+    "llm": "write model=",
+    "memory": "write checkpointer=",
+    "prompt": "write system_prompt=",
+    "verbose": "write debug=",
+    "max_iterations": "write config={'recursion_limit': ...} at each run",
+    "recursion_limit": "write config={'recursion_limit': ...} at each run",
+}
+"""Advice for options of other libraries."""
+
+
+class CreateOptions(AgentOptions, total=False):
+    """Keyword options of `create_agent` that do not decide the type of its results; for overloads only."""
+
+    system_prompt: str | SystemMessage | None
+    cache: BaseCache[Any] | None
+    transformers: Sequence[Any] | None
+    timeout: float | None
+    limit: Limit | None
+    policies: Mapping[str, CallPolicy] | None
+    model_policy: CallPolicy | None
+    handle_tool_errors: ErrorHandling
+    on_error: OnError
+    grace: float
+
+
+@overload
+def create_agent(
+    model: str | BaseChatModel,
+    tools: Tools | None = None,
+    *,
+    state_schema: type[StateT],
+    response_format: Any = None,
+    **options: Unpack[CreateOptions],
+) -> Agent[StateT]: ...
+
+
+@overload
+def create_agent(
+    model: str | BaseChatModel,
+    tools: Tools | None = None,
+    *,
+    response_format: "type[ResponseT] | ResponseFormat[ResponseT]",
+    **options: Unpack[CreateOptions],
+) -> Agent[AgentOutput[ResponseT]]: ...
+
+
+@overload
+def create_agent(
+    model: str | BaseChatModel,
+    tools: Tools | None = None,
+    *,
+    response_format: None = None,
+    state_schema: None = None,
+    **options: Unpack[CreateOptions],
+) -> Agent: ...
+
+
+@overload
+def create_agent(
+    model: str | BaseChatModel,
+    tools: Tools | None = None,
+    *,
+    response_format: Any = None,
+    state_schema: type[Any] | None = None,
+    **options: Unpack[CreateOptions],
+) -> Agent[Any]: ...
+
+
+@with_remedies(_REMEDIES)
 def create_agent(
     model: str | BaseChatModel,
     tools: Tools | None = None,
@@ -259,7 +337,7 @@ def create_agent(
     budget: float | None = None,
     stored_types: Sequence[type[Any]] = (),
     loop_guard: LoopGuard | bool = True,
-) -> Agent:
+) -> Agent[Any]:
     """Return the agent of `langchain.agents.create_agent`, run by callboard.
 
     All options of LangChain have LangChain's meaning; the others are callboard's. The agent runs on asyncio and trio:
@@ -333,6 +411,8 @@ def create_agent(
     # A middleware may take another model for each request.
     if offered_tools and not middlewares and type(chat_model).bind_tools is BaseChatModel.bind_tools:
         raise no_bind_tools(chat_model, offered_tools)
+    check_stops("interrupt_before", interrupt_before)
+    check_stops("interrupt_after", interrupt_after)
     langchain_graph: Graph = factory(
         chat_model,
         offered_tools,
@@ -444,16 +524,24 @@ class _Parts:
     def tools_for_langchain(self) -> list[Any]:
         """Return the tools in the form in which LangChain's `create_agent` accepts them."""
         tools: list[Any] = [*tools_of(self._callboard_middleware)]
-        plain_names: set[str] = set()
+        plain_tools: dict[str, BaseTool] = {}
+        # LangChain takes the last of several tools with one name; those of its middleware come first.
+        langchain_middleware = [item for item in self._middleware if _is_langchain_middleware(item)]
+        for tool in [tool for item in langchain_middleware for tool in getattr(item, "tools", ())]:
+            if isinstance(tool, BaseTool):
+                _add_tool(plain_tools, tool)
         for tool in self._tools:
             if isinstance(tool, (Actor, ChildSpec)):
                 actor_tools = ToolNode([tool]).tools_by_name
                 self._names.update(actor_tools)
                 tools += actor_tools.values()
-            else:
+            elif isinstance(tool, dict):
                 tools.append(tool)
-                plain_names.add(str(getattr(tool, "name", None) or getattr(tool, "__name__", "")))
-        if duplicates := plain_names & self._names:
+            else:
+                plain_tool = as_tool(tool)
+                tools.append(plain_tool)
+                _add_tool(plain_tools, plain_tool)
+        if duplicates := plain_tools.keys() & self._names:
             raise ValueError(
                 f"create_agent(tools=...): several tools are named {min(duplicates)!r}; each needs its own name"
             )
@@ -483,6 +571,13 @@ class _Parts:
             )
             middleware_options = {"wrap_tool_call": wrap, "awrap_tool_call": AsyncioMiddleware(awrap)}
         return _AgentNode([*tools, *self._hosted], **middleware_options, **options)
+
+
+def _add_tool(tools: dict[str, BaseTool], tool: BaseTool) -> None:
+    """Add a tool to others, by name; warn if it takes the place of another one."""
+    if (other := tools.get(tool.name)) is not None and other is not tool:
+        warn_about_replaced_tool("create_agent", other, tool)
+    tools[tool.name] = tool
 
 
 def _is_langchain_middleware(middleware: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":

@@ -4,15 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from types import MappingProxyType
-from typing import Annotated, Any, NotRequired, cast
+from typing import Annotated, Any, Generic, NotRequired, cast
 
 from langchain_core.messages import AnyMessage, BaseMessage, ToolCall, ToolMessage
 from langchain_core.runnables import Runnable, RunnablePassthrough
 from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.managed import RemainingSteps
+from langgraph.types import Interrupt
 from pydantic import BaseModel, create_model
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, TypeVar
 
 from callboard._langgraph._node_scope import graph_runnable
 from callboard.conversations._channels import MESSAGES, State
@@ -59,6 +60,21 @@ class AgentStateWithStructuredResponsePydantic(AgentStatePydantic):
     """Default state of an agent with a `response_format`, as a pydantic model."""
 
     structured_response: StructuredResponse
+
+
+ResponseT = TypeVar("ResponseT", default=Any)
+StateT = TypeVar("StateT", bound=Mapping[str, Any])
+"""Type of a state schema that is a TypedDict. With another schema, the results of an agent are dicts, too."""
+
+
+class AgentOutput(TypedDict, Generic[ResponseT]):
+    """Result of an agent with a `response_format`, whose type is the parameter: `AgentOutput[Weather]`."""
+
+    messages: list[AnyMessage]
+    structured_response: ResponseT
+    """Answer of the model, as an object of the `response_format`. It is missing in a run that stops at a question."""
+    __interrupt__: NotRequired[list[Interrupt]]
+    """Open questions of a run that stops before its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,7 +281,8 @@ async def _run_in_own_task(fn: Callable[[], Awaitable[T]], name: str) -> T:
     if not is_on_asyncio():
         return await run_on_asyncio(fn)
     # An anyio scope cancels the task of the run at every turn of the event loop. LangChain would pass on each of these
-    # cancellations to the model's client, and no shield would hold in which the client closes its connection.
+    # cancellations to the model's client, and no shield would hold in which the client closes its connection. A result
+    # that the function returns in spite of a cancellation is discarded: the nursery raises the cancellation.
     results: list[T] = []
     errors: list[Exception] = []
 

@@ -38,7 +38,7 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
 
     def __init__(self, policy: CallPolicy) -> None:
         super().__init__()
-        for option in ("runs_in", "idempotent", "on_unknown"):
+        for option in ("runs_in", "idempotent", "on_unknown", "background"):
             if (value := getattr(policy, option)) is not None:
                 raise ValueError(f"create_agent(model_policy=...): {option} is for calls of tools, got {value!r}")
         self._supervision = Supervision(

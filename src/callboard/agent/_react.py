@@ -4,7 +4,7 @@ import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Literal, cast, get_type_hints
+from typing import Any, Literal, Unpack, cast, get_type_hints, overload
 
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -22,8 +22,20 @@ from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
-from callboard.agent._flow import AgentState, AgentStateWithStructuredResponse, Builder, ReactFlow, drawing
+from callboard.agent._background import BackgroundCalls
+from callboard.agent._flow import (
+    AgentOutput,
+    AgentState,
+    AgentStateWithStructuredResponse,
+    Builder,
+    ReactFlow,
+    ResponseT,
+    StateT,
+    drawing,
+)
+from callboard.agent._live import LiveRuns
 from callboard.agent._model import ChosenModel, FixedModel, ModelChoice, Prompt, for_model, value_in
+from callboard.agent._options import AgentOptions, check_stops
 from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext, loop_guard_of
 from callboard.agent._runner import Runner
 from callboard.conversations._channels import Schema
@@ -78,6 +90,7 @@ class ReactNodes(NodeBodies):
         if reply.name != self.context.plan.name:
             reply.name = self.context.plan.name
         complete_calls(reply)
+        reply = await self.rewrite_reply(reply, value_in(state, "messages"))
         remaining = value_in(state, "remaining_steps") if is_sent else self.context.steps_left
         if remaining is not None and remaining < 2 and isinstance(reply, AIMessage):
             are_all_direct = all(call["name"] in flow.direct for call in reply.tool_calls)
@@ -93,11 +106,68 @@ class ReactNodes(NodeBodies):
         return {"structured_response": await response}
 
 
+ReactTools = (
+    Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any] | Toolkit]
+    | ToolNode
+    | LangGraphToolNode
+)
+
+
+class ReactOptions(AgentOptions, total=False):
+    """Keyword options of `create_react_agent` that do not decide the type of its results; for overloads only."""
+
+    prompt: Prompt | None
+    pre_model_hook: Any
+    post_model_hook: Any
+    version: Literal["v1", "v2"]
+
+
+@overload
 def create_react_agent(
     model: str | Runnable[Any, Any] | ModelChoice,
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any] | Toolkit]
-    | ToolNode
-    | LangGraphToolNode,
+    tools: ReactTools,
+    *,
+    state_schema: type[StateT],
+    response_format: Any = None,
+    **options: Unpack[ReactOptions],
+) -> Agent[StateT]: ...
+
+
+@overload
+def create_react_agent(
+    model: str | Runnable[Any, Any] | ModelChoice,
+    tools: ReactTools,
+    *,
+    response_format: type[ResponseT] | tuple[str, type[ResponseT]],
+    **options: Unpack[ReactOptions],
+) -> Agent[AgentOutput[ResponseT]]: ...
+
+
+@overload
+def create_react_agent(
+    model: str | Runnable[Any, Any] | ModelChoice,
+    tools: ReactTools,
+    *,
+    response_format: None = None,
+    state_schema: None = None,
+    **options: Unpack[ReactOptions],
+) -> Agent: ...
+
+
+@overload
+def create_react_agent(
+    model: str | Runnable[Any, Any] | ModelChoice,
+    tools: ReactTools,
+    *,
+    response_format: Any = None,
+    state_schema: type[Any] | None = None,
+    **options: Unpack[ReactOptions],
+) -> Agent[Any]: ...
+
+
+def create_react_agent(
+    model: str | Runnable[Any, Any] | ModelChoice,
+    tools: ReactTools,
     *,
     prompt: Prompt | None = None,
     response_format: Any = None,
@@ -119,7 +189,7 @@ def create_react_agent(
     on_unknown: OnUnknown | None = None,
     loop_guard: LoopGuard | bool = True,
     **deprecated_kwargs: Any,
-) -> Agent:
+) -> Agent[Any]:
     """Return an agent that calls tools until its model gives an answer.
 
     Args:
@@ -180,8 +250,7 @@ def create_react_agent(
     hooks: dict[str, Any] = {BEFORE: pre_model_hook, AFTER: post_model_hook}
     breakpoint_options: dict[str, object] = {"interrupt_before": interrupt_before, "interrupt_after": interrupt_after}
     for option, nodes in breakpoint_options.items():
-        if isinstance(nodes, str) and nodes != "*":
-            raise TypeError(f"{option} is a list of nodes, such as [{nodes!r}], or '*'; got {nodes!r}")
+        check_stops(option, nodes)
     breakpoints = Breakpoints(before=interrupt_before or (), after=interrupt_after or ())
     flow = ReactFlow(
         tools=bool(node.tools_by_name),
@@ -225,13 +294,17 @@ def runner_of(
 ) -> Runner:
     """Return the `Runner` that starts the runs of an agent; an agent without a name is called `LangGraph` in traces."""
     name = plan.name or "LangGraph"
+    in_flight = InFlight(f"the agent {name!r}")
+    live_runs = LiveRuns(in_flight)
     return Runner(
         plan=plan,
         name=name,
         store=store_of(store),
         context_schema=context_schema,
         debug=debug,
-        in_flight=InFlight(f"the agent {name!r}"),
+        in_flight=in_flight,
+        live_runs=live_runs,
+        background_calls=BackgroundCalls(in_flight, live_runs),
     )
 
 
@@ -326,6 +399,8 @@ def list_tools(function: str, tools: object, *, otherwise: str = "") -> list[Any
     if isinstance(tools, (BaseTool, str, Mapping)) or not isinstance(tools, Iterable):
         name = tools.name if isinstance(tools, BaseTool) else getattr(tools, "__name__", None)
         hint = f"; write [{name}]" if name else ""
+        if isinstance(tools, str):
+            hint = "; give the tool itself in place of its name, in a list"
         raise TypeError(f"{function}(tools=...) is a sequence of tools{otherwise}, got {tools!r}{hint}")
     return list(tools)
 

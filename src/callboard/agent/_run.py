@@ -5,10 +5,10 @@ The edges of the nodes that ran in a step lead to the nodes of the next step.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
@@ -17,14 +17,20 @@ from langgraph.types import Interrupt, Send
 from callboard._langchain._errors import is_control_flow
 from callboard._langgraph._call_scope import with_sent_writes
 from callboard._langgraph._node_scope import NodePlace
-from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._run_context import RunContext, has_breakpoint
-from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
+from callboard.agent._tools_step import (
+    answer_open_calls,
+    ask_about_lost_calls,
+    run_calls,
+    run_sent_calls,
+    settle_lost_calls,
+)
 from callboard.conversations._channels import MESSAGES, State, goto_of
 from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._snapshots import snapshot_of, writes_of_finished_tasks
 from callboard.conversations._targets import TOOLS, NumberedSend, Target, admit_targets, check_sends, split_targets
-from callboard.conversations._thread import Thread
+from callboard.conversations._thread import NextTargets, Thread
+from callboard.tools._background import is_notification
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._unanswered import last_reply
 
@@ -81,6 +87,8 @@ class Run:
         """Open questions at which the run stopped; empty while it runs."""
         self.result: dict[str, Any] = {}
         """Values of the state for the caller; empty while the run is not at its end."""
+        self._lost_calls: dict[str, ToolCall] = {}
+        """Background calls of an ended process about which a person has not decided yet, by handle."""
         self._has_stopped = False
         """`True` if the run stopped at a breakpoint or at a question, and waits for a person."""
 
@@ -88,11 +96,13 @@ class Run:
         """Run until the agent is done or waits for a person; return the values of the state for the caller."""
         self.context.begin(config)
         thread, has_readers = self.thread, self.stream.has_readers
+        if self.context.background is not None:
+            self._lost_calls = await settle_lost_calls(self.context)
         if has_readers:
             self._send_checkpoint(thread.arrival())
             self.stream.send_values(thread.state)
             self._send_checkpoint(thread)
-        while nodes := thread.next_nodes:
+        while nodes := await self._next_nodes():
             if has_readers:
                 await self.stream.wait_for_reader()
             if not self._can_begin_step(nodes):
@@ -132,6 +142,46 @@ class Run:
         if reporter is not None:
             reporter.result = self.result
         return self.result
+
+    async def _next_nodes(self) -> Sequence[str]:
+        """Return the nodes of the next step; before a turn, and where the run would end, read messages first.
+
+        At these two points every call of the conversation has its result.
+        """
+        thread, flow, inbox = self.thread, self._plan.flow, self.context.inbox
+        is_before_turn = thread.next == (flow.turn_entry,) and not thread.sends
+        if self._lost_calls and (is_before_turn or not thread.next_nodes):
+            self.interrupts.extend(await ask_about_lost_calls(self.context, self._lost_calls))
+            if self.interrupts:
+                self._has_stopped = True
+                return ()
+        if thread.unread and is_before_turn:
+            await self._read_messages("turn", None)
+        while not (nodes := thread.next_nodes):
+            change, background = None if inbox is None else inbox.change, self.context.background
+            if thread.unread:
+                await self._read_messages("end", lambda: [flow.entry])
+            elif change is not None and background is not None and background.has_open_calls():
+                await change.wait()
+            elif inbox is None or inbox.close_if_empty():
+                break
+            else:
+                await inbox.store_letters(thread)
+        return nodes
+
+    async def _read_messages(self, point: Literal["turn", "end"], next_targets: NextTargets | None) -> None:
+        if self.context.background is not None:
+            self.context.background.raise_fatal_error()
+        messages, reporter = self.thread.unread, self.context.reporter
+        if not all(map(is_notification, messages)):
+            self.context.restart_step_limit()
+        writes = await self.thread.read_messages(next_targets)
+        if reporter is not None:
+            reporter.report_messages(messages, point)
+        if self.stream.has_readers:
+            self.stream.send_input(writes)
+            self.stream.send_values(self.thread.state, writes)
+            self._send_checkpoint(self.thread)
 
     def _can_begin_step(self, nodes: Sequence[str]) -> bool:
         """Return whether the next step may begin; `False` at a breakpoint before one of its nodes."""
@@ -277,9 +327,7 @@ class Run:
         # `interrupt()` and models read the config there.
         token = var_child_runnable_config.set(config)
         try:
-            # If the node swallows a cancellation, its output is discarded.
-            with self.context.loop.enforce_cancellation(DEFAULT_GRACE):
-                output = await self._bodies.output(node, node_input, config, is_sent=is_sent)
+            output = await self._bodies.output(node, node_input, config, is_sent=is_sent)
         finally:
             var_child_runnable_config.reset(token)
         return with_sent_writes(output, config)

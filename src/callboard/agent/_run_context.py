@@ -2,15 +2,18 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, Protocol
 
-from langchain_core.messages import BaseMessage, ToolCall
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
 
+from callboard._langchain._large_values import has_many, is_long, run_in_worker
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
+from callboard.agent._inbox import Inbox
 from callboard.agent._model import run_user_code
 from callboard.agent._run_events import Body, RunReporter, trace_node
 from callboard.agent._stream import RunStream
@@ -19,10 +22,30 @@ from callboard.conversations._history import NOT_BEGUN, UNANSWERED, repair
 from callboard.conversations._targets import TOOLS
 from callboard.conversations._thread import Thread
 from callboard.middleware._loop_guard import LoopGuard
+from callboard.tools._batch_call import Background
 from callboard.tools._node import NodeAccess, ToolNode
 from callboard.tools._unanswered import id_of
 
 Nodes = Sequence[str] | Literal["*"]
+
+_MANY_MESSAGES = 10_000
+"""Number of messages of a conversation that middleware may read in the event loop."""
+
+
+class RunBackground(Background, Protocol):
+    """Protocol of the background calls of a run's thread, as the steps of the run see them."""
+
+    def raise_fatal_error(self) -> None:
+        """Raise the error of a background call of the thread that is for the program, such as KeyboardInterrupt."""
+        ...
+
+    def has_open_calls(self) -> bool:
+        """Return whether the thread has background calls whose results the thread has not received."""
+        ...
+
+    def lost_calls(self, messages: Sequence[BaseMessage], unread: Sequence[BaseMessage]) -> Mapping[str, ToolMessage]:
+        """Return the messages of background calls in a conversation whose process has ended, by handle."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +85,7 @@ class AgentPlan:
 def loop_guard_of(function: str, option: object, tools: ToolNode) -> LoopGuard | None:
     """Return the guard against loops that an agent's option `loop_guard` asks for; `None` for no guard."""
     if isinstance(option, bool):
-        # A model that polls is no loop: these numbers are met by equal results only, and many of them.
-        return LoopGuard(nudge=15, refuse=25, stop=40, messages_key=NodeAccess(tools).messages_key) if option else None
+        return LoopGuard(messages_key=NodeAccess(tools).messages_key) if option else None
     if not isinstance(option, LoopGuard):
         raise TypeError(f"{function}(loop_guard=...) takes a LoopGuard, True or False, got {option!r}")
     option.check_tools(tools.tools_by_name)
@@ -90,6 +112,10 @@ class RunContext:
     is_resumed: bool
     outer: Outer | None
     checkpointer: Any
+    inbox: Inbox | None = None
+    """Messages for the run while it works; `None` for a run that takes none."""
+    background: "RunBackground | None" = None
+    """Background calls of the thread; `None` for a run whose calls end with their step."""
     reporter: RunReporter | None = field(default=None, init=False)
     """Object that reports the run to observers, set before the run starts; `None` without observers."""
     is_traced: bool = field(default=True, init=False)
@@ -105,6 +131,11 @@ class RunContext:
         """`True` during the first step of a resumed run, in which graphs inside the nodes resume, too."""
         # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
         self.step_limit = self.thread.step + self.config["recursion_limit"] + (2 if self.is_resumed else 0)
+
+    def restart_step_limit(self) -> None:
+        """Count the recursion limit from the current position, as for new input."""
+        # One step for the message itself.
+        self.step_limit = self.thread.step + self.config["recursion_limit"] + 1
 
     def begin(self, config: RunnableConfig) -> None:
         """Prepare the configs of the run's nodes from the run's `config`; called once, when the run starts."""
@@ -211,6 +242,15 @@ class NodeBodies:
         self.is_conversation_in_order = repaired.request == messages
         if repaired.conversation != messages:
             await thread.amend([thread.state.replacing(MESSAGES, repaired.conversation)], None, "repair")
+
+    async def rewrite_reply(self, reply: BaseMessage, messages: Sequence[Any] | None) -> BaseMessage:
+        """Return a reply of the model as the middleware has changed it; `messages` is the conversation before it."""
+        rewrite = self.context.tools.rewrite_reply
+        if rewrite is None or not isinstance(reply, AIMessage):
+            return reply
+        fn = partial(rewrite, reply, messages or ())
+        takes_long = len(messages or ()) > _MANY_MESSAGES or is_long(reply.tool_calls) or has_many(reply.tool_calls)
+        return await run_in_worker(fn) if takes_long else fn()
 
     def output(self, node: str, node_input: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; `is_sent` is `True` if its input comes from a LangGraph `Send`."""

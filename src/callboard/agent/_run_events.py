@@ -6,10 +6,11 @@ Callback handlers see the agent and each of its nodes as chain runs, which conta
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID, uuid4
 
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForChainRun, BaseCallbackHandler
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import patch_config
 from langchain_core.tracers import BaseTracer
@@ -27,6 +28,7 @@ from callboard._loops._deadline import cleanup
 from callboard._loops._protocol import EventLoop
 from callboard._records._events import RunEvent, RunInfo, RunObserver, RunPhase
 from callboard.conversations._thread import Thread
+from callboard.tools._background import handle_in
 from callboard.tools._ledger import CallsInterrupted
 
 R = TypeVar("R")
@@ -48,6 +50,12 @@ class RunReporter:
         event = RunEvent(phase=phase, run=self._info, time=self._loop.now(), **facts)
         for observer in self._observers:
             observer(event)
+
+    def report_messages(self, messages: Sequence[BaseMessage], point: Literal["input", "turn", "end"]) -> None:
+        """Report messages that the run has read: with its input, before a turn, or where it would have ended."""
+        for message in messages:
+            handle = handle_in(message)
+            self.notify("read", input=message, facts={"point": point} | ({"background": handle} if handle else {}))
 
     async def ask(
         self,

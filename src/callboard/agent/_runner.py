@@ -4,18 +4,19 @@ The input is new messages, answers to questions, a LangGraph `Command`, or `None
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from callboard._calls._call import create_batch_context
+from callboard._calls._call import create_batch_context, current_call
 from callboard._calls._draining import InFlight, Operation
 from callboard._calls._observers import current_observers
 from callboard._langchain._errors import is_control_flow
@@ -25,10 +26,13 @@ from callboard._loops._deadline import DEFAULT_GRACE, TimeLimit, TimeLimits, act
 from callboard._loops._entry_mode import EntryMode, entered_from
 from callboard._loops._side_tasks import beside
 from callboard._util._suggestions import did_you_mean
+from callboard.agent._background import BackgroundCalls, ThreadBackground
+from callboard.agent._inbox import Inbox
+from callboard.agent._live import LiveRuns
 from callboard.agent._run import Run
-from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
+from callboard.agent._run_context import AgentPlan, Breakpoints, RunBackground, RunContext
 from callboard.agent._run_events import report_run, trace_agent
-from callboard.agent._stream import Chunk, Keys, Outbox, Reader, RunStream, handlers_for, printing
+from callboard.agent._stream import Chunk, ChunkQueue, Keys, Reader, RunStream, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._channels import MESSAGES, Flow, State, Write
 from callboard.conversations._langgraph_threads import open_calls
@@ -38,7 +42,14 @@ from callboard.conversations._snapshots import writes_of_finished_tasks
 from callboard.conversations._storage import Source
 from callboard.conversations._targets import END, TOOLS, Target, admit_targets, check_sends, split_targets
 from callboard.conversations._thread import START, Thread
-from callboard.exceptions import CallRejectedError, RunDeadlineExceededError, ThreadBusyError
+from callboard.exceptions import (
+    CallRejectedError,
+    OpenCallsError,
+    RunDeadlineExceededError,
+    StorageError,
+    ThreadBusyError,
+)
+from callboard.tools._background import lost_notification, open_handles
 from callboard.tools._bounds import broken_text
 from callboard.tools._ledger import Answers, answers_by_id, approval_digest_in, is_by_id
 from callboard.tools._unanswered import id_of
@@ -67,12 +78,19 @@ async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     writes = thread.schema.writes_of_input(values)
     if input and not writes:
         raise _empty_input_error(input)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
+    unread = thread.unread
+    # New input gives up questions, also those about background calls of an ended process.
+    handles = open_handles(thread.state.get(MESSAGES) or []) if thread.questions else {}
+    given_up = [lost_notification(*call) for call in handles.items() if thread.record_of(call[0]).pending]
+    if unread or given_up:
+        # Messages that an earlier run has received and not read are older than the input.
+        writes = [(MESSAGES, [*unread, *given_up]), *writes]
     if thread.records or TOOLS in thread.next_nodes:
         thread.not_begun = _find_calls_not_begun(thread, flow)
         thread.begun = frozenset(id_of(call) for key, call in open_calls(thread) if thread.record_of(key).claimed)
         # Finished tasks of the interrupted step keep their results, although new input does not resume it.
         writes = [*writes_of_finished_tasks(thread), *writes]
-    await thread.amend(writes, lambda: [flow.entry], "input")
+    await thread.amend(writes, lambda: [flow.entry], "input", read=unread)
     return {}, False
 
 
@@ -99,7 +117,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         # After a crash, the answer would be read as another text, and a call run that nobody has approved.
         raise ValueError(f"The answer has {text[:80]!r}, with half of a surrogate pair, which no database can store")
     if isinstance(thread, SavedThread) and command.resume is not None:
-        thread.check_answers(command.resume)
+        thread.check_storable("an answer", command.resume)
     writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
     goto_targets: Any = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
     goto = [target for target in goto_targets if target]
@@ -159,6 +177,17 @@ def check_input(input: object, thread: Thread) -> None:
     )
 
 
+async def _refuse_open_calls(thread: Thread) -> None:
+    """Raise `OpenCallsError` if new input would give up questions, or calls without a result.
+
+    Raise `ThreadBusyError` if the calls are those of a live run.
+    """
+    is_open = thread.questions or thread.has_unattributed_questions or TOOLS in thread.next_nodes
+    if is_open and isinstance(thread, SavedThread):
+        await thread.refuse_if_held()
+        raise OpenCallsError(thread.saver.thread_id, thread.questions)
+
+
 def _empty_input_error(input: object) -> EmptyInputError:
     return EmptyInputError(f"An agent starts from messages, as in {{'messages': [('user', 'hi')]}}; got {input!r}")
 
@@ -187,6 +216,8 @@ class Request:
     """`True` if the stream mode "messages" has the events of each message's parts; see `wants_message_events`."""
     prints: frozenset[str]
     output_keys: Keys | None
+    gives_up_calls: bool = True
+    """`False` if the run must not begin while questions, or calls without a result, are open in the thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,30 +231,42 @@ class Runner:
     debug: bool
     in_flight: InFlight
     """Runs that are in progress, which `drain` waits for."""
+    live_runs: LiveRuns
+    """Runs that take messages."""
+    background_calls: BackgroundCalls
+    """Calls that go on after their step."""
 
-    async def run(self, checkpointer: Any, request: Request, outbox: Outbox | None) -> Run:
+    async def run(
+        self, checkpointer: Any, request: Request, outbox: ChunkQueue | None, inbox: Inbox | None = None
+    ) -> Run:
         """Run the agent until its model answers, or a person has to be asked; return the ended run.
 
-        `outbox` is the queue of the run's stream, or `None`.
+        `outbox` is the queue of the run's stream, or `None`. `inbox` is the inbox of a started run; other runs get
+        theirs here.
         """
         tools, thread_id = self.plan.access, request.config["configurable"].get("thread_id")
         with (
             entered_from(request.entry_mode),
             Operation(self.in_flight, grace=tools.grace, thread_id=thread_id) as operation,
         ):
-            if not tools.actors.is_needed:
-                return await self._run(checkpointer, request, outbox)
-            async with tools.actors.open_for_block():
-                return await self._run(checkpointer, request, outbox)
+            await self.live_runs.wait_for_update(str(thread_id))
+            # Read once: LangGraph counts the graphs that a task runs.
+            outer = outer_of(request.config)
+            with self._admit(checkpointer, request.config, outer, inbox) as run_inbox:
+                if not tools.actors.is_needed:
+                    return await self._run(checkpointer, request, outer, outbox, run_inbox)
+                async with tools.actors.open_for_block():
+                    return await self._run(checkpointer, request, outer, outbox, run_inbox)
         raise operation.drain_error()
 
-    async def _run(self, checkpointer: Any, request: Request, outbox: Outbox | None) -> Run:
+    async def _run(
+        self, checkpointer: Any, request: Request, outer: Outer | None, outbox: ChunkQueue | None, inbox: Inbox | None
+    ) -> Run:
         put: Put | None = None if outbox is None else outbox.put
         put = printing(put, request.prints) if request.prints else put
         config = request.config
         if config["recursion_limit"] < 1:
             raise ValueError("recursion_limit must be at least 1")
-        outer = outer_of(config)
         if checkpointer is True:
             if outer is None:
                 raise RuntimeError("checkpointer=True cannot be used for root graphs.")
@@ -247,26 +290,76 @@ class Runner:
                 # Before the input is applied, and outside of the `try`: `stop` would write to another run's thread. New
                 # input is always stored before the first step, so it shares the write.
                 check_input(request.input, thread)
+                if not request.gives_up_calls:
+                    # The hold fails if another run has changed the thread since it was opened.
+                    await _refuse_open_calls(thread)
                 resumes = request.input is None or isinstance(request.input, Command)
                 await thread.hold(counts_as_step=resumes, joins_next_write=not resumes)
             elif checkpointer is True and outer is not None and isinstance(thread, SavedThread):
                 await self._hold_for_call(thread, continues_input=continues_input)
             try:
+                unread = thread.unread
                 run = await self._start_run(thread, saver, request, put, outer, continues_input=continues_input)
-                run.context.reporter, run.stream.outbox = reporter, outbox
+                if reporter is not None and not thread.unread:
+                    reporter.report_messages(unread, "input")
+                run.context.reporter, run.stream.outbox, run.context.inbox = reporter, outbox, inbox
+                if inbox is not None and isinstance(thread, SavedThread):
+                    inbox.open()
+                    run.context.background = self._background_of(thread)
                 handlers: list[Any] = []
                 if put is not None:
                     subgraphs, events = request.subgraphs, request.message_events
                     handlers = handlers_for(request.modes, put, path, subgraphs=subgraphs, events=events)
                 go = run.go if request.budget is None else partial(_run_within_budget, request.budget, run)
                 # The renewal of the lease ends with the run and before `stop`, which gives the thread up.
-                async with self._with_states(thread), beside(thread.keep_holding if thread.is_held else None):
+                async with (
+                    self._with_states(thread),
+                    beside(thread.keep_holding if thread.is_held else None),
+                    beside(None if inbox is None else partial(inbox.keep_storing, thread)),
+                    self._own_background_calls(inbox, config),
+                ):
                     await trace_agent(go, request.input, config, self.name, handlers)
             finally:
                 if thread.is_kept:
                     # Also after a cancellation: the saver's writes then go on within the grace.
-                    await thread.stop()
+                    await _stop(thread, inbox)
         return run
+
+    def _admit(
+        self, checkpointer: Any, config: RunnableConfig, outer: Outer | None, inbox: Inbox | None
+    ) -> AbstractContextManager[Inbox | None]:
+        """Return a context with the inbox of a run; a run in a graph, or without a stored thread, takes no messages."""
+        if inbox is not None or outer is not None or saver_for(checkpointer, config, None) is None:
+            return nullcontext(inbox)
+        return self.live_runs.admit(str(config["configurable"]["thread_id"]))
+
+    def _background_of(self, thread: SavedThread) -> RunBackground | None:
+        """Return the background calls of a run's thread; `None` if its calls end with their step."""
+        # Calls within another call end with it, and so do those that begin during a drain.
+        if current_call() is not None or self.in_flight.is_draining:
+            return None
+        store = partial(self._store_message, thread.saver)
+        return ThreadBackground(self.background_calls, thread.saver.thread_id, store)
+
+    def _own_background_calls(self, inbox: Inbox | None, config: RunnableConfig) -> AbstractAsyncContextManager[None]:
+        """Return a context at whose end the background calls of a run end, unless the agent's block owns them."""
+        if inbox is None:
+            return nullcontext()
+        return self.background_calls.belonging_to_run(str(config["configurable"]["thread_id"]))
+
+    async def _store_message(self, saver: Saver, message: BaseMessage) -> None:
+        """Store a message in a thread without a live run, unless it is there; the next run reads it."""
+        with self.live_runs.update(saver.thread_id):
+            thread = SavedThread(self.plan.schema, saver, "sync")
+            await thread.open(None)
+            if any(other.id == message.id for other in (*(thread.state.get(MESSAGES) or []), *thread.unread)):
+                return
+            await thread.hold(joins_next_write=True)
+            try:
+                thread.check_storable("a message", message)
+                await thread.receive_message(message)
+            finally:
+                await thread.stop()
 
     async def _hold_for_call(self, thread: SavedThread, *, continues_input: bool) -> None:
         """Take the thread of an agent that continues one conversation in all tasks of the outer graph."""
@@ -342,6 +435,23 @@ class Runner:
             checkpointer=saver,
         )
         return Run(run_context)
+
+
+async def _stop(thread: Thread, inbox: Inbox | None) -> None:
+    """Store the end of a run, and tell the senders of its last messages whether these are stored."""
+    if inbox is None:
+        await thread.stop()
+        return
+    inbox.close()
+    error: Exception | None = StorageError("The database", "may have lost a message: read the thread")
+    try:
+        await thread.stop()
+        error = thread.loss
+    except Exception as stop_error:
+        error = stop_error
+        raise
+    finally:
+        inbox.settle(error)
 
 
 async def _run_within_budget(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:

@@ -1,11 +1,9 @@
-"""Stream of a run: chunks in LangGraph's stream modes, and the queue between the run and the reader of its stream."""
+"""Stream of a run: chunks in LangGraph's stream modes, and their readers."""
 
-import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from anyio.lowlevel import checkpoint
 from langchain_core.runnables import RunnableConfig
@@ -18,10 +16,8 @@ from callboard._langgraph._node_scope import (
     StreamMessagesHandlerV2,
     StreamToolCallHandler,
 )
-from callboard._loops._current import current_loop
-from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._protocol import Scope
 from callboard.conversations._channels import Schema, State, Write
+from callboard.conversations._thread import START
 
 Chunk = tuple[tuple[str, ...], str, Any]
 """Chunk of a stream: namespace of the graph, stream mode, and payload in the form of that mode."""
@@ -51,87 +47,16 @@ def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Cal
     return print_and_put
 
 
-class Outbox:
-    """Queue of chunks between a run and the reader of its stream; filled from any thread, read by one task."""
+class ChunkQueue(Protocol):
+    """Protocol of what a run puts the chunks of its stream into."""
 
-    def __init__(self) -> None:
-        self._loop = current_loop()
-        self._chunks: deque[Chunk] = deque()
-        self._wakeup = self._loop.wakeup()
-        # Guards all fields: callback handlers put chunks from worker threads.
-        self._lock = threading.Lock()
-        self._closed = False
-        self._reader_waits = False  # true while the reader waits for a chunk
-        self._wakeup_of_run = self._loop.wakeup()
-
-    def put(self, chunk: Chunk) -> None:
-        with self._lock:
-            self._chunks.append(chunk)
-            self._wakeup.set()
-
-    def close(self) -> None:
-        """Close the queue: `get` still returns the chunks in the queue, and then `None`."""
-        with self._lock:
-            self._closed = True
-            self._wakeup.set()
-
-    async def get(self) -> Chunk | None:
-        while True:
-            with self._lock:
-                self._reader_waits = False
-                if self._chunks:
-                    return self._chunks.popleft()
-                if self._closed:
-                    return None
-                # A new wakeup under the lock: a `put` after this line sets it, so no chunk is missed.
-                self._wakeup = self._loop.wakeup()
-                self._reader_waits = True
-                self._wakeup_of_run.set()
-            await self._wakeup.wait()
+    def put(self, chunk: Chunk, /) -> None:
+        """Add a chunk; any thread may call this."""
+        ...
 
     async def wait_for_reader(self) -> None:
-        """Wait until the reader has taken all chunks and asks for the next one."""
-        while True:
-            with self._lock:
-                if self._reader_waits and not self._chunks:
-                    return
-                self._wakeup_of_run = self._loop.wakeup()
-            await self._wakeup_of_run.wait()
-
-
-async def chunks_of(run: Callable[[Outbox], Awaitable[object]]) -> AsyncGenerator[Chunk]:
-    """Start a run in a task of its own and yield the chunks of its stream; at the end, raise the error of the run."""
-    outbox = Outbox()
-    loop = current_loop()
-    errors: list[BaseException] = []
-
-    async def child(scope: Scope) -> None:
-        try:
-            with scope:
-                await run(outbox)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            outbox.close()
-
-    # A task beside the generator: a generator must not hold a cancel scope over a `yield`.
-    task = loop.spawn(child, DEFAULT_GRACE)
-    try:
-        while (chunk := await outbox.get()) is not None:
-            yield chunk
-    except BaseException:
-        task.cancel()
-        # Without limit: the run bounds its clean-up by its own grace, and nothing may outlive the generator.
-        with loop.shield(float("inf")):
-            await task.wait()
-        raise
-    await task.wait()
-    try:
-        if errors:
-            raise errors[0]
-    finally:
-        # The traceback refers to this frame: break the cycle.
-        errors.clear()
+        """Wait until a reader that reads along has taken all chunks and asks for the next one."""
+        ...
 
 
 def handlers_for(
@@ -188,7 +113,7 @@ class RunStream:
         config: RunnableConfig,
         step: Callable[[], int],
     ) -> None:
-        self.outbox: Outbox | None = None
+        self.outbox: ChunkQueue | None = None
         """Queue of the run's own stream, set before the run starts; `None` if only outer graphs have streams."""
         self._readers = readers
         self._schema = schema
@@ -262,6 +187,10 @@ class RunStream:
         self._emit(
             "updates", lambda: {node_place.node: _update_payload(writes, self._keys), "__metadata__": {"cached": True}}
         )
+
+    def send_input(self, writes: Sequence[Write]) -> None:
+        """Send messages that the run has received, as an `updates` chunk of the node that applies input."""
+        self._emit("updates", lambda: {START: _update_payload(writes, self._keys)})
 
     def send_error(self, node_place: NodePlace, error: BaseException) -> None:
         self._emit("tasks", lambda: _task_payload(node_place, error=error))

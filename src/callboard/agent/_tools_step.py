@@ -4,43 +4,39 @@ The calls of a reply run as one batch. Streams show each call as a task. Calls t
 node run beside the calls of the reply; streams show them as one task.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from functools import cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from itertools import count
-from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 from anyio import to_thread
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ensure_config
 from langgraph.errors import GraphInterrupt
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 
 from callboard._calls._observers import current_observers
 from callboard._langchain._errors import error_message, is_control_flow, unstorable_text
 from callboard._langchain._large_values import MANY_CALLS, run_in_worker
-from callboard._langchain._outputs import Output
 from callboard._langchain._plan import injected_args, model_args
 from callboard._langchain._unknown_outcomes import UNKNOWN, question_about, runs_again, unknown_text
 from callboard._langgraph._call_scope import Write, with_writes
 from callboard._langgraph._node_scope import NodePlace, to_parent
-from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
 from callboard.agent._run_context import RunContext
 from callboard.conversations._targets import TOOLS, NumberedSend
 from callboard.conversations._thread import as_update
 from callboard.exceptions import LoopError
+from callboard.tools._background import lost_notification, notification
 from callboard.tools._batch_call import CallBody, Reports
 from callboard.tools._call_record import CallRecord, keys_of
-from callboard.tools._chain import Chain, Link, Next, link_of
+from callboard.tools._chain import Link, link_of
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._node import Entries, Entry
-from callboard.tools._results import NodeRequest, ResultRules, count_calls, messages_in, parse_input
+from callboard.tools._overrides import Entries, Entry, around_all, around_call, task_input_of
+from callboard.tools._results import NodeRequest, ResultRules, messages_in, parse_input
 from callboard.tools._tool_batch import ToolBatch
-from callboard.tools._unanswered import id_of, ids_with_answer
+from callboard.tools._unanswered import exchanges_in, last_reply
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
@@ -64,25 +60,105 @@ async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
     return list(step.tasks)
 
 
+async def settle_lost_calls(run: RunContext) -> dict[str, ToolCall]:
+    """Run background calls of an ended process again, or tell the model of them, as their policies say.
+
+    Return the calls about which the policies ask a person, by handle.
+    """
+    calls_to_ask_about: dict[str, ToolCall] = {}
+    thread = run.thread
+    # The conversation has the results of an unfinished step only when the step ends.
+    results = [record.output for record in thread.records.values() if isinstance(record.output, ToolMessage)]
+    messages = [*(thread.state.get(run.tools.messages_key) or []), *results]
+    lost_calls = {} if run.background is None else run.background.lost_calls(messages, thread.unread)
+    exchanges = exchanges_in(messages) if lost_calls else []
+    calls = {answer and answer.id: call for exchange in exchanges for call, answer in exchange.answers_by_call()}
+    for handle, message in lost_calls.items():
+        call = calls.get(message.id)
+        policy = None if call is None else run.tools.policy(call)
+        if call is not None and policy is not None and runs_again(policy):
+            await _restart(run, call, handle)
+        elif call is not None and policy is not None and policy.on_unknown == "ask":
+            calls_to_ask_about[handle] = call
+        else:
+            await thread.receive_message(lost_notification(handle, message))
+    return calls_to_ask_about
+
+
+async def ask_about_lost_calls(run: RunContext, lost_calls: dict[str, ToolCall]) -> list[Interrupt]:
+    """Return the open questions about lost background calls; remove each call that a person has decided about.
+
+    Each question is stored under the handle of its call, as if that were a task of the next step.
+    """
+    thread, answers = run.thread, run.answers_for(lost_calls)
+    questions: list[Interrupt] = []
+    for handle, call in [*lost_calls.items()]:
+        record = thread.record_of(handle)
+        question = record.pending[0] if record.pending else _question_about(run, call)
+        if question.id not in answers:
+            if not record.pending:
+                await thread.record_questions({handle: record._replace(pending=(question,))})
+            questions.append(question)
+            continue
+        message = unknown_text(handle, call, answers[question.id])
+        # First: a question must not stay open beside the result. After a kill in between, the person is asked again.
+        await thread.record_questions({handle: record.with_answers_only()})
+        if message is None:
+            await _restart(run, call, handle)
+        else:
+            await thread.receive_message(notification(handle, message))
+        del lost_calls[handle]
+    if questions:
+        run.stream.send_questions(run.node_place(TOOLS), questions, thread.state)
+    return questions
+
+
+def _question_about(run: RunContext, call: ToolCall) -> Interrupt:
+    """Return the question to a person about a call whose process ended before the call did."""
+    tool = run.tools.tool(call["name"])
+    args = call["args"] if tool is None else model_args(call, injected_args(tool))
+    return question_about(call["name"], args, "the process ended")
+
+
+async def _restart(run: RunContext, call: ToolCall, handle: str) -> None:
+    assert run.background is not None
+    request = parse_input(run.input_of(TOOLS), run.tools.messages_key)._replace(calls=[call])
+    config = run.config_at(run.node_place(TOOLS))
+    batch = await run.tools.batch(
+        request,
+        config,
+        records={},
+        answers={},
+        keys=keys_of([call]),
+        namespaces=None,
+        reports=Reports(background=run.background),
+    )
+    batch.restart(handle)
+
+
 async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False) -> "CallStep":
-    messages_key = run.tools.messages_key
+    messages: Sequence[Any] = messages_in(state, run.tools.messages_key)
+    if (index := last_reply(messages)) is None:
+        raise ValueError("No AIMessage found in input")
+    reply: Sequence[ToolCall] = messages[index].tool_calls
 
-    def read() -> tuple[NodeRequest, list[str]]:
-        request = parse_input(state, messages_key)
-        request = request._replace(calls=run.plan.flow.open_calls(messages_in(state, messages_key)))
-        return request, keys_of(request.calls)
+    def read() -> tuple[list[ToolCall], list[str]]:
+        calls = run.plan.flow.open_calls(messages)
+        return calls, keys_of(calls)
 
-    has_many_calls = count_calls(state, messages_key) > MANY_CALLS
-    request, keys = await run_in_worker(read) if has_many_calls else read()
-    task_names = {key: key for key in keys}  # the task of a call of a reply has the call's key as its name
+    calls, keys = await run_in_worker(read) if len(reply) > MANY_CALLS else read()
+    task_names = dict(zip(keys, keys, strict=True))  # the task of a call of a reply has the call's key as its name
     numbers = dict(zip(keys, count(len(run.thread.sends)), strict=False))
+    node_places: dict[str, NodePlace] = {}  # most calls need no place
 
-    @cache  # most calls need no place
     def node_place_of(key: str) -> NodePlace:
         if key not in numbers:
             raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {keys}")
-        return run.node_place(TOOLS, numbers[key])
+        if key not in node_places:
+            node_places[key] = run.node_place(TOOLS, numbers[key])
+        return node_places[key]
 
+    request = NodeRequest(calls, reply, "dict", state)
     return CallStep(run, request, task_names, node_place_of, {}, by_call=run.by_call, ends_step=ends_step)
 
 
@@ -172,10 +248,7 @@ class CallStep:
                 else:
                     await self._record_message(key, message)
             elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
-                tool = run.tools.tool(call["name"])
-                args = call["args"] if tool is None else model_args(call, injected_args(tool))
-                question = question_about(call["name"], args, "the process ended")
-                await thread.record_questions({task: record._replace(pending=(question,))})
+                await thread.record_questions({task: record._replace(pending=(_question_about(run, call),))})
 
     async def answer_open_calls(self, reason: str) -> None:
         for (key, task), call in zip(self.tasks.items(), self._request.calls, strict=True):
@@ -237,6 +310,7 @@ class CallStep:
                 on_ask=self._record_questions,
                 wrap_call=self._run_call_task if self._streams_each_call else None,
                 outer_links=links,
+                background=run.background,
             ),
         )
         self._writes = batch.ledger.writes
@@ -264,9 +338,10 @@ class CallStep:
     def _loop_links(self) -> list[Link]:
         """Return the agent's guard against loops as middleware if it acts on these calls, which it mostly does not."""
         guard = self._run.plan.loop_guard
-        if guard is None or not self._request.calls:
+        messages = messages_in(self._request.state, self._run.tools.messages_key)
+        if guard is None or not self._request.calls or len(messages) < guard.nudge:  # a repetition is a message
             return []
-        repetition = guard.count_repetitions(messages_in(self._request.state, self._run.tools.messages_key))
+        repetition = guard.count_repetitions(messages)
         if repetition >= guard.stop:  # before any call of the reply begins
             raise LoopError(self._request.calls[0]["name"], repetition)
         return [link_of("LoopGuard", guard.awrap_tool_call)] if repetition >= guard.nudge else []
@@ -363,104 +438,3 @@ class CallStep:
             await to_thread.run_sync(record)
         else:
             record()
-
-
-# Overridden methods of a tools node, around each call or around all calls of a reply. The method gets the same input as
-# in LangGraph: a call and the state in version "v2", the state in version "v1".
-
-Step = Callable[[NodeRequest, RunnableConfig], Awaitable[Any]]
-"""Async function that runs calls, and returns their results in the form of a node's output: the base method."""
-
-
-def task_input_of(call: ToolCall, state: Any) -> ToolCallWithContext:
-    """Return the input of a LangGraph task for a single call: the call together with the state."""
-    return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
-
-
-def around_call(entries: Entries, messages_key: str) -> Link:
-    """Return middleware that runs each call inside the user's override of a `ToolNode` method, such as `ainvoke`."""
-
-    async def around(request: ToolCallRequest, call_next: Next) -> Output:
-        async def inner(entry: Entry) -> Any:
-            node_request = parse_input(entry.input, messages_key)
-            config = _config(entry, request.runtime.config)
-            runtime = replace(request.runtime, state=node_request.state, config=config)
-            requests = (ToolCallRequest(call, request.tool, node_request.state, runtime) for call in node_request.calls)
-            return ResultRules(node_request.kind, messages_key).combine(
-                [await call_next(inner_request) for inner_request in requests]
-            )
-
-        entry = Entry(task_input_of(request.tool_call, request.state), request.runtime.config, {})
-        result = await entries(entry, inner)
-        return outputs_of(result, [request.tool_call], messages_key, entries.name)[0]
-
-    return link_of(entries.name, around)
-
-
-async def around_all(
-    entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
-) -> list[Output]:
-    """Run all calls of a reply inside the user's override of a `ToolNode` method; return their outputs."""
-
-    async def around(inner_entry: Entry, call_next: Next) -> Any:
-        return await entries(inner_entry, call_next)
-
-    async def inner(inner_entry: Entry) -> Any:
-        return await step(
-            parse_input(inner_entry.input, messages_key), _config(inner_entry, cast("RunnableConfig", entry.config))
-        )
-
-    result = await Chain([Link(around)])(entry, inner)
-    return outputs_of(result, calls, messages_key, entries.name)
-
-
-def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
-    return config if entry.config is None else ensure_config(entry.config)
-
-
-def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
-    """Return the output of each call, taken from the result of the user's override of a `ToolNode` method."""
-    pieces_by_call: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
-    unassigned_pieces: list[ToolMessage | Command[Any]] = []
-    open_indexes: dict[str, deque[int]] = {}
-    for index, call in enumerate(calls):
-        open_indexes.setdefault(id_of(call), deque()).append(index)
-    for piece in _pieces(result, messages_key, name):
-        update: Any = {messages_key: [piece]} if isinstance(piece, ToolMessage) else piece.update
-        answers = update.get(messages_key, []) if isinstance(update, dict) else []
-        candidates = [open_indexes[call_id] for call_id in ids_with_answer(answers) if open_indexes.get(call_id)]
-        # Several calls may have the same id: their messages are assigned in call order.
-        indexes = min(candidates, key=itemgetter(0), default=None)
-        (unassigned_pieces if indexes is None else pieces_by_call[indexes.popleft()]).append(piece)
-    leaves_graph = any(isinstance(piece, Command) and piece.graph is not None for piece in unassigned_pieces)
-    for call, pieces in zip(calls, pieces_by_call, strict=True):
-        if not pieces and not leaves_graph:
-            raise ValueError(
-                f"{name} returned no message for call {call['id']!r}; a call that is not run needs one too: "
-                f"ToolMessage(..., tool_call_id={call['id']!r})"
-            )
-    if pieces_by_call:
-        # Messages and commands that belong to no call.
-        pieces_by_call[-1].extend(unassigned_pieces)
-    return [pieces[0] if len(pieces) == 1 else pieces for pieces in pieces_by_call]
-
-
-def _pieces(result: Any, messages_key: str, name: str) -> list[ToolMessage | Command[Any]]:
-    pieces: list[ToolMessage | Command[Any]] = []
-    for item in result if isinstance(result, list) else [result]:
-        if isinstance(item, (ToolMessage, Command)):
-            pieces.append(item)
-        elif isinstance(item, dict):
-            values: dict[str, Any] = {**item}
-            written = values.pop(messages_key, [])
-            for message in written if isinstance(written, list) else [written]:
-                is_result = isinstance(message, ToolMessage)
-                pieces.append(message if is_result else Command(update={messages_key: [message]}))
-            if values:
-                pieces.append(Command(update=values))
-        else:
-            raise TypeError(
-                f"{name} returned {result!r}; it has to return what ToolNode returns, such as "
-                f"{{{messages_key!r}: [ToolMessage(...)]}}"
-            )
-    return pieces

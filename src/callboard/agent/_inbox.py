@@ -1,0 +1,169 @@
+"""Inbox of a live run: messages that arrive while the run works, on their way to its thread of conversation."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from uuid import uuid4
+
+from anyio import Lock
+from langchain_core.messages import HumanMessage, convert_to_messages
+
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import Wakeup
+from callboard._loops._shared_event import SharedEvent
+from callboard.conversations._thread import Thread
+from callboard.tools._bounds import broken_text
+
+
+def person_message(message: object) -> HumanMessage:
+    """Return a message of a person, with an id, in any form that LangChain accepts; such as a text.
+
+    Raises TypeError for what is no message, and ValueError for another kind of message, and for text that no database
+    stores.
+    """
+    try:
+        (converted,) = convert_to_messages([message])  # type: ignore[list-item]
+    except (NotImplementedError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise TypeError(
+            f"say() takes a text or a message, such as HumanMessage('stop'), got {message!r:.80}"
+        ) from error
+    if not isinstance(converted, HumanMessage):
+        raise ValueError(
+            f"say() takes a message of a person, got one of type {converted.type!r}: start a run with other messages"
+        )
+    texts = [converted.content, converted.additional_kwargs, converted.id, converted.name]
+    if (text := broken_text(texts)) is not None:
+        raise ValueError(f"The message has {text[:80]!r}, with half of a surrogate pair, which no database can store")
+    return converted if converted.id else converted.model_copy(update={"id": str(uuid4())})
+
+
+class Letter:
+    """Message on its way to a run. Its sender waits until the thread of the run has stored the message."""
+
+    def __init__(self, message: HumanMessage) -> None:
+        self.message = message
+        self.is_stored = False
+        self.error: Exception | None = None
+        """Error for the sender; `None` for a letter that is stored, or that the run has returned unread."""
+        self._settled = current_loop().wakeup()
+
+    def settle(self, *, is_stored: bool, error: Exception | None = None) -> None:
+        """Let the sender go on: the message is stored, or the run has returned it, or there is an error."""
+        self.is_stored, self.error = is_stored, error
+        self._settled.set()
+
+    async def wait(self) -> bool:
+        """Wait until the message is settled, return whether it is stored, and raise its error."""
+        await self._settled.wait()
+        if self.error is not None:
+            raise self.error
+        return self.is_stored
+
+
+class Inbox:
+    """Letters for one run, from any thread. A task beside the run stores them in the run's thread of conversation.
+
+    A letter is stored at most once. The run closes the inbox where it ends, and returns the letters that came too late.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        """`True` once the input of the run is stored."""
+        self.on_open: Callable[[], object] | None = None
+        """Function that `open` calls; set before the run begins."""
+        self.opened = SharedEvent()
+        """Set once the inbox is open, or the run has ended before that."""
+        self._lock = threading.Lock()  # guards the fields below
+        self._letters: deque[Letter] = deque()
+        """Letters that the thread of conversation has not recorded yet."""
+        self._is_closed = False
+        self._arrival: Wakeup | None = None
+        """Wakeup of the task that stores letters, while it waits for one."""
+        self.change = SharedEvent()
+        """Set, and replaced by a new event, when a letter was stored, or a background call has ended."""
+        self._unconfirmed: list[Letter] = []
+        """Letters that are recorded, and whose write has failed or was cancelled: the end of the run repeats it."""
+        self._storing: Lock | None = None
+        """Lock of the run's event loop: letters are recorded one after the other, in the order of their arrival."""
+
+    def open(self) -> None:
+        """Record that the input of the run is stored."""
+        if self.on_open is not None:
+            self.on_open()
+        self.is_open = True
+        self.opened.set()
+
+    def put(self, letter: Letter) -> bool:
+        """Add a letter; return `False` if the run has ended or ends, and reads no more letters."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._letters.append(letter)
+            if self._arrival is not None:
+                self._arrival.set()
+            return True
+
+    def close_if_empty(self) -> bool:
+        """Close the inbox if no letter waits in it; return whether it is closed."""
+        with self._lock:
+            self._is_closed = self._is_closed or not self._letters
+            return self._is_closed
+
+    def close(self) -> None:
+        """Close the inbox, and return the letters in it to their senders."""
+        with self._lock:
+            self._is_closed = True
+            letters, self._letters = self._letters, deque()
+        for letter in letters:
+            letter.settle(is_stored=False)
+
+    async def keep_storing(self, thread: Thread) -> None:
+        """Store letters in the thread as they arrive, until this task is cancelled."""
+        while True:
+            with self._lock:
+                arrival = self._arrival = current_loop().wakeup()
+                if self._letters:
+                    arrival.set()
+            await arrival.wait()
+            await self.store_letters(thread)
+
+    async def store_letters(self, thread: Thread) -> None:
+        """Store all letters that are in the inbox in the thread, for its next turn."""
+        if self._storing is None:
+            self._storing = Lock()
+        async with self._storing:
+            while self._letters:
+                await self._store(self._letters[0], thread)
+        self.report_change()
+
+    def report_change(self) -> None:
+        """Let a run that waits for a letter look again."""
+        with self._lock:
+            change, self.change = self.change, SharedEvent()
+        change.set()
+
+    async def _store(self, letter: Letter, thread: Thread) -> None:
+        try:
+            thread.check_storable("a message", letter.message)
+            await thread.receive_message(letter.message)
+        except BaseException as error:
+            reason = error if isinstance(error, Exception) else None
+            if any(message is letter.message for message in thread.unread):
+                self._unconfirmed.append(letter)
+            else:
+                letter.settle(is_stored=False, error=reason)
+            if reason is None:
+                raise
+        else:
+            letter.settle(is_stored=True)
+        finally:
+            # Removed only now, so that the run does not end between the removal and the entry in the thread.
+            with self._lock:
+                if self._letters and self._letters[0] is letter:
+                    self._letters.popleft()
+
+    def settle(self, error: Exception | None) -> None:
+        """Settle the recorded letters after the run's end; `error` is `None` if the thread has stored its end."""
+        letters, self._unconfirmed = self._unconfirmed, []
+        for letter in letters:
+            letter.settle(is_stored=error is None, error=error)

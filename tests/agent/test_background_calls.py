@@ -1,0 +1,712 @@
+"""A call goes on in the background: the agent works on, and its model reads the result in a message of its own."""
+
+import threading
+import warnings
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from anyio import wait_all_tasks_blocked
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from callboard import (
+    CallPolicy,
+    Limit,
+    ToolNode,
+    background_tools,
+    create_agent,
+    create_react_agent,
+    progress,
+    tool_call,
+)
+from callboard.exceptions import DrainingError, DuplicateCallIdWarning, ForegroundCallWarning, LoopError, OpenCallsError
+from callboard.guards import Sanitize
+from callboard.middleware import LoopGuard, RequireApproval, Retry, Supervise
+from callboard.testing import ScriptedModel, calls
+
+from ._savers import complaint, copy_of
+
+pytestmark = pytest.mark.real_clock
+SECONDS = 30.0
+AT: dict[str, Any] = {"configurable": {"thread_id": "1"}}
+GO = {"messages": [("user", "go")]}
+AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
+BACKGROUND = {"build": CallPolicy(background=True)}
+
+
+class Build:
+    """Tool `build` that waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.open, self.ended = anyio.Event(), anyio.Event(), anyio.Event()
+        self.times = 0
+
+    async def build(self) -> str:
+        """Build."""
+        self.times += 1
+        self.begun.set()
+        await self.open.wait()
+        self.ended.set()
+        return "built"
+
+
+def make_function(build: Build) -> Callable[[], Awaitable[str]]:
+    """Return the tool as a function, to which a policy can be attached."""
+
+    async def build_it() -> str:
+        """Build."""
+        return await build.build()
+
+    build_it.__name__ = "build"
+    return build_it
+
+
+def agent_of(make: Any, model: ScriptedModel, tools: list[Any], saver: Any, **options: Any) -> Any:
+    """Return an agent whose tools run in the background."""
+    names = [tool.__name__ for tool in tools if getattr(tool, "__name__", "decide") != "decide"]
+    policy = CallPolicy(background=options.pop("background", True), limit=options.pop("call_limit", None))
+    policies = dict.fromkeys(names, policy)
+    if make is create_agent:
+        return make(model, tools, policies=policies, checkpointer=saver, **options)
+    return make(model, ToolNode(tools, policies=policies), checkpointer=saver, **options)
+
+
+def results_in(messages: list[BaseMessage]) -> list[str]:
+    """Return the results of background calls in a conversation, without the names of the calls."""
+    return [message.text.partition("]\n")[2] for message in messages if is_result(message)]
+
+
+def is_result(message: BaseMessage) -> bool:
+    return isinstance(message, HumanMessage) and "background" in message.additional_kwargs.get("callboard", {})
+
+
+def kinds(messages: list[BaseMessage]) -> list[str]:
+    return ["result" if is_result(message) else message.type for message in messages]
+
+
+async def until_asked(model: ScriptedModel, requests: int) -> None:
+    while len(model.requests) < requests:
+        await anyio.sleep(0.005)
+
+
+@AGENTS
+@pytest.mark.parametrize("version", ["v1", "v2"])
+async def test_the_agent_works_on_and_reads_the_result_when_it_is_there(make: Any, version: Any) -> None:
+    build = Build()
+    model = ScriptedModel([calls("build"), "it is being built", "it is built"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
+            run = await agent.start(GO, AT, stream_mode="updates", version=version)
+            await until_asked(model, 2)
+            assert not run.is_over
+            build.open.set()
+            result = await run.result()
+
+    messages = (result.value if version == "v2" else result)["messages"]
+    assert kinds(messages) == ["human", "ai", "tool", "ai", "result", "ai"]
+    assert "goes on in the background" in messages[2].text
+    assert results_in(messages) == ["built"]
+    assert build.times == 1
+    assert all(complaint(request) is None for request in model.requests)
+
+
+@AGENTS
+async def test_a_call_that_ends_in_time_has_an_ordinary_result(make: Any) -> None:
+    build = Build()
+    build.open.set()
+    model = ScriptedModel([calls("build", "build"), "done"])
+    agent = agent_of(make, model, [build.build], InMemorySaver(), background=60.0)
+    with anyio.fail_after(SECONDS):
+        state = await agent.ainvoke(GO, AT)
+    assert [message.text for message in state["messages"][2:]] == ["built", "built", "done"]
+
+
+async def test_without_a_block_the_run_waits_for_the_call() -> None:
+    build = Build()
+    model = ScriptedModel([calls("build"), "meanwhile", "done"])
+    agent = create_react_agent(model, ToolNode([build.build], policies=BACKGROUND), checkpointer=InMemorySaver())
+
+    async def let_go() -> None:
+        await until_asked(model, 2)
+        build.open.set()
+
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as group:
+            group.start_soon(let_go)
+            state = await agent.ainvoke(GO, AT)
+    assert results_in(state["messages"]) == ["built"]
+
+
+@AGENTS
+async def test_a_message_of_a_person_is_read_while_the_run_waits_for_a_background_call(make: Any) -> None:
+    build = Build()
+    model = ScriptedModel([calls("build"), "it is being built", "soon", "it is built"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
+            run = await agent.start(GO, AT)
+            await until_asked(model, 2)
+            assert await agent.say("when?", AT) is run
+            await until_asked(model, 3)
+            build.open.set()
+            messages = (await run.result())["messages"]
+
+    assert kinds(messages) == ["human", "ai", "tool", "ai", "human", "ai", "result", "ai"]
+
+
+@AGENTS
+async def test_the_result_of_a_call_that_outlives_its_run_is_read_by_the_next_run(make: Any) -> None:
+    build = Build()
+
+    async def decide() -> str:
+        """Decide."""
+        return str(interrupt("which?"))
+
+    model = ScriptedModel([calls("build", "decide"), "done", "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(make, model, [build.build, decide], InMemorySaver()) as agent:
+            run = await agent.start(GO, AT)
+            assert "__interrupt__" in await run.result()
+            build.open.set()
+            await build.ended.wait()
+            messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
+
+    assert results_in(messages) == ["built"]
+    assert complaint(messages) is None
+
+
+@AGENTS
+@pytest.mark.parametrize(
+    ("fail", "text"),
+    [
+        (lambda: (_ for _ in ()).throw(ConnectionError("lost")), "lost"),
+        (lambda: interrupt("may I?"), "asked a person"),
+        (lambda: Command(update={"messages": [ToolMessage("ok", tool_call_id="call_1")], "other": 1}), "command"),
+        (lambda: "half \ud800", "half"),
+    ],
+)
+async def test_each_end_of_a_background_call_becomes_one_message(make: Any, fail: Callable[[], Any], text: str) -> None:
+    build = Build()
+
+    async def work() -> Any:
+        """Work."""
+        await build.build()
+        return fail()
+
+    model = ScriptedModel([calls("work"), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(make, model, [work], InMemorySaver()) as agent:
+            run = await agent.start(GO, AT)
+            await until_asked(model, 2)
+            build.open.set()
+            messages = (await run.result())["messages"]
+
+    (result,) = results_in(messages)
+    assert text in result
+    assert complaint(messages) is None
+
+
+@AGENTS
+async def test_each_background_call_has_a_name_of_its_own(make: Any) -> None:
+    """Models reuse the ids of calls; a name that was given twice would lose a result."""
+
+    async def build() -> str:
+        """Build."""
+        turns = len(model.requests)
+        while len(model.requests) == turns:  # the model works on meanwhile
+            await anyio.sleep(0.005)
+        return "built"
+
+    again = [tool_call("build", "same"), tool_call("build", "same")]
+    model = ScriptedModel([again, "meanwhile", "more", again, "meanwhile", *["done"] * 4])
+    with anyio.fail_after(SECONDS), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DuplicateCallIdWarning)
+        async with agent_of(make, model, [build], InMemorySaver()) as agent:
+            messages = (await agent.ainvoke(GO, AT))["messages"]
+            messages = (await agent.ainvoke(GO, AT))["messages"]
+
+    answers = [message for message in messages if isinstance(message, ToolMessage)]
+    handles = [answer.additional_kwargs["callboard"]["background"] for answer in answers]
+    assert sorted(handles[:2]) == ["bg-same", "bg-same-2"]
+    assert sorted(handles[2:]) == ["bg-same-3", "bg-same-4"]
+    assert results_in(messages) == ["built"] * 4
+
+
+@AGENTS
+async def test_a_call_has_no_name_of_a_call_of_its_reply_that_has_ended(make: Any) -> None:
+    """A limit lets the second call begin after the end of the first, whose name no message of the state has yet."""
+
+    async def build() -> str:
+        """Build."""
+        await anyio.sleep(0.01)
+        return "built"
+
+    model = ScriptedModel([[tool_call("build", "same")] * 3, *["done"] * 4])
+    limit = Limit(concurrency=1)
+    with anyio.fail_after(SECONDS), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DuplicateCallIdWarning)
+        async with agent_of(make, model, [build], InMemorySaver(), call_limit=limit) as agent:
+            messages = (await agent.ainvoke(GO, AT))["messages"]
+
+    assert results_in(messages) == ["built"] * 3
+
+
+async def test_a_message_that_a_tool_makes_itself_is_told_under_the_name_of_the_tool() -> None:
+    async def build(call_id: Annotated[str, InjectedToolCallId]) -> ToolMessage:
+        """Build."""
+        await anyio.sleep(0.01)
+        return ToolMessage("built", tool_call_id=call_id)
+
+    model = ScriptedModel([calls("build"), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        messages = (await agent_of(create_react_agent, model, [build], InMemorySaver()).ainvoke(GO, AT))["messages"]
+
+    assert "of the tool 'build']" in next(message.text for message in messages if is_result(message))
+
+
+@AGENTS
+@pytest.mark.parametrize("block", [True, False], ids=["block", "no block"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+async def test_an_error_for_the_program_ends_the_run_of_a_background_call(make: Any, block: bool, error: Any) -> None:
+    """On trio, Ctrl-C is raised in the code that runs: a call that kept it to itself would let the program go on."""
+
+    async def build() -> str:
+        """Build."""
+        await anyio.sleep(0.01)
+        raise error
+
+    model = ScriptedModel([calls("build"), "meanwhile", "I see."])
+    agent = agent_of(make, model, [build], InMemorySaver())
+    with anyio.fail_after(SECONDS):
+        async with agent if block else nullcontext():
+            with pytest.raises(error):
+                await agent.ainvoke(GO, AT)
+        messages = (await agent.ainvoke(None, AT))["messages"]
+
+    assert results_in(messages) == [f"Error: {error.__name__}"]
+
+
+async def test_an_error_for_the_program_is_raised_at_the_end_of_a_block_without_a_run() -> None:
+    finished = anyio.Event()
+
+    async def build() -> str:
+        """Build."""
+        await finished.wait()
+        raise KeyboardInterrupt
+
+    async def decide() -> str:
+        """Ask a person."""
+        return str(interrupt("yes?"))
+
+    model = ScriptedModel([calls("build"), calls("decide")])
+    agent = agent_of(create_react_agent, model, [build, decide], InMemorySaver())
+    with anyio.fail_after(SECONDS), pytest.raises(KeyboardInterrupt):
+        async with agent:
+            assert "__interrupt__" in await agent.ainvoke(GO, AT)
+            finished.set()
+
+
+@AGENTS
+async def test_a_call_of_a_killed_process_is_told_as_unknown_once(make: Any) -> None:
+    build, saver = Build(), InMemorySaver()
+    model = ScriptedModel([calls("build"), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(make, model, [build.build], saver) as agent:
+            run = await agent.start(GO, AT)
+            await until_asked(model, 2)
+            later = copy_of(saver)
+            build.open.set()
+            await run.result()
+
+        model = ScriptedModel(["I see", "done", "more"])
+        async with agent_of(make, model, [build.build], later) as agent:
+            await agent.ainvoke(None, AT)
+            messages = (await agent.ainvoke(GO, AT))["messages"]
+
+    (result,) = results_in(messages)
+    assert "unknown" in result
+    assert build.times == 1
+
+
+@AGENTS
+async def test_a_call_of_a_killed_process_has_a_result_if_its_step_had_not_ended(make: Any) -> None:
+    """The conversation has the answer to the call only when the step ends, and the run looks for lost calls before."""
+    build, saver, may_end = Build(), InMemorySaver(), anyio.Event()
+
+    async def work() -> str:
+        """Work."""
+        await may_end.wait()
+        return "worked"
+
+    tools = [CallPolicy(background=True)(make_function(build)), work]
+    with anyio.fail_after(SECONDS):
+        model = ScriptedModel([calls("build", "work"), "meanwhile", "done"])
+        async with make(model, tools, checkpointer=saver) as agent:
+            run = await agent.start(GO, AT)
+            while "goes on in the background" not in str(dict(saver.writes)):
+                await anyio.sleep(0.005)
+            later = copy_of(saver)
+            build.open.set()
+            may_end.set()
+            await run.result()
+
+        async with make(ScriptedModel(["I see", "done"]), tools, checkpointer=later) as agent:
+            messages = (await agent.ainvoke(None, AT))["messages"]
+
+    (result,) = results_in(messages)
+    assert "unknown" in result
+    assert build.times == 1
+
+
+@AGENTS
+async def test_an_idempotent_call_of_a_killed_process_runs_again(make: Any) -> None:
+    build, saver = Build(), InMemorySaver()
+    policy = CallPolicy(background=True, idempotent=True)
+    build_again = policy(make_function(build))
+    with anyio.fail_after(SECONDS):
+        model = ScriptedModel([calls("build"), "meanwhile", "done"])
+        async with make(model, [build_again], checkpointer=saver) as agent:
+            run = await agent.start(GO, AT)
+            await until_asked(model, 2)
+            later = copy_of(saver)
+            build.open.set()
+            await run.result()
+
+        model = ScriptedModel(["I see", "done", "more"])
+        async with make(model, [build_again], checkpointer=later) as agent:
+            messages = (await agent.ainvoke(None, AT))["messages"]
+
+    assert results_in(messages) == ["built"]
+    assert build.times == 2
+
+
+async def killed_with_a_call(make: Any, build: Build) -> Any:
+    """Return a builder of agents with the database of one that was killed while its call was in the background."""
+    tool, saver = CallPolicy(background=True, on_unknown="ask")(make_function(build)), InMemorySaver()
+    async with make(model := ScriptedModel([calls("build"), "meanwhile", "done"]), [tool], checkpointer=saver) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        while (await agent.aget_state(AT)).next:
+            await anyio.sleep(0.005)
+        later = copy_of(saver)
+        build.open.set()
+        await run.result()
+    return lambda model: make(model, [tool], checkpointer=later)
+
+
+@AGENTS
+@pytest.mark.parametrize(
+    ("answer", "result", "times"),
+    [
+        ({"type": "accept"}, "built", 2),
+        ({"type": "response", "args": "it was built"}, "it was built", 1),
+        ({"type": "ignore"}, "Error: this call was begun, and did not come to its end", 1),
+    ],
+)
+async def test_a_person_decides_about_a_call_of_a_killed_process(
+    make: Any, answer: Any, result: str, times: int
+) -> None:
+    build = Build()
+    with anyio.fail_after(SECONDS):
+        restart = await killed_with_a_call(make, build)
+        model = ScriptedModel(["I see", "done"])
+        async with restart(model) as agent:
+            [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
+            assert question.value[0]["action_request"] == {"action": "build", "args": {}}
+            for _ in range(2):  # it stays open until it is answered, also in other processes
+                async with restart(model) as other:
+                    assert (await other.ainvoke(None, AT))["__interrupt__"] == [question]
+                    state = await other.aget_state(AT)
+                    assert (state.interrupts, state.next) == ((question,), ("tools",))
+            with pytest.raises(OpenCallsError):
+                await agent.say("hello", AT, start=True)
+            assert model.requests == []
+            messages = (await agent.ainvoke(Command(resume={question.id: answer}), AT))["messages"]
+            assert (await agent.aget_state(AT)).interrupts == ()
+            later_messages = (await agent.ainvoke(GO, AT))["messages"]
+
+    assert [text[: len(result)] for text in results_in(messages)] == [result]
+    assert len(results_in(later_messages)) == 1
+    assert build.times == times
+    assert all(complaint(request) is None for request in model.requests)
+
+
+@AGENTS
+async def test_new_input_asks_about_a_call_of_a_killed_process_and_new_input_then_gives_the_question_up(
+    make: Any,
+) -> None:
+    build = Build()
+    with anyio.fail_after(SECONDS):
+        restart = await killed_with_a_call(make, build)
+        model = ScriptedModel(["I see"])
+        async with restart(model) as agent:
+            asked = await agent.ainvoke({"messages": [("user", "hello")]}, AT)
+            assert [question.value[0]["action_request"]["action"] for question in asked["__interrupt__"]] == ["build"]
+            assert model.requests == []
+            messages = (await agent.ainvoke({"messages": [("user", "never mind")]}, AT))["messages"]
+
+    assert kinds(messages)[-4:] == ["human", "result", "human", "ai"]
+    assert "unknown" in results_in(messages)[0]
+    assert build.times == 1
+    assert complaint(messages) is None
+
+
+@AGENTS
+async def test_a_drain_ends_a_background_call_and_the_next_run_reads_that_it_is_unknown(make: Any) -> None:
+    build, saver = Build(), InMemorySaver()
+    model = ScriptedModel([calls("build"), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(make, model, [build.build], saver) as agent:
+            run = await agent.start(GO, AT)
+            await until_asked(model, 2)
+            drained = await agent.drain(0.05)
+            with pytest.raises(DrainingError):
+                await run.result()
+        assert [unknown.tool for unknown in drained.unknown] == ["build"]
+
+        async with agent:
+            messages = (await agent.ainvoke(None, AT))["messages"]
+    (result,) = results_in(messages)
+    assert "unknown" in result
+
+
+async def test_a_person_approves_a_background_call_in_the_foreground() -> None:
+    build = Build()
+    node = ToolNode([build.build], policies=BACKGROUND, middleware=[RequireApproval(["build"])])
+    model = ScriptedModel([calls("build"), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        async with create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
+            state = await agent.ainvoke(GO, AT)
+            assert build.times == 0
+            question = state["__interrupt__"][0]
+            run = await agent.start(Command(resume={question.id: [{"type": "accept"}]}), AT)
+            await until_asked(model, 2)
+            build.open.set()
+            messages = (await run.result())["messages"]
+    assert results_in(messages) == ["built"]
+
+
+async def test_the_middleware_of_a_call_sees_its_late_result() -> None:
+    build, attempts = Build(), 0
+
+    async def work() -> str:
+        """Work."""
+        nonlocal attempts
+        attempts += 1
+        await build.build()
+        if attempts == 1:
+            raise ConnectionError("lost")
+        return "bu\u202eilt"
+
+    policies = {"work": CallPolicy(background=True, idempotent=True)}
+    node = ToolNode([work], policies=policies, middleware=[Sanitize(), Retry(initial=0.01)])
+    model = ScriptedModel([calls("work"), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        async with create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
+            run = await agent.start(GO, AT)
+            await until_asked(model, 2)
+            build.open.set()
+            messages = (await run.result())["messages"]
+    (result,) = results_in(messages)
+    assert attempts == 2
+    assert result == "built"
+
+
+@AGENTS
+async def test_a_model_looks_at_its_background_calls_and_cancels_one(make: Any) -> None:
+    build = Build()
+
+    async def test() -> str:
+        """Test."""
+        progress("page 3 of 7")
+        return await build.build()
+
+    def cancel(messages: list[BaseMessage]) -> Any:
+        handle = messages[2].additional_kwargs["callboard"]["background"]
+        return calls(("cancel_background_call", {"handle": handle, "reason": "too slow"}), "background_calls")
+
+    unknown = calls(("cancel_background_call", {"handle": "bg-other"}))
+    model = ScriptedModel([calls("test"), calls("background_calls"), unknown, cancel, "done", "I see"])
+    with anyio.fail_after(SECONDS):
+        tools = [test, *background_tools()]
+        async with agent_of(make, model, tools, InMemorySaver()) as agent:
+            messages = (await (await agent.start(GO, AT)).result())["messages"]
+
+    texts = [message.text for message in messages if isinstance(message, ToolMessage)][1:]
+    handle = messages[2].additional_kwargs["callboard"]["background"]
+    assert texts[0].startswith(f"- {handle}: test, running, for 0 s: page 3 of 7")
+    assert texts[1] == f"Error: there is no background call 'bg-other'; open are: {handle}"
+    assert texts[2:] == [f"{handle} was cancelled.", texts[3]]
+    (result,) = results_in(messages)
+    assert "too slow" in result
+    assert complaint(messages) is None
+
+
+@AGENTS
+async def test_a_loop_through_background_calls_is_stopped(make: Any) -> None:
+    async def poll() -> str:
+        """Poll."""
+        return "nothing"
+
+    model = ScriptedModel([calls("poll")], loop=True)
+    with anyio.fail_after(SECONDS):
+        async with agent_of(
+            make, model, [poll], InMemorySaver(), loop_guard=LoopGuard(nudge=2, refuse=4, stop=8)
+        ) as agent:
+            with pytest.raises(LoopError):
+                await agent.ainvoke(GO, AT)
+
+
+async def test_a_background_call_elsewhere_ends_with_its_batch_and_one_warning() -> None:
+    async def build() -> str:
+        """Build."""
+        return "built"
+
+    node = ToolNode([build], policies=BACKGROUND)
+    with pytest.warns(ForegroundCallWarning, match="background"):
+        messages = await node.ainvoke({"messages": [calls("build")]})
+    assert [message.text for message in messages["messages"] if isinstance(message, ToolMessage)] == ["built"]
+    await node.ainvoke({"messages": [calls("build")]})
+
+
+@AGENTS
+async def test_a_result_keeps_its_artifact_where_a_tool_message_has_it(make: Any, tmp_path: Path) -> None:
+    """The program reads the rows there, as it does of a call in the foreground; the model does not."""
+
+    @tool(response_format="content_and_artifact")
+    async def query() -> tuple[str, list[int]]:
+        """Query."""
+        await anyio.sleep(0.01)
+        return "2 rows", [1, 2]
+
+    node = ToolNode([query], policies={"query": CallPolicy(background=True)})
+    tools, policies = ([query], {"policies": {"query": CallPolicy(background=True)}})
+    model, url = ScriptedModel([calls("query"), "meanwhile", "done"]), f"sqlite:///{tmp_path / 'db'}"
+    with anyio.fail_after(SECONDS):
+        if make is create_agent:
+            agent: Any = make(model, tools, **policies, checkpointer=url)
+        else:
+            agent = make(model, node, checkpointer=url)
+        async with agent:
+            messages = (await agent.ainvoke(GO, AT))["messages"]
+            stored = (await agent.aget_state(AT)).values["messages"]
+
+    for conversation in (messages, stored):
+        (result,) = filter(is_result, conversation)
+        assert (result.text.partition("]\n")[2], result.artifact) == ("2 rows", [1, 2])
+
+
+async def test_a_result_with_an_artifact_that_no_database_stores_is_told_as_lost(tmp_path: Path) -> None:
+    """As in the foreground: the call has its one result."""
+
+    @tool(response_format="content_and_artifact")
+    async def query() -> tuple[str, object]:
+        """Query."""
+        await anyio.sleep(0.01)
+        return "2 rows", threading.Lock()
+
+    node = ToolNode([query], policies={"query": CallPolicy(background=True)})
+    model = ScriptedModel([calls("query"), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        async with create_react_agent(model, node, checkpointer=f"sqlite:///{tmp_path / 'db'}") as agent:
+            messages = (await agent.ainvoke(GO, AT))["messages"]
+
+    (result,) = filter(is_result, messages)
+    assert "the database cannot store it" in result.text
+    assert result.additional_kwargs["callboard"]["status"] == "error"
+    assert result.artifact is None
+
+
+async def test_a_result_tells_how_its_call_has_ended() -> None:
+    """A program that counts timeouts by the message counts those of background calls, too."""
+
+    async def hang() -> None:
+        """Hang."""
+        await anyio.sleep_forever()
+
+    node = ToolNode([hang], policies={"hang": CallPolicy(background=True, timeout=0.05)})
+    with anyio.fail_after(SECONDS):
+        async with create_react_agent(
+            ScriptedModel([calls("hang"), "meanwhile", "done"]), node, checkpointer=InMemorySaver()
+        ) as agent:
+            (result,) = filter(is_result, (await agent.ainvoke(GO, AT))["messages"])
+
+    facts = result.additional_kwargs["callboard"]
+    assert (facts["ended"], facts["status"], facts["background"]) == ("timeout", "error", result.id)
+
+
+async def test_a_call_that_begins_during_a_drain_ends_with_its_batch_without_a_warning() -> None:
+    """The warning says that the agent has no checkpointer, or is part of a call: neither is true."""
+
+    async def build() -> str:
+        """Build."""
+        return "built"
+
+    class SlowSaver(InMemorySaver):
+        async def aget_tuple(self, config: Any) -> Any:
+            is_opening.set()
+            while not is_draining.is_set():  # in another thread, on trio
+                await anyio.sleep(0.005)
+            return await super().aget_tuple(config)
+
+    async def drain() -> None:
+        while not is_opening.is_set():
+            await anyio.sleep(0.005)
+        group.start_soon(agent.drain)
+        await wait_all_tasks_blocked()
+        is_draining.set()
+
+    is_opening, is_draining = threading.Event(), threading.Event()
+    agent = agent_of(create_react_agent, ScriptedModel([calls("build"), "done"]), [build], SlowSaver())
+    with anyio.fail_after(SECONDS), warnings.catch_warnings():
+        warnings.simplefilter("error", ForegroundCallWarning)
+        async with anyio.create_task_group() as group:
+            group.start_soon(drain)
+            messages = (await agent.ainvoke(GO, AT))["messages"]
+    assert kinds(messages) == ["human", "ai", "tool", "ai"]
+    assert messages[2].text == "built"
+
+
+async def test_only_calls_of_tools_go_on_in_the_background() -> None:
+    with pytest.raises(ValueError, match="background is for calls of tools"):
+        create_agent(ScriptedModel([]), [], model_policy=CallPolicy(background=True))
+    with pytest.raises(ValueError, match=r"CallPolicy\(background=...\)"):
+        CallPolicy(background=-1.0)
+    with pytest.raises(TypeError, match=r"CallPolicy\(background=...\)"):
+        CallPolicy(background=False)
+    with pytest.warns(ForegroundCallWarning, match="'build'"):
+        Supervise(policies={"build": CallPolicy(background=True)})
+
+
+@AGENTS
+async def test_a_run_that_is_drained_before_its_background_call_ends_as_drained(make: Any) -> None:
+    """The call did not begin, and the thread goes on later."""
+    build, agents = Build(), list[Any]()
+    build.open.set()
+
+    async def work() -> str:
+        """Work."""
+        with anyio.move_on_after(0.05):
+            await agents[0].drain()
+        return "worked"
+
+    model = ScriptedModel([calls("work"), calls("build"), "done", "done"])
+    policies = {"build": CallPolicy(background=True)}
+    with anyio.fail_after(SECONDS):
+        if make is create_agent:
+            agents.append(make(model, [work, build.build], policies=policies, checkpointer=InMemorySaver()))
+        else:
+            node = ToolNode([work, build.build], policies=policies)
+            agents.append(make(model, node, checkpointer=InMemorySaver()))
+        with pytest.raises(DrainingError):
+            await agents[0].ainvoke(GO, AT)
+        assert build.times == 0
+
+        async with agents[0]:
+            messages = (await agents[0].ainvoke(None, AT))["messages"]
+    assert sum("built" in message.text for message in messages) == build.times == 1
