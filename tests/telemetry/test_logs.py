@@ -12,10 +12,18 @@ import pytest
 from langgraph.types import interrupt
 from opentelemetry.sdk.trace import TracerProvider
 
-from callboard import AbandonedThreadWarning, CallPolicy, CallsInterrupted, Limit, ToolNode, create_react_agent
+from callboard import (
+    AbandonedThreadWarning,
+    CallPolicy,
+    CallsInterrupted,
+    Limit,
+    ToolNode,
+    create_react_agent,
+    tool_call,
+)
 from callboard.middleware import Retry
 from callboard.telemetry import Tracing, setup
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 WAIT = 1000
 

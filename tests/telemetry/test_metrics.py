@@ -6,9 +6,9 @@ import anyio
 import pytest
 from langchain_core.messages import AIMessage
 
-from callboard import CallPolicy, Limit, ToolNode, create_react_agent
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent, tool_call
 from callboard.middleware import Retry, note
-from callboard.testing import Recorder, calls, tool_call
+from callboard.testing import Recorder, calls
 
 from ._measured import Seen
 from ._traces import PaidModel

@@ -16,10 +16,10 @@ from langgraph.types import interrupt
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan
 
-from callboard import CallPolicy, Limit, ToolNode, create_react_agent
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent, tool_call
 from callboard.middleware import Retry
 from callboard.telemetry import carrier, continue_trace
-from callboard.testing import calls, tool_call
+from callboard.testing import calls
 from tests.helpers import make, make_sync
 
 from ._traces import WAIT, PaidModel, Traces, attributes, ids, is_child, said, span_id

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import TracerProvider
 
-from callboard import create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 
 
 @dataclass

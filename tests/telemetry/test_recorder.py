@@ -12,11 +12,11 @@ import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage, convert_to_messages
 from langchain_core.tools import tool
 
-from callboard import CallPolicy, Limit, RunEvent, RunInfo, ToolNode, create_react_agent
+from callboard import CallPolicy, Limit, RunEvent, RunInfo, ToolNode, create_react_agent, tool_call
 from callboard.telemetry import RecordingWriter
 from callboard.telemetry._capture import Capture, conversation, repeatable
 from callboard.telemetry._recording import _recorder as module
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 
 WAIT = 1000
 
@@ -147,6 +147,15 @@ def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
     line = module.Records(Capture(is_on=False)).of_run(event, 1.0)
     assert line == {"t": 1.0, "event": "model_answered", "run": 1, "calls": 0}
     assert module.BOUND == 16 * 1024 * 1024
+
+
+def test_a_message_with_half_a_surrogate_pair_is_recorded() -> None:
+    """`say` refuses it, and a middleware may still put it into the conversation."""
+    info, facts = RunInfo(number=1, agent="a", run_id="r"), {"point": "end", "background": "bg-1"}
+    event = RunEvent(phase="read", run=info, time=1.0, input=HumanMessage("\ud800", id="1"), facts=facts)
+    line = module.Records(Capture(is_on=True, redact=False)).of_run(event, 1.0)
+    assert json.loads(module._as_line(line))["message"] == {"role": "human", "content": "\ud800", "id": "1"}
+    assert (line["event"], line["point"], line["background"]) == ("message_read", "end", "bg-1")
 
 
 @pytest.mark.real_clock

@@ -19,11 +19,21 @@ from langgraph.types import Command, interrupt
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate, ToolNode, create_react_agent, observe
+from callboard import (
+    AbandonedThreadWarning,
+    CallEvent,
+    CallPolicy,
+    Limit,
+    Rate,
+    ToolNode,
+    create_react_agent,
+    observe,
+    tool_call,
+)
 from callboard.guards import Redact, RepairArguments, Sanitize
 from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, Retry
 from callboard.telemetry import Logs, Metrics, RecordingWriter, setup
-from callboard.testing import calls, tool_call
+from callboard.testing import calls
 from tests.helpers import make, make_sync
 
 from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, said, texts_in, turns

@@ -32,11 +32,12 @@ from callboard import (
     create_agent,
     create_react_agent,
     progress,
+    tool_call,
 )
 from callboard.middleware import Fallback, Retry
 from callboard.telemetry import RecordingWriter, Tracing
 from callboard.telemetry._links import link_to_call, link_to_run
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make
 
 from ._actors import actors_that_want_room, an_actor_that_breaks, an_actor_that_never_starts
@@ -352,6 +353,19 @@ async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
     assert attributes(traces.one("attempt"))[names.ERROR_TYPE] == "cancelled"
 
 
+async def test_a_call_that_is_cancelled_alone_is_an_error_with_the_reason() -> None:
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("slow", hang=True)])
+    with traced() as traces, anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(node.ainvoke, [tool_call("slow", "s", query="")])
+            await recorder.wait_for("started")
+            assert await node.cancel("s", "too long")
+    assert outcome(traces) == (StatusCode.ERROR, "cancelled", "cancelled")
+    assert "was cancelled by the application before it had a result: too long" in str(traces.tool().status.description)
+    assert attributes(traces.one("attempt"))[names.ERROR_TYPE] == "cancelled"
+
+
 async def test_the_neighbours_of_a_failed_call_are_cancelled_and_the_span_tells_them_apart() -> None:
     recorder = Recorder()
     tools = [recorder.tool("broken", raises=OSError("disk"), seconds=1), recorder.tool("slow", hang=True)]
@@ -574,6 +588,45 @@ async def test_captured_messages_have_the_form_of_the_conventions() -> None:
     assert said_ in attributes(traces.one("invoke_agent"))[names.OUTPUT_MESSAGES]
 
 
+async def a_run_that_reads(**options: Any) -> Traces:
+    """Return the traces of a run that gets a word of a person, and later the result of a background call."""
+    traces, agents, spoken = Traces(**options), list[Any](), anyio.Event()
+
+    @CallPolicy(background=True)
+    async def build() -> str:
+        """Build."""
+        await spoken.wait()
+        await anyio.sleep(0.05)  # the call is in the background by then
+        return "built"
+
+    async def talk() -> str:
+        """Talk."""
+        await agents[0].say("hurry", {"configurable": {"thread_id": "1"}})
+        spoken.set()
+        return "told"
+
+    model = PaidModel([calls("build", "talk"), said("meanwhile"), said("done"), said("done")])
+    with traces.on(), anyio.fail_after(WAIT):
+        async with create_react_agent(model, [build, talk], checkpointer=InMemorySaver(), name="clerk") as agent:
+            agents.append(agent)
+            await agent.ainvoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "1"}})
+    return traces
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("capture", [False, True])
+async def test_a_message_that_a_run_has_read_is_an_event_of_its_span(capture: bool) -> None:
+    """A trace shows why a run goes on after an answer, and which background call it has heard of."""
+    span = (await a_run_that_reads(capture=capture)).one("invoke_agent")
+
+    read = [dict(event.attributes or {}) for event in span.events if event.name == "callboard.message_read"]
+    handles = [event.get("callboard.background") for event in read]
+    assert sorted(map(str, handles)) == ["None", "bg-call_1"]
+    assert {event["callboard.point"] for event in read} <= {"turn", "end"}
+    texts = [event.get(names.INPUT_MESSAGES, "") for event in read]
+    assert [any(word in text for text in texts) for word in ("hurry", "built")] == [capture, capture]
+
+
 def test_names_of_providers_are_those_of_the_conventions() -> None:
     assert set(names.PROVIDERS.values()) <= PROVIDERS
 
@@ -648,7 +701,7 @@ async def test_an_agent_in_a_graph_says_where_it_is() -> None:
 SCENARIOS: list[Callable[[], Awaitable[Traces]]] = [
     *(a_call, partial(a_call, capture=True), timed_out, fell_silent, out_of_budget, given_up_in_the_queue),
     *(refused_a_place, raised, partial(raised, capture=True), handled, retried, cancelled, asked_and_answered),
-    *(partial(a_run, capture=True), a_model_that_fails, an_agent_in_a_graph),
+    *(partial(a_run, capture=True), a_model_that_fails, an_agent_in_a_graph, a_run_that_reads),
     *(an_actor_that_breaks, actors_that_want_room, an_actor_that_never_starts),
 ]
 ELSEWHERE = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.telemetry import Note, RecordedAttempt, Wait, read_recording
+from callboard.telemetry import Note, ReadMessage, RecordedAttempt, Wait, read_recording
 
 from ._recordings import HEADER, busy, call, closed, in_order, lines, run, write
 
@@ -43,6 +43,19 @@ def test_a_run_is_read_with_its_model_requests(tmp_path: Path) -> None:
     assert (one.agent, one.thread, one.run_id, one.start, one.end, one.outcome) == ("trip", "oslo", "r1", 0.25, 4, "ok")
     assert (request.start, request.end, request.model, request.calls) == (0.25, 0.75, "gpt", 2)
     assert (request.input_tokens, request.output_tokens) == (1200, 34)
+
+
+def test_a_run_is_read_with_the_messages_that_it_has_read(tmp_path: Path) -> None:
+    begun, *request = run(1, 0.25)
+    word = {"event": "message_read", "t": 1, "run": 1, "point": "turn", "message": {"role": "human", "content": "hi"}}
+    result = {"event": "message_read", "t": 2, "run": 1, "point": "end", "background": "bg-c1"}
+    (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, begun, word, *request, result])).parts
+    (one,) = part.runs
+    assert one.messages == (
+        ReadMessage(time=1, point="turn", requests=0, message={"role": "human", "content": "hi"}),
+        ReadMessage(time=2, point="end", requests=1, background="bg-c1"),
+    )
+    assert [read.where for read in one.messages] == ["before a turn", "where the run would end"]
 
 
 def test_a_part_says_what_the_recorder_said_of_itself(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from langchain_core.tools import tool
 from langgraph.prebuilt import create_react_agent
 from pydantic import BaseModel
 
-from callboard.testing import ScriptedModel, ScriptEndedError, calls, tool_call
+from callboard import tool_call
+from callboard.testing import ScriptedModel, ScriptEndedError, calls
 
 
 @tool

@@ -14,8 +14,8 @@ PLUGIN = "callboard.testing._plugin"
 TOOLS = """
     import asyncio
     import pytest
-    from callboard import ToolNode
-    from callboard.testing import calls, tool_call
+    from callboard import ToolNode, tool_call
+    from callboard.testing import calls
 
     def search(query: str) -> str:
         "Search."
@@ -338,8 +338,8 @@ KILLS = """
     import itertools
     import anyio
     import pytest
-    from callboard import CallPolicy, create_react_agent
-    from callboard.testing import ScriptedModel, calls, tool_call
+    from callboard import CallPolicy, create_react_agent, tool_call
+    from callboard.testing import ScriptedModel, calls
 
     class Bank:
         def __init__(self):

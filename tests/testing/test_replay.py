@@ -20,20 +20,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
-from callboard import Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent
+from callboard import Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent, tool_call
 from callboard.middleware import RequireApproval, Retry
 from callboard.telemetry import RecordingWriter
-from callboard.testing import (
-    Recorder,
-    ReplayDifferenceError,
-    ScriptedModel,
-    _kills,
-    backend,
-    calls,
-    fake_tools,
-    replay,
-    tool_call,
-)
+from callboard.testing import Recorder, ReplayDifferenceError, ScriptedModel, _kills, backend, calls, fake_tools, replay
 
 SCRIPT = [
     calls(("search", {"query": "tea"}), ("fetch", {"query": "a.example"})),

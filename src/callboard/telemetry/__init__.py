@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from callboard._records._events import CallPlace as CallPlace
     from callboard.telemetry._links import carrier as carrier
     from callboard.telemetry._links import continue_trace as continue_trace
     from callboard.telemetry._logs import Logs as Logs
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from callboard.telemetry._recording._timeline import ModelRequest as ModelRequest
     from callboard.telemetry._recording._timeline import Note as Note
     from callboard.telemetry._recording._timeline import Part as Part
+    from callboard.telemetry._recording._timeline import ReadMessage as ReadMessage
     from callboard.telemetry._recording._timeline import RecordedAsk as RecordedAsk
     from callboard.telemetry._recording._timeline import RecordedAttempt as RecordedAttempt
     from callboard.telemetry._recording._timeline import RecordedCall as RecordedCall
@@ -33,13 +35,13 @@ if TYPE_CHECKING:
     from callboard.telemetry._setup import setup as setup
     from callboard.telemetry._tracing import Tracing as Tracing
     from callboard.telemetry._tracker import FAILURES as FAILURES
-    from callboard.telemetry._tracker import CallPlace as CallPlace
     from callboard.telemetry._tracker import CallTracker as CallTracker
     from callboard.telemetry._tracker import Outcome as Outcome
     from callboard.telemetry._tracker import TrackedCall as TrackedCall
     from callboard.telemetry._tracker import outcome_of as outcome_of
 
 _HOMES = {
+    "callboard._records._events": ("CallPlace",),
     "callboard.telemetry._links": ("carrier", "continue_trace"),
     "callboard.telemetry._logs": ("Logs",),
     "callboard.telemetry._metrics": ("Metrics",),
@@ -52,6 +54,7 @@ _HOMES = {
         "ModelRequest",
         "Note",
         "Part",
+        "ReadMessage",
         "RecordedAsk",
         "RecordedAttempt",
         "RecordedCall",
@@ -60,7 +63,7 @@ _HOMES = {
         "Wait",
     ),
     "callboard.telemetry._tracing": ("Tracing",),
-    "callboard.telemetry._tracker": ("FAILURES", "CallPlace", "CallTracker", "Outcome", "TrackedCall", "outcome_of"),
+    "callboard.telemetry._tracker": ("FAILURES", "CallTracker", "Outcome", "TrackedCall", "outcome_of"),
 }
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)

@@ -367,6 +367,12 @@ class RunSpans(RunTracker[_OpenRun]):
         about = about_model(event.model)
         return _OpenRun(span, token, {}, about, about.get(names.REQUEST_MODEL))
 
+    def on_message(self, run: _OpenRun, event: RunEvent) -> None:
+        facts = _facts(event.facts)
+        if self._capture.is_on and (messages := conversation([event.input])):
+            facts[names.INPUT_MESSAGES] = self._capture.text(messages)
+        run.span.add_event(names.MESSAGE_READ, facts)
+
     def on_request(self, run: _OpenRun, event: RunEvent) -> None:
         messages = self._capture.text(conversation(event.input)) if self._capture.is_on else None
         run.about = about_model(event.model)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Generic, Literal, Protocol, TypeVar
 
 from callboard._calls._observers import Observers, observe_in_context
-from callboard._records._events import CallEvent, CallPhase, RunEvent
+from callboard._records._events import CallEvent, CallPhase, CallPlace, RunEvent
 from callboard.exceptions import (
     CallCancelledError,
     CallRejectedError,
@@ -25,9 +25,6 @@ Outcome = Literal["ok", "timeout", "deadline", "rejected", "error", "interrupted
 
 FAILURES: tuple[Outcome, ...] = ("timeout", "deadline", "rejected", "error", "cancelled")
 """Outcomes of a call or run that count as failures. `interrupted` is not one, because the call resumes."""
-
-CallPlace = Literal["between", "waiting", "running"]
-"""State of a call that has not ended. `between`: no attempt waits or runs, such as in the pause before a retry."""
 
 
 class _TrackedEvent(Protocol):
@@ -201,6 +198,8 @@ class RunTracker(Generic[R]):
         if (run := self.open.get(number)) is None:
             return
         match event.phase:
+            case "read":
+                self.on_message(run, event)
             case "asked":
                 self.on_request(run, event)
             case "noted":
@@ -214,6 +213,9 @@ class RunTracker(Generic[R]):
     def on_begin(self, event: RunEvent) -> R:
         """Return a new record for a run that has begun."""
         raise NotImplementedError
+
+    def on_message(self, run: R, event: RunEvent) -> None:
+        """React to a message that a run has read from its inbox; by default, do nothing."""
 
     def on_request(self, run: R, event: RunEvent) -> None:
         """React to a request that a run sends to its model; by default, do nothing."""

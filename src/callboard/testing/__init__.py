@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from callboard.testing._scripted_model import ScriptedReply as ScriptedReply
     from callboard.testing._scripted_model import ScriptEndedError as ScriptEndedError
     from callboard.testing._scripted_model import calls as calls
-    from callboard.testing._scripted_model import tool_call as tool_call
     from callboard.testing._tools import Event as Event
     from callboard.testing._tools import Kind as Kind
     from callboard.testing._tools import Recorder as Recorder
@@ -45,7 +44,6 @@ _HOMES = {
         "ScriptEndedError",
         "ScriptedModel",
         "calls",
-        "tool_call",
     ),
     "callboard.testing._tools": ("Event", "Kind", "Recorder"),
 }

@@ -9,13 +9,13 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from callboard.telemetry._recording._timeline import ModelRequest, RecordedCall, RecordedRun
+from callboard.telemetry._recording._timeline import ModelRequest, ReadMessage, RecordedCall, RecordedRun
 
 _MAX_DIFFERENCES = 5
 """Number of differences that a report shows."""
 _MAX_VALUE_CHARS = 200
 """Longest value in a report, in characters."""
-_QUICK = 0.01
+QUICK = 0.01
 """Seconds below which the duration of a body says nothing about queues."""
 
 
@@ -48,12 +48,25 @@ class Story:
             raise LookupError(f"the recording has no call {call_id!r}")
         return repeated_call
 
-    def next_request(self, history: Sequence[BaseMessage]) -> tuple[int, ModelRequest]:
-        """Return the next recorded model request and its index in the run; raise LookupError after the last one."""
+    def answered_requests(self, history: Sequence[BaseMessage]) -> int:
+        """Return the number of recorded model requests to which the replay has got the reply."""
         # Replies in the history count: after a kill, another run goes on.
         reply_ids = {message.id for message in history if isinstance(message, AIMessage)}
         stored = (index + 1 for index in range(len(self.run.requests)) if self.reply_id(index) in reply_ids)
-        index = max(self._next_index, *stored, 0)
+        return max(self._next_index, *stored, 0)
+
+    def messages_of_people(self, requests: int) -> list[ReadMessage]:
+        """Return the messages of people that the recorded run has read after this number of model requests."""
+        # Background calls of the replay make their own messages; messages before the input are part of the input.
+        return [
+            message
+            for message in self.run.messages
+            if message.requests == requests and message.background is None and message.point != "input"
+        ]
+
+    def next_request(self, history: Sequence[BaseMessage]) -> tuple[int, ModelRequest]:
+        """Return the next recorded model request and its index in the run; raise LookupError after the last one."""
+        index = self.answered_requests(history)
         if index >= len(self.run.requests):
             raise LookupError(f"the recorded run has {index} model requests, and the replay made one more")
         self._next_index = index + 1
@@ -131,6 +144,8 @@ def _compare_runs(title: str, expected: Story, got: Story, options: ComparisonOp
             yield from _compare_texts(f"{title}, model request {number}", *texts)
         turn = f"{title}, after model request {number}" if number else f"{title}, at its start"
         yield from _compare_turns(turn, recorded_calls, replayed_calls, options)
+        messages = [_describe_messages(story.messages_of_people(number)) for story in (expected, got)]
+        yield from _compare_texts(turn, *messages)
     yield from _compare_texts(f"{title}, its end", _describe_end(expected.run), _describe_end(got.run))
 
 
@@ -172,7 +187,7 @@ def _has_queue(calls: Sequence[RecordedCall]) -> bool | None:
         attempt.end - attempt.start for call in ended_calls for attempt in call.attempts if attempt.end is not None
     ]
     # A real queue takes as long as the shortest body. Shorter waits, and all waits for quick bodies, are chance.
-    if len(ended_calls) < 2 or not durations or min(durations) < _QUICK:
+    if len(ended_calls) < 2 or not durations or min(durations) < QUICK:
         return None
     if max(call.waited for call in ended_calls) > min(durations) / 2:
         return True
@@ -224,6 +239,14 @@ def _describe_call(call: RecordedCall | None) -> str:
     args = call.args if isinstance(call.args, dict) else {}
     arguments = ", ".join(f"{name}={_shorten(value)}" for name, value in args.items())
     return f"{call.id} {call.tool}({arguments}): {_describe_outcome(call.outcome, call.error)}{earlier_errors}"
+
+
+def _describe_messages(messages: Sequence[ReadMessage]) -> str:
+    texts: list[str] = []
+    for read in messages:
+        content = read.message.get("content") if isinstance(read.message, dict) else read.message
+        texts.append(f"{_shorten(content)} {read.where}")
+    return f"reads {', '.join(texts)}" if texts else "reads no message of a person"
 
 
 def _describe_end(run: RecordedRun) -> str:

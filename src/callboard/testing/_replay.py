@@ -1,5 +1,6 @@
 """Replay of a recording: recorded replies and results replace models and tools, and the events are compared."""
 
+import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -12,24 +13,29 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, convert_to_messages
+from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, StateSnapshot, interrupt
 from pydantic import BaseModel
 
 from callboard._calls._call import current_call
 from callboard._calls._observers import current_run, observe
+from callboard._loops._side_tasks import beside
 from callboard._records._events import RunInfo
 from callboard.agent._agent import Agent
+from callboard.agent._inbox import Letter, person_message
+from callboard.agent._run import Run
 from callboard.agent._run_events import RunReporter
+from callboard.conversations._channels import MESSAGES
 from callboard.telemetry._capture import messages_of
 from callboard.telemetry._recording._recorder import RecordingWriter
 from callboard.telemetry._recording._recordings import read_recording
 from callboard.telemetry._recording._timeline import Part, RecordedAttempt, RecordedCall, RecordedRun
 from callboard.testing._clock import backend as backend_of
 from callboard.testing._clock import set_patience
-from callboard.testing._differences import ComparisonOptions, Story, differences, report
+from callboard.testing._differences import QUICK, ComparisonOptions, Story, differences, report
 from callboard.testing._fakes import fake_tools
 from callboard.testing._kills import Kill
 
@@ -160,6 +166,8 @@ class _Player:
     """Recorded calls with the attempts that have not been replayed, by the number of the replayed call."""
     waiting: int = 0
     """Number of bodies and requests that wait for the end of their recorded duration."""
+    people: dict[int, "_People"] = field(default_factory=dict[int, "_People"])
+    """Senders of recorded messages to the live runs of the replay, by the number of the run."""
     was_killed: bool = False
 
     def __post_init__(self) -> None:
@@ -237,6 +245,9 @@ class _Player:
             await self._sleep(request.end - request.start)
         if request.error is not None:
             raise _make_error(request.error)
+        info = current_run.get()
+        if info is not None and (people := self.people.get(info.number)) is not None:
+            await people.speak(index + 1)
         if request.response is not None:
             # As LangChain makes it: an instance of a pydantic class, or a dict.
             schema = response_format[1] if isinstance(response_format, tuple) else response_format
@@ -276,10 +287,48 @@ class _Player:
         for story in stories:
             story.start_again()
 
+    async def go(self, run: Run, go: Callable[[], Awaitable[Any]]) -> Any:
+        """Run the steps of an agent, and send the messages to it that people sent to the recorded run."""
+        info = current_run.get()
+        is_recorded = any(not story.is_nested for story in self.remaining_stories)
+        if run.context.inbox is None or info is None or not is_recorded:
+            return await go()
+        story = self.story(info)
+        later_messages, receive = anyio.create_memory_object_stream[tuple[float, HumanMessage]](math.inf)
+        self.people[info.number] = people = _People(run, story, self.delays_of(story), later_messages)
+        with later_messages, receive:
+            async with beside(partial(people.speak_later, receive)):
+                await people.speak(story.answered_requests(run.thread.state.get(MESSAGES) or []))
+                return await go()
+
+    def delays_of(self, story: Story) -> Mapping[float, float]:
+        """Return the times of messages that a recorded run read while it waited for background calls.
+
+        The values are the seconds since the last reply. The replay waits as long, so that it reads the results of the
+        background calls in the same order.
+        """
+        background_calls = [
+            call
+            for other in self.stories
+            if other.run.thread == story.run.thread
+            for call in other.calls
+            if any(note.kind == "backgrounded" for note in call.notes)
+        ]
+        delays: dict[float, float] = {}
+        for message in story.run.messages if self.keeps_times else ():
+            reply_time = story.run.requests[message.requests - 1].end if message.requests else None
+            is_open = any(call.start < message.time < (call.end or math.inf) for call in background_calls)
+            if message.point == "end" and reply_time is not None and is_open and message.time - reply_time > QUICK:
+                delays[message.time] = message.time - reply_time
+        return delays
+
     @contextmanager
     def replies(self) -> Generator[None]:
         """Replace the requests of all agents to their models by recorded replies, inside the `with` block."""
-        original_ask, original_ainvoke = RunReporter.ask, BaseChatModel.ainvoke
+        original_ask, original_ainvoke, original_go = RunReporter.ask, BaseChatModel.ainvoke, Run.go
+
+        async def go(run: Run, config: RunnableConfig) -> Any:
+            return await self.go(run, partial(original_go, run, config))
 
         async def ask(
             reporter: Any, model: Any, prompt: Any, real: Any, reply_in: Any = None, *, response_format: Any = None
@@ -291,13 +340,54 @@ class _Player:
             reply = _reply.get()
             return await original_ainvoke(model, *args, **kwargs) if reply is None else reply
 
+        setattr(Run, "go", go)  # noqa: B010
         setattr(RunReporter, "ask", ask)  # noqa: B010
         setattr(BaseChatModel, "ainvoke", ainvoke)  # noqa: B010
         try:
             yield
         finally:
+            setattr(Run, "go", original_go)  # noqa: B010
             setattr(RunReporter, "ask", original_ask)  # noqa: B010
             setattr(BaseChatModel, "ainvoke", original_ainvoke)  # noqa: B010
+
+
+class _People:
+    """Sender of the recorded messages of people to one run of the replay."""
+
+    def __init__(
+        self,
+        run: Run,
+        story: Story,
+        delays: Mapping[float, float],
+        later_messages: MemoryObjectSendStream[tuple[float, HumanMessage]],
+    ) -> None:
+        self._run = run
+        self._story = story
+        self._delays = delays
+        self._later_messages = later_messages
+
+    async def speak(self, requests: int) -> None:
+        """Send the messages that the recorded run read after this number of model requests.
+
+        They are stored when this returns, except those for which the run has to wait.
+        """
+        inbox = self._run.context.inbox
+        assert inbox is not None
+        # After a kill, some may be said again: a message replaces the earlier one with its id.
+        for read in self._story.messages_of_people(requests):
+            message = person_message(read.message)
+            if (delay := self._delays.get(read.time)) is not None:
+                self._later_messages.send_nowait((anyio.current_time() + delay, message))
+            elif inbox.put(letter := Letter(message)):
+                await letter.wait()
+
+    async def speak_later(self, messages: MemoryObjectReceiveStream[tuple[float, HumanMessage]]) -> None:
+        """Send messages, each at its time on the clock of the event loop."""
+        inbox = self._run.context.inbox
+        assert inbox is not None
+        async for time, message in messages:
+            await anyio.sleep_until(time)
+            inbox.put(Letter(message))
 
 
 _reply: ContextVar[AIMessage | None] = ContextVar("callboard_recorded_reply", default=None)
@@ -330,6 +420,15 @@ def _make_error(name: str) -> Exception:
 
 
 # The runs
+
+
+def _input_of(run: RecordedRun) -> Any:
+    """Return the input of a recorded run, after the messages that an earlier run had received and left unread."""
+    unread_messages = [read.message for read in run.messages if read.point == "input" and read.background is None]
+    if not unread_messages or not isinstance(run.input, dict):
+        return run.input
+    messages = run.input.get(MESSAGES, [])
+    return {**run.input, MESSAGES: [*unread_messages, *(messages if isinstance(messages, list) else [messages])]}
 
 
 class _Runs:
@@ -371,7 +470,7 @@ class _Runs:
 
     async def _run(self, run: RecordedRun, default_thread: str) -> None:
         config: RunnableConfig = {"configurable": {"thread_id": run.thread or default_thread}}
-        run_input = run.input if run.command is None else self._command(run.command)
+        run_input = _input_of(run) if run.command is None else self._command(run.command)
         self.state = None
         remaining_stories = list(self._player.remaining_stories)
         state: Any = None

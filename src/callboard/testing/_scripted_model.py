@@ -19,20 +19,11 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
 
+from callboard._langchain._tool_call import tool_call
+
 # Short constructors for the replies of a model, and the numbering of their ids.
 
 _AUTOMATIC = re.compile(r"call_\d+")
-
-
-def tool_call(name: str, call_id: str | None = None, /, **args: object) -> ToolCall:
-    """Return one tool call: `tool_call("search", query="tea")`.
-
-    Args:
-        name: name of the tool.
-        call_id: id of the call; a `ScriptedModel` fills in a missing one, and so does `calls`.
-        args: arguments of the call.
-    """
-    return ToolCall(name=name, args=dict(args), id=call_id, type="tool_call")
 
 
 def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content: str = "") -> AIMessage:
@@ -42,7 +33,7 @@ def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content:
     if the conversation has it already. To repeat an id on purpose, use another form than `call_<number>`.
 
     Args:
-        requests: names of tools, pairs of a name and its arguments, or results of `tool_call`.
+        requests: names of tools, pairs of a name and its arguments, or results of `callboard.tool_call`.
         content: text of the message.
     """
     tool_calls = [_as_call(request) for request in requests]

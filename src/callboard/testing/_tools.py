@@ -92,15 +92,18 @@ class Recorder:
                         raise
             return end(query)
 
+        async def clean_up(query: str) -> None:
+            with shield():
+                await anyio.sleep(cleanup)
+                self._add("cleaned up", name, query)
+
         async def body(query: str = "") -> object:
             with self._body(name, query):
                 try:
                     return await act(query)
                 finally:
                     if cleanup:
-                        with shield():
-                            await anyio.sleep(cleanup)
-                            self._add("cleaned up", name, query)
+                        await clean_up(query)
 
         return StructuredTool.from_function(coroutine=body, name=name, description=f"Scripted tool {name}.")
 

@@ -24,7 +24,7 @@ from langgraph.types import Command
 from pydantic_core import to_json
 
 import callboard.telemetry._names as names
-from callboard._calls._observers import careful_observers, observe_in_context
+from callboard._calls._observers import careful_observers, observe_within
 from callboard._langchain._large_values import is_long, remaining_size
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
@@ -113,6 +113,11 @@ class Records:
                 if self._capture.is_on:
                     entry["question_ids"] = [*event.question_ids]
             return _with_error(entry, event.error)
+        if event.phase == "read":
+            entry |= {"event": "message_read", **event.facts}
+            if self._capture.is_on:
+                entry["message"] = self._capture_value(repeatable(event.input))
+            return entry
         entry["event"] = f"model_{event.phase}"
         reply = event.result if isinstance(event.result, AIMessage) else None
         if self._capture.is_on and event.phase == "answered" and event.result is not None:
@@ -173,6 +178,7 @@ class RecordingWriter:
         capture: as for `Tracing`.
         redact: as for `Tracing`.
         clock: function that returns seconds, with any origin; a virtual clock for tests.
+        everywhere: as for `observe`.
 
     Raises `OSError` on entering, if the file cannot be opened.
     """
@@ -185,6 +191,7 @@ class RecordingWriter:
         capture: bool | None = None,
         redact: Redactor | bool = True,
         clock: Callable[[], float] = perf_counter,
+        everywhere: bool = False,
     ) -> None:
         self.path = Path(path)
         self.events = 0
@@ -196,6 +203,7 @@ class RecordingWriter:
         self._append = append
         self._capture = Capture(capture, redact)
         self._clock = clock
+        self._everywhere = everywhere
         self._observation = ExitStack()
         self._writer: _Writer
         self._started_at = 0.0
@@ -228,7 +236,7 @@ class RecordingWriter:
         observers = careful_observers(
             partial(take, records.of_call), partial(take, records.of_run), partial(take, records.of_actor)
         )
-        self._observation.enter_context(observe_in_context(observers))
+        self._observation.enter_context(observe_within(observers, everywhere=self._everywhere))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,6 +22,7 @@ from callboard.telemetry._recording._timeline import (
     ModelRequest,
     Note,
     Part,
+    ReadMessage,
     RecordedAsk,
     RecordedAttempt,
     RecordedCall,
@@ -106,6 +107,9 @@ class _RunLine(_Timed):
     command: Any = None
     reply: Any = None
     response: Any = None
+    point: Name = ""
+    background: Text = None
+    message: Any = None
 
 
 class _AskLine(_Timed):
@@ -127,7 +131,7 @@ class _CountLine(_Line):
 
 _LINES: Mapping[str, type[_Timed | _CountLine]] = {
     **dict.fromkeys(get_args(CallPhase), _CallLine),
-    **dict.fromkeys(("run_begun", "model_asked", "model_answered", "run_ended"), _RunLine),
+    **dict.fromkeys(("run_begun", "message_read", "model_asked", "model_answered", "run_ended"), _RunLine),
     **{f"ask_{phase}": _AskLine for phase in get_args(AskPhase)},
     **{f"actor_{phase}": _Timed for phase in get_args(ActorPhase)},
     "lost": _CountLine,
@@ -227,20 +231,24 @@ class _Calls(CallTracker[_Call, _CallLine]):
 
 
 class _Run:
-    """Run of an agent with its requests so far, in a list: a copy for each request would take quadratic time."""
+    """Run of an agent with its requests and messages so far, in lists: copies for each would take quadratic time."""
 
-    __slots__ = ("record", "requests")
+    __slots__ = ("messages", "record", "requests")
 
     def __init__(self, first_line: _RunLine) -> None:
         fields = _fields(first_line, "agent", "thread", "run_id", "namespace", "resumes", "input", "command")
         self.record = RecordedRun(number=first_line.run, start=first_line.time, **fields)
         self.requests: list[ModelRequest] = []
+        self.messages: list[ReadMessage] = []
 
     def take(self, entry: _RunLine) -> None:
         """Add a line that follows the beginning of the run."""
         if entry.event == "run_ended":
             fields = _fields(entry, "outcome", "error", "questions", "question_ids")
             self.record = replace(self.record, end=entry.time, **fields)
+        elif entry.event == "message_read":
+            fields = _fields(entry, "point", "background", "message")
+            self.messages.append(ReadMessage(time=entry.time, requests=len(self.requests), **fields))
         elif entry.event == "model_asked":
             self.requests.append(ModelRequest(start=entry.time, model=entry.model))
         elif self.requests and self.requests[-1].end is None:
@@ -248,7 +256,7 @@ class _Run:
             self.requests[-1] = replace(self.requests[-1], end=entry.time, **fields)
 
     def build(self) -> RecordedRun:
-        return replace(self.record, requests=tuple(self.requests))
+        return replace(self.record, requests=tuple(self.requests), messages=tuple(self.messages))
 
 
 class PartBuilder:

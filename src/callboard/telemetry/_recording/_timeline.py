@@ -119,8 +119,30 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadMessage:
+    """Message that a run had received, from a person or from a background call, and then read."""
+
+    time: float
+    point: str = ""
+    """Point of the run: "turn" before a turn, "end" where it would have ended, "input" if an earlier run got it."""
+    requests: int = 0
+    """Number of model requests of the run before it read the message."""
+    background: str | None = None
+    """Handle of the background call whose result the message is; `None` for the message of a person."""
+    message: Any = None
+    """Message as a dict that LangChain reads as a message; `None` if arguments and results were not captured."""
+
+    @property
+    def where(self) -> str:
+        """Point of the run in words."""
+        return {"turn": "before a turn", "end": "where the run would end", "input": "with the input"}.get(
+            self.point, self.point
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """Run of an agent, with its requests to models."""
+    """Run of an agent, with its requests to models and the messages that it has read."""
 
     number: int
     start: float
@@ -136,6 +158,8 @@ class RecordedRun:
     question_ids: tuple[str, ...] = ()
     """Ids of the open questions at the end of the run; empty if arguments and results were not captured."""
     requests: tuple[ModelRequest, ...] = ()
+    messages: tuple[ReadMessage, ...] = ()
+    """Messages that the run has read while it worked, without those of its input."""
     input: Any = None
     """Input of the run, with messages as dicts; `None` if it was a command, if it was empty, or if not captured."""
     command: Any = None
