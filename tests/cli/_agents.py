@@ -49,7 +49,59 @@ AGENT = """
 """
 
 
+BUILDING = (
+    AGENT
+    + """
+    import anyio, time
+    from callboard import CallPolicy, tool_call
+
+    HERE = Path(__file__).parent
+
+    async def build(target: str = "all") -> str:
+        '''Build until the test lets it end.'''
+        note(f"build {target}")
+        while not (HERE / target).exists():
+            await anyio.sleep(0.02)
+        return f"built {target}"
+
+    @CallPolicy(background=True)
+    async def pack() -> str:
+        '''Pack in the background, until the test lets it end.'''
+        await build("pack")
+        return "packed"
+
+    async def block() -> str:
+        '''Keep the event loop for itself.'''
+        note("blocks")
+        time.sleep(600)
+
+    def reply(messages):
+        texts = [message.text for message in messages if message.type in ("human", "tool")]
+        return f"I read {len(texts)}: {' | '.join(texts)}."
+
+    def building(*replies, tools=(build, ask), **options):
+        return create_react_agent(ScriptedModel([*replies, reply, reply, reply]), [*tools], **options)
+
+    once = building(calls("build"))
+    twice = building(calls(tool_call("build", "call_a", target="a"), tool_call("build", "call_b", target="b")))
+    behind = building(calls("pack"), "It is being packed.", tools=[pack])
+    def let_pack_end(messages):
+        (HERE / "pack").touch()
+        return "It is being packed."
+
+    freed = building(calls("pack"), let_pack_end, tools=[pack])
+    rudely = building(calls("block"), tools=[block])
+    asking = building(calls("build", ("ask", {"question": "How?"})))
+"""
+)
+
+
 def log(project: Project) -> list[str]:
     """Return what the tools have recorded."""
     path = project.directory / "log"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def let_end(project: Project, target: str = "all") -> None:
+    """Let a build end."""
+    (project.directory / target).touch()

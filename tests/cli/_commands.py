@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, zip_longest
 from pathlib import Path
@@ -22,6 +22,14 @@ from callboard_actors.mcp_service._command import app as mcp_app
 
 PATIENCE = 60.0
 COMMAND = (sys.executable, "-m", "callboard._cli")
+
+_TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Program that makes stdin the controlling terminal of its session, and becomes another program. A terminal that
+controls no session sends no signal at Ctrl-C."""
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()=>].?)|\r")
 _numbers = count()
@@ -64,10 +72,10 @@ class Project:
             os.chdir(directory)
             sys.path[:] = path
 
-    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, program: Sequence[str] = COMMAND, **options: Any) -> "subprocess.Popen[str]":
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
-        command = [*COMMAND, *arguments]
-        process = subprocess.Popen(command, cwd=self.directory, env=environment(), **{**pipes, **options})
+        settings: dict[str, Any] = {"env": environment(), **pipes, **options}
+        process = subprocess.Popen([*program, *arguments], cwd=self.directory, **settings)
         self._started.append(process)
         return process
 
@@ -78,11 +86,16 @@ class Project:
                 process.kill()
 
     @contextmanager
-    def terminal(self, *arguments: str, **options: Any) -> "Iterator[Terminal]":
-        """Start a command at a pseudo-terminal."""
+    def terminal(
+        self, *arguments: str, program: Sequence[str] = COMMAND, term: str = "xterm", **options: Any
+    ) -> "Iterator[Terminal]":
+        """Start a command, or another program, in a session of its own, at the pseudo-terminal that controls it."""
         ours, theirs = os.openpty()
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        process = self.start(*arguments, start_new_session=True, **{**streams, **options})
+        streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, **options}
+        env = {**environment(), "TERM": term}
+        # In a program of its own: `preexec_fn` is not safe in a process with threads.
+        at_terminal = (sys.executable, "-S", "-c", _TAKE_TERMINAL, *program)
+        process = self.start(*arguments, program=at_terminal, start_new_session=True, env=env, **streams)
         os.close(theirs)
         try:
             yield Terminal(ours, process)
@@ -94,9 +107,11 @@ class Terminal:
     """Pseudo-terminal: what a person sees and types."""
 
     def __init__(self, descriptor: int, process: "subprocess.Popen[str]") -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self.process = process
         self.seen = ""
+        self.raw = ""
+        """Output with its escape sequences, which `seen` is without."""
         self._read_so_far = 0
 
     def until(self, text: str) -> str:
@@ -108,7 +123,7 @@ class Terminal:
         return self.seen[start : self._read_so_far]
 
     def type(self, line: str) -> None:
-        os.write(self._descriptor, f"{line}\n".encode())
+        os.write(self.descriptor, f"{line}\n".encode())
 
     def play(self, *script: str) -> None:
         """Wait for a text and type a line, in turn; the script may end with a text."""
@@ -118,7 +133,7 @@ class Terminal:
                 self.type(line)
 
     def press(self, keys: str) -> None:
-        os.write(self._descriptor, keys.encode())
+        os.write(self.descriptor, keys.encode())
 
     def end(self) -> int:
         deadline = time.monotonic() + PATIENCE
@@ -127,12 +142,13 @@ class Terminal:
         return self.process.wait(PATIENCE)
 
     def _more(self, deadline: float) -> bool:
-        ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        ready, _, _ = select.select([self.descriptor], [], [], max(0.0, deadline - time.monotonic()))
         assert ready, f"nothing came any more after {self.seen!r}"
         try:
-            chunk = os.read(self._descriptor, 65_536).decode(errors="replace")
+            chunk = os.read(self.descriptor, 65_536).decode(errors="replace")
         except OSError:  # on Linux this means that the other side is closed
             return False
+        self.raw += chunk
         self.seen += _ESCAPES.sub("", chunk)
         return bool(chunk)
 

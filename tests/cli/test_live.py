@@ -8,14 +8,15 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, AIMessageChunk, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, RemoveMessage, ToolMessage
 from rich.console import Console
 
-from callboard import CallEvent, ToolNode, observe
+from callboard import CallEvent, ToolNode, observe, tool_call
 from callboard._cli._call_counts import CallCounts, percentile
+from callboard._cli._grid import argument_texts
 from callboard._cli._screen import Calls, Screen, messages_in
+from callboard._cli._shown_text import one_line
 from callboard._cli._view import line, picture, supports_pictures
-from callboard.testing import tool_call
 from tests.telemetry._events import ENDS, counts_of, event
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -26,7 +27,7 @@ def busy(tools: int = 3, calls: int = 1_200) -> CallCounts:
     counts = CallCounts([])
     for number in range(calls):
         one: dict[str, Any] = {"number": number, "tool": f"tool_{number % tools}_{'x' * 30}"}
-        args = {"url": "http://example.org/" + "y" * 100}
+        args = {"url": f"http://example.org/{number}" + "y" * 100}
         counts(event("begun", call={"name": one["tool"], "args": args, "id": "1"}, **one))
         counts(event("queued", **one))
         if number // tools % 4:
@@ -101,20 +102,56 @@ def test_names_and_notes_cannot_act_on_the_terminal() -> None:
         event("begun", 2, tool="evil"),
         event("noted", 2, tool="evil", note="progress", message="\x1b[H\u202e"),
     )
-    text = "\n".join(drawn(counts, width=160)) + line(counts, 1.0)
+    text = "\n".join(drawn(counts, width=160)) + line(counts, 1.0, 80)
 
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "evil" in text
 
 
-def test_a_line_has_the_same_numbers() -> None:
-    text = line(busy(), 5.0)
+def test_a_line_has_the_totals_and_the_slowest_call() -> None:
+    """A log is read at any width: the numbers of each tool would make the line many times as long."""
+    counts = counts_of(
+        event("begun", tool="fetch", call=tool_call("fetch", "1", url="a")),
+        event("started", tool="fetch", attempt=1),
+        event("attempt_ended", tool="fetch", attempt=1),
+        event("started", tool="fetch", attempt=2, time=2.0),
+        event("begun", 2, tool="fetch"),
+        event("queued", 2, tool="fetch"),
+    )
 
-    assert "\n" not in text
-    assert text.startswith("; ".join(drawn(busy())[:3]))
-    assert "running 100, waiting 100, done 100, failed 100, p50 2.00 s, p95 2.00 s, longest wait 5.00 s" in text
-    assert "slowest: tool_0" in text
+    assert line(counts, 5.0, 80) == "5.00 s: 0 of 2 ended, 1 running, 1 waiting, 1 retry; fetch(url='a') 3.00 s"
+
+
+@given(st.integers(1, 40), st.integers(0, 200), st.integers(20, 200))
+def test_a_line_is_never_wider_than_its_width(tools: int, calls: int, width: int) -> None:
+    assert len(line(busy(tools, calls), 5.0, width)) <= width
+
+
+def test_equal_open_calls_share_a_row_with_their_number() -> None:
+    """Ten rows of one text would hide the call that differs."""
+    counts = CallCounts([])
+    for number in range(30):
+        one: dict[str, Any] = {"number": number, "tool": "fetch"}
+        counts(event("begun", call=tool_call("fetch", "1", url="b" if number == 20 else "a"), time=number / 10, **one))
+        counts(event("started", attempt=1, time=number / 10, **one))
+    counts(event("attempt_ended", 7, tool="fetch", attempt=1))
+    counts(event("started", 7, tool="fetch", attempt=2))
+    lines = drawn(counts)
+
+    rows = lines[next(number for number, text in enumerate(lines) if text.startswith("slowest now")) + 1 :]
+    assert [text.split() for text in rows if text] == [
+        ["fetch(url='a')", "x", "28", "5.00", "s", "running", "5.00", "s"],
+        ["fetch(url='a')", "4.30", "s", "running", "5.00", "s", "attempt", "2"],
+        ["fetch(url='b')", "3.00", "s", "running", "3.00", "s"],
+    ]
+
+
+def test_retries_have_a_column_once_there_are_any() -> None:
+    counts = busy()
+    assert "retries" not in drawn(counts)[3]
+    counts(event("started", 4, tool=next(iter(counts.rows)), attempt=2))
+    assert "retries" in drawn(counts, width=100)[3]
 
 
 def terminal() -> Console:
@@ -199,14 +236,14 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
     calls.counts(event_of("ended", time=21.5))
 
     assert rows_of(calls, 22.0) == []
-    assert calls.took("1") == "20.50 s"  # including the queue and the pause
+    assert calls.took("1") == "20.50 s, 2 attempts"  # including the queue and the pause
     assert calls.took("2") == ""
 
 
 def test_of_many_calls_there_are_numbers() -> None:
     calls = Calls(["fetch"])
     for number in range(40):
-        calls.counts(event_of("begun", str(number)))
+        calls.counts(event_of("begun", str(number), call=tool_call("fetch", str(number), url=str(number))))
         calls.counts(event_of("started", str(number), attempt=1))
     calls.counts(event_of("attempt_ended", "0", attempt=1))
     calls.counts(event_of("ended", "0"))
@@ -243,6 +280,43 @@ def test_what_a_hook_writes_again_is_not_said_again() -> None:
         screen.close()
 
     assert capture.get() == "new\nSorry.\n"
+
+
+def test_of_many_background_calls_only_failures_are_shown() -> None:
+    """As for other calls of a long reply. A result whose call is unknown here is shown with its handle."""
+    console = Console(width=100)
+    screen = Screen(console, Calls([]), [])
+    asked = AIMessage("", id="asked", tool_calls=[tool_call("build", f"call_{n}") for n in range(21)])
+
+    def about(handle: object, **more: object) -> dict[str, Any]:
+        return {"callboard": {"background": handle, **more}}
+
+    def end(handle: object, text: str, **more: object) -> HumanMessage:
+        return HumanMessage(text, id=str(handle), additional_kwargs=about(handle, **more))
+
+    goes_on = [
+        ToolMessage(
+            "It goes on.", name="build", id=str(n), tool_call_id=f"call_{n}", additional_kwargs=about(f"bg-{n}")
+        )
+        for n in range(21)
+    ]
+    ends = [
+        end("bg-0", "[Result]\nbuilt", header=9, status="success"),
+        end("bg-1", "[Result]\nno disk", header=9, status="error"),
+        end("bg-x", "[Result]\nbuilt", header="no number"),
+        end(7, "no handle"),
+        HumanMessage("hello", additional_kwargs={"callboard": "no facts"}),
+    ]
+    with console.capture() as capture:
+        for messages in ([asked], goes_on, ends, ends):
+            screen.take("updates", {"node": {"messages": messages}})
+        screen.close()
+
+    assert capture.get().splitlines() == [
+        "calls   21: 21 of build",
+        "failed  build()  no disk",
+        "done    bg-x  [Result] built",
+    ]
 
 
 # The numbers of the live view, computed from events and from recordings.
@@ -340,3 +414,42 @@ def test_the_clock_starts_with_the_first_call() -> None:
 def test_a_percentile_is_one_of_the_values() -> None:
     assert percentile([], 50) is None
     assert [percentile([3, 1, 4, 2], percent) for percent in (0, 25, 50, 95, 100)] == [1, 1, 2, 4, 4]
+
+
+# Long texts.
+
+
+@pytest.mark.parametrize("text", ["x", "界", "\x1b", " ", "a "])
+def test_megabytes_are_cut_before_they_are_read(text: str) -> None:
+    """The view is drawn several times a second; Python's interpreter lock is held meanwhile."""
+    reads = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def split(self, *args: Any) -> Any:
+            nonlocal reads
+            reads += len(self)
+            return super().split(*args)
+
+        def __getitem__(self, part: Any) -> Any:
+            return Counted(super().__getitem__(part))
+
+    assert len(one_line(Counted(text * 1_000_000), 80)) <= 80
+    assert reads <= 80 * 20
+    shown = argument_texts({"long": text * 1_000_000})
+    assert shown is not None
+    assert len(shown["long"]) <= 500
+
+
+def test_a_long_value_keeps_its_beginning_and_its_end() -> None:
+    shown = argument_texts({"long": "begins" + "x" * 1_000_000 + "ends"})
+
+    assert shown is not None
+    assert shown["long"].startswith("'begins")
+    assert shown["long"].endswith("ends'")
+
+
+def test_a_line_of_a_text_with_many_spaces_says_that_it_is_cut() -> None:
+    assert one_line("a" + " " * 10_000 + "b", 10) == "a…"
+    assert one_line("a" + " " * 100 + "b", 10) == "a b"

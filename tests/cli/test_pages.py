@@ -18,6 +18,8 @@ REFERENCE = (DOCS / "reference" / "cli.md").read_text()
 
 _BLOCK = re.compile(r"^```(?P<info>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^Save this as `(?P<name>\w+\.py)`[^\n]*:\s*\Z", re.MULTILINE)
+# A page folds a long command after a backslash, and continues a long line of output after eight spaces.
+_FOLD = re.compile(r" \\\n +|\n {8}(?=\S)")
 _VARIES = [(re.compile(r"\d+\.\d\d s|\d+ ms"), "0 ms"), (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d"), "2026-01-31 12:00")]
 
 
@@ -33,7 +35,7 @@ def steps(page: str) -> Iterator[tuple[str, str]]:
 
 def commands(session: str) -> Iterator[tuple[list[str], str]]:
     """Return the typed commands and their output."""
-    for part in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
+    for part in re.split(r"^\$ ", _FOLD.sub(" ", session), flags=re.MULTILINE)[1:]:
         line, _, output = part.partition("\n")
         yield shlex.split(line), output
 

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -124,3 +125,43 @@ def test_a_reader_that_goes_away_does_no_harm(project: Project, agents: str) -> 
     assert process.wait(PATIENCE) == 0
     process.stderr.close()
     assert "Sun, it says." in project.call("show", "1", "--db", project.db).stdout
+
+
+INTERRUPTED = '''
+import signal, sys
+import anyio
+from anyio.from_thread import start_blocking_portal
+from callboard._cli._signals import Stopped, stoppable, wait_for
+
+def interrupt(frame, event, function):
+    """Send SIGINT when the main thread has just taken a lock in this function."""
+    if (event, frame.f_code.co_qualname) == ("c_return", sys.argv[1]) and function.__name__ in ("acquire", "__enter__"):
+        sys.setprofile(None)
+        print("interrupted")
+        signal.raise_signal(signal.SIGINT)
+
+async def run():
+    with scope:
+        await anyio.sleep_forever()
+
+with stoppable(), start_blocking_portal(sys.argv[2]) as portal:
+    scope = portal.call(anyio.CancelScope)
+    sys.setprofile(interrupt)
+    try:
+        wait_for(portal, run, scope.cancel, print, lambda: None)
+    except Stopped as stopped:
+        print(stopped)
+'''
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("function", ["_AcquireFutures.__enter__", "Condition.__enter__"])
+def test_a_signal_while_a_lock_is_taken_stops_the_run(project: Project, function: str, backend: str) -> None:
+    """The event loop needs the locks of the future for which the main thread waits."""
+    program = (sys.executable, "-c", INTERRUPTED)
+    process = project.start(function, backend, program=program)
+
+    output, errors = process.communicate(timeout=PATIENCE)
+
+    first, _, last = output.splitlines()
+    assert (first, last, errors) == ("interrupted", "SIGINT", "")

@@ -16,8 +16,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from callboard import Actor, AgentState, ToolNode, child, create_react_agent, handler
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import Actor, AgentState, ToolNode, child, create_react_agent, handler, tool_call
+from callboard.testing import ScriptedModel, calls
 
 from ._commands import Project
 

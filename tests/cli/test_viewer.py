@@ -83,6 +83,19 @@ def three_calls() -> list[dict[str, Any]]:
     return [HEADER, *in_order(events)]
 
 
+def test_a_message_that_a_run_has_read_has_a_row_and_its_content(opened: Any) -> None:
+    message = {"role": "human", "content": "<b>hurry</b>"}
+    word = {"event": "message_read", "t": 1, "run": 1, "point": "turn", "message": message}
+    result = {"event": "message_read", "t": 2, "run": 1, "point": "end", "background": "bg-c1"}
+    page = opened([{**HEADER, "captures": True}, *in_order([*run(1, 0, 4), *call(1, 0.5), word, result])]).page
+
+    assert page.get_by_role("button", name="result of bg-c1 read, where the run would end").is_visible()
+    page.get_by_role("button", name="message read, before a turn").click()
+    detail = page.locator("#detail")
+    assert detail.locator("h2").inner_text() == "message"
+    assert "<b>hurry</b>" in detail.locator("pre").inner_text()
+
+
 def test_every_call_has_a_bar_where_its_times_say(opened: Any) -> None:
     page = opened(three_calls()).page
 
@@ -322,3 +335,16 @@ def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -
     assert one.page.evaluate(CLIPPED) == []
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
     assert one.page.locator("h2").first.inner_text().startswith("run 1 agent")
+
+
+def test_a_phone_shows_mostly_calls(opened: Any) -> None:
+    """The legend is one line that scrolls, and a line above each batch replaces the indent of wide windows."""
+    one = opened(many_searches())
+    one.page.set_viewport_size({"width": 390, "height": 844})
+    legend = one.page.locator("#legend").bounding_box()
+    heading = one.page.locator("h3.row").first
+
+    assert one.page.locator("main").bounding_box()["height"] > 0.7 * 844
+    assert legend["height"] < 40
+    assert heading.evaluate("one => getComputedStyle(one).borderTopWidth") == "1px"
+    assert one.page.evaluate("document.documentElement.scrollWidth") == 390

@@ -6,9 +6,11 @@ import re
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -16,13 +18,14 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
-from callboard._cli import _web
+from callboard._cli import _page_commands, _web
+from callboard._cli._page_commands import CommandInbox, CommandKind, CommandResult, CommandSender, PageCommand
 from callboard._cli._web import WebPage, serve, web_page
 from tests.chromium import chromium, needs_chromium
 from tests.helpers import watched_loop
 from tests.telemetry._recordings import HEADER, call, in_order, run, write
 
-from ._agents import AGENT
+from ._agents import AGENT, BUILDING, let_end
 from ._commands import PATIENCE, Project, stop
 
 GATED = (
@@ -62,6 +65,26 @@ class Client:
         finally:
             connection.close()
 
+    def ask_again(self) -> tuple[http.client.HTTPResponse, bytes]:
+        """Ask for the data until there is an answer; on a busy machine, it may come after the end of a connection."""
+        for _ in range(5):
+            with suppress(http.client.RemoteDisconnected):
+                return self.ask()
+        return self.ask()
+
+    def send(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        """Send a command as the page does; return the status and the body of the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        own = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        own |= {"Origin": f"http://127.0.0.1:{self.port}"}
+        kept = {name: value for name, value in {**own, **headers}.items() if value != "none"}
+        try:
+            connection.request("POST", path, body, kept)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
     def data(self) -> Any:
         answer, body = self.ask()
         assert answer.status == 200, body
@@ -81,13 +104,21 @@ class Page(NamedTuple):
 
     url: str
     recording: Path
+    commands: list[tuple[str, str]]
+    """Commands that the server has passed on."""
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
     recording = tmp_path / "calls.jsonl"
-    with serve("trip:agent", 0, recording) as server:
-        yield Page(server.url, recording)
+    commands: list[tuple[str, str]] = []
+
+    def perform(kind: CommandKind, text: str) -> CommandResult:
+        commands.append((kind, text))
+        return CommandResult(text != "no", f"{kind} {text}")
+
+    with serve("trip:agent", 0, recording, perform) as server:
+        yield Page(server.url, recording, commands)
 
 
 def show(page: Page | WebPage, events: list[dict[str, Any]]) -> Client:
@@ -310,13 +341,13 @@ def test_making_the_data_takes_a_share_of_the_time(page: Page, monkeypatch: pyte
 @pytest.mark.backends("asyncio")
 @pytest.mark.real_clock
 async def test_twenty_thousand_calls_do_not_hold_the_loop() -> None:
-    holds = []
-    with anyio.fail_after(PATIENCE):
-        for _ in range(3):
+    holds, body = [], b""
+    for _ in range(3):
+        with anyio.fail_after(PATIENCE):
             with web_page("trip:agent", 0) as page:
                 client = show(page, [HEADER, *(event for number in range(20_000) for event in call(number, 0))])
                 async with watched_loop() as hold:
-                    _, body = await anyio.to_thread.run_sync(client.ask)
+                    _, body = await anyio.to_thread.run_sync(client.ask_again)
             holds.append(hold.longest)
     assert body.count(b'"tool":"fetch"') == 20_000
     assert min(holds) < 0.02
@@ -330,6 +361,123 @@ def test_a_recording_that_cannot_be_read_costs_one_request(page: Page, caplog: p
     assert "the page of the run failed to answer" in caplog.text
     show(page, [HEADER, *call(1, 0)])
     assert client.calls() == {"fetch": "ok"}
+
+
+# Commands of the page.
+
+
+def test_a_command_is_passed_on_and_answered(page: Page) -> None:
+    client = Client(page.url)
+    done = client.send("/say", b'{"text": "Leave out the tests."}')
+    refused = client.send("/cancel", b'{"id": "no"}')
+    without_origin = client.send("/say", b'{"text": "curl"}', Origin="none")
+
+    assert done == (200, b'{"text": "say Leave out the tests."}')
+    assert refused == (409, b'{"text": "cancel no"}')
+    assert without_origin[0] == 200
+    assert page.commands == [("say", "Leave out the tests."), ("cancel", "no"), ("say", "curl")]
+
+
+SAY = b'{"text": "evil"}'
+HOSTILE: list[tuple[int, str, bytes, dict[str, str]]] = [
+    *((401, "/say", SAY, {"Authorization": given}) for given in TOKENS),
+    *((403, "/say", SAY, {"Host": host}) for host in HOSTS),
+    *((403, "/say", SAY, {"Origin": origin}) for origin in ("http://evil.example", "null", "", "http://127.0.0.1:1")),
+    (403, "/say", SAY, {"Origin": "http://127.0.0.1:{port}.evil.example"}),
+    *((415, "/say", SAY, {"Content-Type": kind}) for kind in ("none", "text/plain", "application/json; x", "")),
+    (411, "/say", b"", {"Transfer-Encoding": "chunked", "Content-Length": "none"}),
+    *((411, "/say", SAY, {"Content-Length": length}) for length in ("-1", "1e3", "", "9999999999", "0x10")),
+    (413, "/say", SAY, {"Content-Length": "20001"}),
+    (404, "/other", SAY, {}),
+    *((405, path, SAY, {}) for path in ("/", "/data")),
+    *(
+        (400, "/say", body, {})
+        for body in (b"", b"\xff", b"[]", b"[" * 19_000, b"{}", b'{"text": 1}', b'{"text": " "}')
+    ),
+    *((400, "/say", body, {}) for body in (b'{"text": "\\ud800"}', b'{"id": "1"}', b'{"text": "1", "id": "1"}')),
+    (400, "/cancel", SAY, {}),
+]
+"""Any page in the person's browser can send requests to this address, but reads no answers and knows no token."""
+
+
+def test_commands_of_others_are_refused(page: Page) -> None:
+    client = Client(page.url)
+    known = {"token": client.token, "port": client.port}
+    for status, path, body, headers in HOSTILE:
+        sent = {name: value.format(**known) for name, value in headers.items()}
+        assert (client.send(path, body, **sent)[0], path, body, sent) == (status, path, body, sent)
+    assert page.commands == []
+
+
+def test_a_page_without_controls_takes_no_command(tmp_path: Path) -> None:
+    """Such as that of `watch`, which shows a program."""
+    with serve("trip.py", 0, tmp_path / "calls.jsonl") as server:
+        client = Client(server.url)
+        assert [client.send(path, SAY)[0] for path in ("/say", "/cancel")] == [404, 404]
+        assert b"Message to the agent" not in client.ask("/")[1]
+
+
+def test_a_command_that_stops_in_the_middle_has_no_effect(page: Page) -> None:
+    client = Client(page.url)
+    head = f"POST /say HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\nAuthorization: Bearer {client.token}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with client.connect() as connection:
+        connection.sendall(head.encode() + SAY)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(100).startswith(b"HTTP/1.0 400")
+    assert page.commands == []
+
+
+def test_pages_of_other_sites_may_not_ask_for_leave(page: Page) -> None:
+    """A page of another site asks before it sends JSON or a token; without these headers, the browser sends nothing."""
+    answer, _ = Client(page.url).ask("/say", "OPTIONS", Origin="http://evil.example")
+
+    assert answer.status == 405
+    assert not [name for name in answer.headers if name.startswith("Access-Control")]
+
+
+def test_a_command_reaches_the_run_that_is_going_on_and_no_other() -> None:
+    lines: deque[Any] = deque()
+    sent: list[str] = []
+    inbox = CommandInbox(sent.append)
+
+    inbox.receive(['[1, "say", "early"]'])
+    with inbox.open(lines):
+        inbox.receive(['[2, "say", "now"]', '[3, "cancel", "call_1"]'])
+        command = lines.popleft()
+        command.report(True, "sent")
+    inbox.receive(['[4, "say", "late"]'])
+
+    assert isinstance(command, PageCommand)
+    assert (command.kind, command.text) == ("say", "now")
+    assert [json.loads(line) for line in sent] == [
+        [1, False, "No run that takes messages is going on."],
+        [2, True, "sent"],
+        [3, False, "The run has ended."],
+        [4, False, "No run that takes messages is going on."],
+    ]
+
+
+def test_a_result_goes_to_the_request_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = StringIO()
+    sender = CommandSender(output)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(sender.perform, "say", "one\ntwo")
+        while output.getvalue().count("\n") < 1:
+            threading.Event().wait(0.01)
+        second = pool.submit(sender.perform, "cancel", "call_1")
+        while output.getvalue().count("\n") < 2:
+            threading.Event().wait(0.01)
+        sender.receive('[2, false, "ended"]')
+        sender.receive('[1, true, "sent"]')
+        sender.receive('[1, true, "twice"]')
+        assert first.result(PATIENCE) == (True, "sent")
+        assert second.result(PATIENCE) == (False, "ended")
+    monkeypatch.setattr(_page_commands, "_PATIENCE", 0.0)
+    assert sender.perform("say", "three").is_done is False
+    sender.close()
+    monkeypatch.setattr(_page_commands, "_PATIENCE", PATIENCE)
+    assert sender.perform("say", "four").is_done is False
 
 
 # The command.
@@ -383,7 +531,8 @@ def test_the_page_stays_until_a_signal_and_the_code_is_that_of_the_run(
     while "The page stays" not in process.stdout.readline():
         assert process.poll() is None
     until(client, broken="error")
-    assert client.data()["live"] == "ended"
+    while client.data()["live"] != "ended":  # the server has its own process, which reads of the end a moment later
+        threading.Event().wait(0.05)
 
     code, _, errors = stop(process, number)
     assert code == 1
@@ -459,6 +608,79 @@ def test_a_call_runs_and_ends_without_a_reload(project: Project, tab: Any, backe
     stop(process, signal.SIGINT)
     tab.get_by_text("The command has ended, or does not answer.").wait_for()
     assert tab.locator(".bar").count() == 2
+
+
+@needs_chromium
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_person_writes_to_the_run_and_cancels_a_call(project: Project, tab: Any, backend: str) -> None:
+    name = project.module(BUILDING)
+    process = project.start("run", f"{name}:twice", "Build.", "--web", "--capture", "--backend", backend)
+    tab.goto(url_of(process))
+    field, calls = tab.get_by_label("Message to the agent"), tab.get_by_label("Open calls").get_by_role("listitem")
+    calls.nth(1).wait_for()
+    field.press_sequentially("j0/ is a key, too")
+    field.press("Enter")
+    tab.get_by_text("Sent. The run reads it at its next turn.").wait_for()
+    assert field.input_value() == ""
+    calls.filter(has_text="b").get_by_role("button").last.click()
+    tab.get_by_text("The call is being cancelled.").wait_for()
+    calls.nth(1).wait_for(state="detached")
+
+    let_end(project, "a")
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert errors == ""
+    assert "I read 4: Build. | built a | Error: Tool 'build' was cancelled by the application" in output
+    assert "| j0/ is a key, too." in output
+    assert "sent    j0/ is a key, too" in output
+    tab.get_by_text("The command has ended, or does not answer. The page shows the last known state.").wait_for()
+    assert not field.is_visible()
+
+
+@needs_chromium
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_background_call_is_listed_and_cancelled(project: Project, tab: Any, backend: str) -> None:
+    name = project.module(BUILDING)
+    process = project.start("run", f"{name}:behind", "Build it.", "--web", "--backend", backend)
+    tab.goto(url_of(process))
+    [call] = [tab.get_by_label("Open calls").get_by_text("pack")]
+    tab.get_by_text("in the background").first.wait_for()
+    assert "in the background" in call.inner_text()
+    tab.get_by_label("Open calls").get_by_role("button", name="Cancel").click()
+
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert errors == ""
+    assert "failed  pack()" in output
+    assert "was cancelled by the application" in output
+
+
+@needs_chromium
+@pytest.mark.exhaustive
+def test_a_page_of_another_site_sends_no_command(page: Page) -> None:
+    """Even if it had the token. Its browser asks the server before it sends the token or JSON, and gets no leave."""
+    client = Client(page.url)
+    attack = """async ([port, token]) => {
+      const url = `http://127.0.0.1:${port}/say`, body = '{"text": "evil"}';
+      const headers = { Authorization: `Bearer ${token}` };
+      const attempts = [
+        { headers: { ...headers, "Content-Type": "application/json" } },
+        { headers, mode: "no-cors" },
+        { headers: { "Content-Type": "text/plain" } },
+        { mode: "no-cors", credentials: "include" },
+      ];
+      const answers = await Promise.all(attempts.map((attempt) =>
+        fetch(url, { method: "POST", body, ...attempt }).then((answer) => answer.type, () => "blocked")));
+      navigator.sendBeacon(url, body);
+      return answers;
+    }"""
+    with chromium() as browser, serve("evil:site", 0, page.recording, lambda *_: CommandResult(True, "")) as evil:
+        tab = browser.new_page(bypass_csp=True)
+        tab.goto(evil.url)
+        answers = tab.evaluate(attack, [client.port, client.token])
+
+    assert answers == ["blocked"] * 4
+    assert page.commands == []
 
 
 @needs_chromium

@@ -12,13 +12,13 @@ from langchain_core.messages import AIMessage, ToolMessage
 from rich.cells import cell_len
 from rich.console import Console
 
+from callboard import tool_call
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._grid import argument_texts, call_labels, middle
 from callboard._cli._screen import Calls, Screen
 from callboard._cli._trace_command import Waterfall
 from callboard._cli._view import live_table, picture, result_table
 from callboard.telemetry import read_recording
-from callboard.testing import tool_call
 from tests.telemetry._events import ENDS, counts_of, event
 from tests.telemetry._recordings import HEADER, call, closed, in_order, run, write
 

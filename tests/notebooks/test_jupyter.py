@@ -14,8 +14,8 @@ from tests.notebooks._kernel import WAIT, Kernel, kernel
 
 FIRST = """
 import sys, asyncio, anyio
-from callboard import Actor, Supervisor, ToolNode, child, create_react_agent, handler
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import Actor, Supervisor, ToolNode, child, create_react_agent, handler, tool_call
+from callboard.testing import ScriptedModel, calls
 
 log = []
 
@@ -151,6 +151,43 @@ def test_on_trio_each_cell_has_its_own_loop(shared: Kernel) -> None:
     assert cell.text == ""
     assert "with `%autoawait trio`, each cell runs an event loop of its own" in cell.traceback
     assert block.split() == ["starting", "1"]
+
+
+WATCHED = """
+import callboard
+
+async def slow(text: str) -> str:
+    "Take long."
+    await anyio.sleep(1.5)
+    return text
+
+with callboard.watch():
+    print("printed")
+    result = await ToolNode([slow]).ainvoke([tool_call("slow", str(number), text="tea") for number in range(3)])
+print(sys.stdout.isatty(), type(sys.stdout).__name__)
+"""
+
+
+def test_a_watched_cell_shows_plain_lines(shared: Kernel) -> None:
+    """The kernel sets `FORCE_COLOR`, but a notebook cannot redraw a view of a terminal."""
+    lines = shared.value(WATCHED).splitlines()
+
+    assert lines[0] == "printed"
+    assert any("0 of 3 ended, 3 running; slow(text='tea')" in line for line in lines)
+    assert [line.split()[:2] for line in lines if line.startswith(("slow", "all"))] == [["slow", "3"], ["all", "3"]]
+    assert "\x1b" not in "".join(lines)
+    assert lines[-1] == "False OutStream"
+    again = shared.value(
+        "with callboard.watch():\n    await ToolNode([slow]).ainvoke([tool_call('slow', '1', text='')])"
+    )
+    assert "1 of 1 calls ended" in again
+
+
+def test_an_interrupted_cell_ends_its_view(shared: Kernel) -> None:
+    """The next cell can watch again."""
+    code = "import callboard\nwith callboard.watch():\n    print('waits', flush=True)\n    await asyncio.sleep(1000)"
+    assert shared.run(code, interrupt_at="waits").error == "CancelledError"
+    assert "no calls" in shared.value("with callboard.watch():\n    pass")
 
 
 SERVER = """

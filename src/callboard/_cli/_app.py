@@ -164,13 +164,26 @@ def threads(options: ThreadsOptions) -> None:
 
     Conversations written by LangGraph's own agents are listed too.
 
-    **Example**
+    **Examples**
 
     `callboard threads --db trip.db`
-    """
-    from callboard._cli._threads_command import list_threads
 
-    _finish(lambda: list_threads(options))
+    `callboard threads --db trip.db --check trip:agent`
+
+    **Exit codes**
+
+    0: done. 1: with --check, the agent would refuse an open call. 2: the command line is wrong, or names something
+    that does not exist.
+    """
+    check = options.check
+    if check is None:
+        from callboard._cli._threads_command import list_threads
+
+        _finish(lambda: list_threads(options))
+    else:
+        from callboard._cli._check_threads import check_threads
+
+        _finish(lambda: check_threads(options, check))
 
 
 @app.command(no_args_is_help=True)

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from math import ceil
 from typing import get_args
 
@@ -19,6 +20,8 @@ from callboard.telemetry import FAILURES, CallPlace, CallTracker, Outcome, Part,
 _WINDOW = 5.0
 """Length in seconds of the time over which the rate of calls is averaged."""
 _SHORTEST_WINDOW = 0.25
+_LONGEST_NOTE = 500
+"""Largest length of the latest note of a call, in characters; a row of a view has room for fewer."""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class ToolRow:
     """Longest time in seconds that one call waited in queues."""
     durations: list[float] = field(default_factory=list[float])
     """Duration of each ended call, in seconds."""
+    retries: int = 0
+    """Number of attempts after the first of their call."""
 
     @property
     def calls(self) -> int:
@@ -90,6 +95,7 @@ def total(rows: Iterable[ToolRow]) -> ToolRow:
         added.waited += row.waited
         added.longest_wait = max(added.longest_wait, row.longest_wait)
         added.durations += row.durations
+        added.retries += row.retries
     return added
 
 
@@ -103,6 +109,7 @@ def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
         row = rows[call.tool]
         row.states["between" if call.end is None else str(call.outcome)] += 1
         row.waited += call.waited
+        row.retries += max(0, len(call.attempts) - 1)
         row.longest_wait = max(row.longest_wait, call.waited)
         if call.end is not None:
             row.durations.append(call.end - call.start)
@@ -192,6 +199,8 @@ class OpenCall(TrackedCall):
         super().__init__(first_event)
         self.note = ""
         """Latest note of the call as a short text: a decision of middleware, or a progress report."""
+        self.is_in_background = False
+        """`True` once the step of the call has ended without it."""
         self.counted_as: CallPlace | Outcome = "between"
         self._args: object = None if first_event.call is None else first_event.call.get("args")
 
@@ -211,6 +220,8 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         """Observer of the actors to which the calls send asks. This observer has to be registered separately."""
         self.took: dict[str | None, float] = {}
         """Duration of each ended call in seconds, waits included, by the id of the call."""
+        self.attempts: dict[str | None, int] = {}
+        """Number of attempts of each ended call that had several, by the id of the call."""
         self.most_open = 0
         self.queue = 0
         """Number of calls that are waiting in queues now."""
@@ -252,7 +263,8 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
 
     def slowest(self, number: int) -> tuple[OpenCall, ...]:
         """Return the calls that have been open for the longest time, oldest first; at most `number` calls."""
-        return tuple(self.open.values())[:number]
+        with self._lock:
+            return tuple(islice(self.open.values(), number))
 
     def on_begin(self, event: CallEvent) -> OpenCall:
         """Count a new call, and return it as an open call."""
@@ -262,14 +274,23 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self.rows.setdefault(event.tool, ToolRow()).states["between"] += 1
         return OpenCall(event)
 
+    def on_start(self, call: OpenCall, event: CallEvent, waited_since: float | None) -> None:
+        """Count an attempt after the first as a retry."""
+        self.rows[call.tool].retries += event.attempt > 1
+
     def on_note(self, call: OpenCall, event: CallEvent) -> None:
         """Store the latest note of a call as a short text: a progress report, or a decision of a middleware."""
-        call.note = note_in_short(event.note, event.facts, event.message)
+        if event.note == "backgrounded":
+            call.is_in_background = True
+            return
+        call.note = note_in_short(event.note, event.facts, event.message)[:_LONGEST_NOTE]
 
     def on_end(self, call: OpenCall, event: CallEvent) -> None:
         """Count a call under its outcome, after it ended."""
         row = self.rows[call.tool]
         self.took[event.call_id] = event.time - call.began
+        if call.attempt > 1:
+            self.attempts[event.call_id] = call.attempt
         row.durations.append(event.time - call.began)
         row.waited += event.queue_wait
         self._ends.append(event.time)

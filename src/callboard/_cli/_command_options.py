@@ -153,6 +153,14 @@ class ThreadsOptions:
     """Options of `callboard threads`."""
 
     db: Database
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:AGENT",
+            help="List the open calls that the tools of this agent would refuse, instead of the conversations.",
+        ),
+    ] = None
+    app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Directory to search first for the module.")] = Path()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

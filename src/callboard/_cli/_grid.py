@@ -33,10 +33,16 @@ def argument_texts(args: object) -> Arguments | None:
     """Return a call's arguments as short texts in Python notation, by parameter name; `None` if they are unknown."""
     if not isinstance(args, Mapping):
         return None
-    # Bounded, because a model may send megabytes. Views need only the beginning and the end of a value.
-    return {
-        escape_name(str(name)): middle(one_line(repr(value), 10**6), _LONGEST_VALUE) for name, value in args.items()
-    }
+    return {escape_name(str(name)): _value_text(value) for name, value in args.items()}
+
+
+def _value_text(value: object) -> str:
+    """Return a value in Python notation, without its middle if it is long."""
+    text = repr(value)
+    # Cut before each character is looked at: a model may send megabytes. Views need only the beginning and the end.
+    if len(text) > 2 * _LONGEST_VALUE:
+        text = text[:_LONGEST_VALUE] + _CUT + text[-_LONGEST_VALUE:]
+    return middle(one_line(text, len(text)), _LONGEST_VALUE)
 
 
 def call_label(tool: str, args: object, width: int) -> str:

@@ -144,6 +144,7 @@ def about_run(group: RunOfCalls) -> list[str]:
         escape_name(error_beside(run.outcome, run.error)),
         count(run.questions, "question") if run.questions else "",
         count(len(run.requests), "model request") if run.requests else "",
+        count(len(run.messages), "message") if run.messages else "",
         f"{tokens_in:,} + {tokens_out:,} tokens" if tokens_in or tokens_out else "",
     ]
     return [text for text in facts if text]

@@ -27,7 +27,7 @@ from callboard._cli._groups import (
 from callboard._cli._shown_text import as_json, escape_name
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS
 from callboard.questions import printable
-from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
+from callboard.telemetry import ModelRequest, Part, ReadMessage, RecordedCall, Recording
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ _LABEL = 60
 _SCRIPTS = ("viewer_rows.js", "viewer_time.js", "viewer_details.js", "viewer.js")
 
 
-_LIVE_SCRIPT = "viewer_live.js"
+_LIVE_SCRIPT, _CONTROLS_SCRIPT = "viewer_live.js", "viewer_controls.js"
 
 LiveState = Literal["running", "waiting", "ended", "long"]
 """State of a command for its live page; `viewer_live.js` has a text for each."""
@@ -52,10 +52,14 @@ def page(recording: Recording) -> str:
     return _html(recording.path.name, page_json(recording), _SCRIPTS)
 
 
-def live_page(title: str) -> str:
-    """Return an HTML page without calls. Its script requests the data of the running command from the web server."""
+def live_page(title: str, *, has_controls: bool) -> str:
+    """Return an HTML page without calls. Its script requests the data of the running command from the web server.
+
+    With controls, a person sends messages to the run and cancels its calls.
+    """
     empty = page_json(Recording(path=Path(title), parts=()))
-    return _html(title, empty, (*_SCRIPTS, _LIVE_SCRIPT), "connect-src 'self'; ")
+    scripts = (*_SCRIPTS, _LIVE_SCRIPT, *([_CONTROLS_SCRIPT] if has_controls else []))
+    return _html(title, empty, scripts, "connect-src 'self'; ")
 
 
 def page_json(recording: Recording, live: LiveState | None = None) -> str:
@@ -124,6 +128,7 @@ def _run(run: RunOfCalls, part: Part) -> dict[str, Any]:
         "start": None if recorded_run is None else _time(recorded_run.start),
         "end": None if recorded_run is None else _time(part.end if recorded_run.end is None else recorded_run.end),
         "requests": [_request(request, part) for request in requests],
+        "messages": [_message(message, part) for message in recorded_run.messages] if recorded_run else [],
         "batches": [{"number": number, "calls": _calls(calls, part)} for number, calls in run.batches.items()],
     }
 
@@ -138,6 +143,19 @@ def _request(request: ModelRequest, part: Part) -> dict[str, Any]:
         "calls": request.calls,
         "tokens": [request.input_tokens, request.output_tokens],
     }
+
+
+def _message(message: ReadMessage, part: Part) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "start": _time(message.time),
+        "end": _time(message.time),
+        "point": escape_name(message.where),
+        "background": _escape(message.background),
+    }
+    if part.captures:
+        content = message.message.get("content") if isinstance(message.message, dict) else message.message
+        fields["content"] = _document(content)
+    return fields
 
 
 def _calls(calls: Sequence[RecordedCall], part: Part) -> list[dict[str, Any]]:

@@ -1,14 +1,24 @@
 """Command `callboard run`: sends a message to an agent, shows its calls, and asks the user the agent's questions."""
 
 import copy
+import importlib.util
 import inspect
 import json
 import shlex
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    aclosing,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -33,11 +43,13 @@ from rich.console import Console
 from callboard import Agent, IdleMiddlewareWarning, commands, observe
 from callboard._cli._command_options import RunOptions
 from callboard._cli._grid import call_label
+from callboard._cli._keyboard import Keyboard, open_keyboard
 from callboard._cli._screen import Calls, Screen
 from callboard._cli._shown_text import CommandError, as_json, as_text, count, error_text, escape_name, one_line
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
 from callboard._cli._storage import open_database, record_calls, recording_path
-from callboard._cli._view import open_console
+from callboard._cli._typed_lines import STOP, Line, TypedLines
+from callboard._cli._view import open_console, supports_pictures
 from callboard._cli._web import WebPage, web_page
 from callboard.commands import NotThereError, load_named
 from callboard.questions import Action, Answer, Word, approval_in, free_answer, printable
@@ -49,25 +61,21 @@ AnyAgent = Agent | Pregel[Any, Any, Any, Any]
 """Agent of callboard, or compiled graph of LangGraph. Both types have the same methods to stream and to resume runs."""
 
 
-def load_agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
-    """Return the agent that the option `agent` names as `module:name`; raise `CommandError` if this fails."""
+def load_agent(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
+    """Return the agent with the name `module:name`; raise `CommandError` if this fails."""
     # The name may be a function: it returns the agent, or a context manager that stays open until `stack` is closed.
-    name = options.agent
     try:
         with warnings.catch_warnings():
             # Irrelevant: `callboard run` sets a checkpointer itself, for questions to be stored or asked.
             warnings.filterwarnings(
                 "ignore", ".* asks a person, and this agent has no checkpointer", IdleMiddlewareWarning
             )
-            agent = _load(name, options.app_dir, portal, stack)
+            return _load(name, app_dir, portal, stack)
     except CommandError:
         raise
     except Exception as error:
         print_traceback(error)  # an error in the user's code: they need its traceback
         raise CommandError(f"{name} could not be made: {error_text(error)}") from error
-    if options.backend == "trio" and not isinstance(agent, Agent):
-        raise CommandError(f"{name} is a graph of LangGraph's, which runs on asyncio only")
-    return agent
 
 
 def print_traceback(error: BaseException) -> None:
@@ -187,21 +195,26 @@ def line_reader(console: Console) -> ReadLine:
             if not text:
                 raise EOFError
             return text.rstrip("\n")
-        if sys.platform != "win32":
-            with suppress(ImportError):
-                import readline
-
-                # A C function, and no Python code: readline would drop an exception that a signal handler raises in it.
-                readline.set_startup_hook(partial(readline.insert_text, start))
-                try:
-                    with interruptible_input():
-                        return input(prompt)
-                finally:
-                    readline.set_startup_hook()
-        with interruptible_input():
+        with _prefilled_line(start), interruptible_input():
             return input(prompt)
 
     return read
+
+
+@contextmanager
+def _prefilled_line(start: str) -> Generator[None]:
+    """Let the lines that `input` reads in the `with` block start with a text, if the system has readline."""
+    if sys.platform != "win32" and importlib.util.find_spec("readline") is not None:
+        import readline
+
+        # A C function, and no Python code: readline would drop an exception that a signal handler raises in it.
+        readline.set_startup_hook(partial(readline.insert_text, start))
+        try:
+            yield
+        finally:
+            readline.set_startup_hook()
+    else:
+        yield
 
 
 class Asker:
@@ -325,26 +338,55 @@ class ThreadRunner:
         state: StateSnapshot = await self._agent.aget_state(self._config)
         return state._replace(interrupts=tuple({question.id: question for question in state.interrupts}.values()))
 
-    async def run(self, update: Any) -> tuple[StateSnapshot, Exception | None]:
-        """Run the agent until it stops, and show its output; return the new state and the error of the run, if any."""
+    @property
+    def takes_lines(self) -> bool:
+        """`True` if a person can write to a run while it works, which runs of LangGraph's graphs cannot."""
+        return isinstance(self._agent, Agent)
+
+    async def run(
+        self, update: Any, lines: deque[Line] | None = None, typed_text: Callable[[], str] | None = None
+    ) -> tuple[StateSnapshot, Exception | None]:
+        """Run the agent until it stops, and show its output; return the new state and the error of the run, if any.
+
+        Args:
+            update: input of the run.
+            lines: messages to the run and commands, to which other threads append; `None` if nobody can write.
+            typed_text: function that returns the unfinished line of a person at the terminal.
+        """
         before = await self.snapshot()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
         calls.add_reply(open_calls(before.values))
-        screen = Screen(self._console, calls, [message.id for message in _messages(before.values)], live=self._live)
-        failure: Exception | None = None
-        self._scope = scope = CancelScope()
+        shown_ids = [message.id for message in _messages(before.values)]
+        screen = Screen(self._console, calls, shown_ids, live=self._live, typed_text=typed_text)
+        self._scope = CancelScope()
         if self._cancelled:  # the signal came before the run had a scope
-            scope.cancel()
+            self._scope.cancel()
+        failure: Exception | None = None
         with self._recording():
             async with anyio.create_task_group() as watchers:
                 watchers.start_soon(screen.keep_up)
-                with scope:
-                    try:
-                        await self._show(update, calls, screen)
-                    except Exception as error:
-                        failure = error  # returned below: the task group would wrap it in a group
+                failure = await self._run_in_scope(self._scope, update, calls, screen, lines)
                 watchers.cancel_scope.cancel()
         return await self.snapshot(), failure
+
+    async def _run_in_scope(
+        self, scope: CancelScope, update: Any, calls: Calls, screen: Screen, lines: deque[Line] | None
+    ) -> Exception | None:
+        """Run the agent in a scope, with a handler for lines beside it; return the error of the run, if any."""
+        failure: Exception | None = None
+        async with anyio.create_task_group() as handlers:
+            typed_lines: TypedLines | None = None
+            if lines is not None and isinstance(self._agent, Agent):
+                typed_lines = TypedLines(self._agent, self._config, screen)
+                handlers.start_soon(typed_lines.handle, lines)
+            with scope:
+                try:
+                    await self._show(update, calls, screen)
+                except Exception as error:
+                    failure = error  # returned below: the task group would wrap it in a group
+            if typed_lines is not None:
+                typed_lines.end()
+        return failure
 
     def cancel(self) -> None:
         """Cancel the current run, and each later run as soon as it starts. Running calls get their time to clean up."""
@@ -395,7 +437,10 @@ def run_agent(options: RunOptions) -> int:
         with stoppable(), ExitStack() as stack:
             if not options.web:
                 return _run_in_loop(options, console, None)
-            page = stack.enter_context(web_page(options.agent, options.web_port or 0))
+            try:
+                page = stack.enter_context(web_page(options.agent, options.web_port or 0, has_controls=True))
+            except OSError as error:
+                raise CommandError(f"--web {error}") from error
             console.print(f"page {page.url}", style="dim", soft_wrap=True)
             code = _run_in_loop(options, console, page)
             if _has_person(console) if options.wait is None else options.wait:
@@ -413,13 +458,15 @@ def _run_in_loop(options: RunOptions, console: Console, page: WebPage | None) ->
         threads = stack.enter_context(open_database(options.db, must_exist=options.resume)) if options.db else None
         # The event loop runs in a thread of its own, so that the main thread can read the terminal and get signals.
         portal = stack.enter_context(start_blocking_portal(options.backend.value))
-        agent = load_agent(options, portal, stack)
+        agent = load_agent(options.agent, options.app_dir, portal, stack)
+        if options.backend == "trio" and not isinstance(agent, Agent):
+            raise CommandError(f"{options.agent} is a graph of LangGraph's, which runs on asyncio only")
         saver = None if threads is None else threads.saver_for(agent)
         recording = partial(record_calls, path, page.recording if page else None, capture=options.capture)
         conversation = ThreadRunner(agent, saver, thread_id, console, live=options.live, recording=recording)
         if path is not None and not conversation.is_stored:  # otherwise the printed thread name leads to the file
             console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
-        return _Session(options, portal, conversation, thread_id, console).play()
+        return _Session(options, portal, conversation, thread_id, console, page=page).play()
 
 
 def _has_person(console: Console) -> bool:
@@ -431,13 +478,21 @@ class _Session:
     """Dialogue with an agent from one message to its answer, with any number of questions in between."""
 
     def __init__(
-        self, options: RunOptions, portal: BlockingPortal, conversation: ThreadRunner, thread_id: str, console: Console
+        self,
+        options: RunOptions,
+        portal: BlockingPortal,
+        conversation: ThreadRunner,
+        thread_id: str,
+        console: Console,
+        *,
+        page: WebPage | None,
     ) -> None:
         self._options = options
         self._portal = portal
         self._conversation = conversation
         self._thread_id = thread_id
         self._console = console
+        self._page = page
         self._has_person = _has_person(console)
         self._asker = Asker(console, line_reader(console))
 
@@ -469,7 +524,24 @@ class _Session:
         return self._run(None)
 
     def _run(self, update: Any) -> int:
-        snapshot, failure = self._wait(partial(self._conversation.run, update))
+        takes_lines = self._conversation.takes_lines
+        can_type = self._has_person and takes_lines
+        lines: deque[Line] = deque()
+        with ExitStack() as stack:
+            if self._page is not None and takes_lines:
+                stack.enter_context(self._page.inbox.open(lines))
+            echo = not supports_pictures(self._console)
+            keyboard = stack.enter_context(open_keyboard(lines, echo=echo)) if can_type else None
+            run = partial(self._conversation.run, update, lines if takes_lines else None)
+            try:
+                if keyboard is None:
+                    snapshot, failure = self._wait(run)
+                else:
+                    run = partial(run, typed_text=lambda: keyboard.text)
+                    snapshot, failure = self._wait(run, partial(self._take_lines, keyboard))
+            finally:
+                if keyboard is not None:
+                    self._report_unsent(keyboard)
         if failure is None:
             return self._go_on(snapshot)
         if self._has_person and isinstance(failure, ValidationError) and is_invalid_resume(failure):
@@ -478,6 +550,20 @@ class _Session:
         print(f"Error: the run failed: {error_text(failure)}", file=sys.stderr)
         self._say_how_to_go_on("Failed")
         return FAILED
+
+    def _take_lines(self, keyboard: Keyboard) -> None:
+        """Pass the lines that were typed to the run; execute the command that stops the run."""
+        for line in keyboard.poll():
+            if line.strip() == STOP:
+                signal.raise_signal(signal.SIGINT)
+            else:
+                keyboard.lines.append(line)
+
+    def _report_unsent(self, keyboard: Keyboard) -> None:
+        """Report what was typed too late for the run: it must not become the answer to a question."""
+        typed_lines = [line for line in keyboard.lines if isinstance(line, str)]
+        for line in filter(str.strip, [*typed_lines, *keyboard.poll(), keyboard.text]):
+            self._say(f"not sent {one_line(line, _LONG)}: the run has ended")
 
     def _go_on(self, snapshot: StateSnapshot) -> int:
         """Get answers to open questions and resume the run, until the agent has finished or a question stays open."""
@@ -535,5 +621,5 @@ class _Session:
     def _say(self, text: str) -> None:
         self._console.print(printable(text), style="dim", soft_wrap=True)
 
-    def _wait(self, task: Callable[[], Awaitable[Any]]) -> Any:
-        return wait_for(self._portal, task, self._conversation.cancel, self._say)
+    def _wait(self, task: Callable[[], Awaitable[Any]], poll: Callable[[], object] | None = None) -> Any:
+        return wait_for(self._portal, task, self._conversation.cancel, self._say, poll)

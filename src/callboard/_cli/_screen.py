@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 import anyio
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,7 +16,7 @@ from rich.text import Text
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._grid import argument_texts, call_label, call_labels
 from callboard._cli._shown_text import duration, escape_name, one_line
-from callboard._cli._view import line, live_table, open_calls, picture, supports_pictures, text_width
+from callboard._cli._view import equal_calls, line, live_table, open_calls, picture, supports_pictures, text_width
 from callboard.questions import printable
 
 # Calls of a run with their labels and durations.
@@ -41,8 +41,14 @@ class Calls:
         self._labels_by_id.update((call["id"], (labels, index)) for index, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
-        """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
-        return duration(self.counts.took[call_id]) if call_id in self.counts.took else ""
+        """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown.
+
+        The number of attempts follows, if there were several.
+        """
+        if call_id not in self.counts.took:
+            return ""
+        took, attempts = duration(self.counts.took[call_id]), self.counts.attempts.get(call_id)
+        return took if attempts is None else f"{took}, {attempts} attempts"
 
     def text(self, call_id: str | None, tool: str, width: int) -> str:
         """Return a label of a call, which differs from the labels of the other calls of the same reply."""
@@ -53,10 +59,10 @@ class Calls:
 
     def table(self, now: float, width: int) -> RenderableType:
         """Return the open calls as rows, or as counts by tool if there are many; `now` is a time of the event loop."""
-        calls = self.counts.slowest(_ROWS + 1)
-        if len(calls) > _ROWS:
+        groups = equal_calls(self.counts.slowest(_ROWS * _ROWS))
+        if len(groups) > _ROWS or len(self.counts.open) > _ROWS * _ROWS:
             return live_table(self.counts.rows_at(now).items(), width)
-        return Group(*open_calls(calls, now, width))
+        return Group(*open_calls(groups, now, width))
 
 
 # The screen.
@@ -73,6 +79,8 @@ _REASON = 400
 
 _REFRESH = 1 / 8
 """Seconds between two updates of the live view on a terminal."""
+_LINE = 80
+"""Width of a line of the live view, in terminal cells, if the output is not a terminal."""
 _LINE_EVERY = 1.0
 """Seconds between two lines of the live view, if the output is not a terminal."""
 
@@ -85,8 +93,18 @@ class Screen:
     """Display of an agent's run on the console, made from LangGraph's stream modes "messages" and "updates"."""
 
     # `shown_ids`: ids of messages from before the run, which are not printed again.
+    # `typed_text`: function that returns the unfinished line of a person, which the live view shows; `None` if nobody
+    # can type.
 
-    def __init__(self, console: Console, calls: Calls, shown_ids: Iterable[str | None], *, live: bool = False) -> None:
+    def __init__(
+        self,
+        console: Console,
+        calls: Calls,
+        shown_ids: Iterable[str | None],
+        *,
+        live: bool = False,
+        typed_text: Callable[[], str] | None = None,
+    ) -> None:
         self._console = console
         self._calls = calls
         self._shown_ids = set(shown_ids)
@@ -94,6 +112,9 @@ class Screen:
         self._quiet_call_ids: set[str | None] = set()
         self._mid_line = False
         self._all = live
+        self._typed_text = typed_text
+        self._background_calls: dict[str, tuple[str, str]] = {}
+        """Id and tool of each call that went on in the background, by its handle."""
         self._next_line = 0.0
         self._live: Live | None = None
 
@@ -104,12 +125,27 @@ class Screen:
             return
         for update in payload.values():
             for message in messages_in(update):
-                if isinstance(message, AIMessage):
-                    self._take_reply(message)
-                    self._announce(message)
-                elif isinstance(message, ToolMessage) and message.id not in self._shown_ids:
-                    self._shown_ids.add(message.id)
-                    self._show_result(message)
+                self._take_message(message)
+
+    def _take_message(self, message: BaseMessage) -> None:
+        """Show one message of an update, unless it was shown already."""
+        if isinstance(message, AIMessage):
+            self._take_reply(message)
+            self._announce(message)
+        elif isinstance(message, ToolMessage) and message.id not in self._shown_ids:
+            self._shown_ids.add(message.id)
+            self._show_result(message)
+        elif isinstance(message, HumanMessage) and message.id not in self._shown_ids:
+            self._shown_ids.add(message.id)
+            self._show_background_result(message)
+
+    def note(self, word: str, text: str, *, failed: bool = False) -> None:
+        """Print a line about the run, above the live view: a word for its kind, and a printable text."""
+        self._line(word, text, failed=failed)
+
+    def label(self, call_id: str | None, tool: str) -> str:
+        """Return the label of a call of the run, as in the lines about its result."""
+        return self._calls.text(call_id, tool, self._length * 2 // 3)
 
     async def keep_up(self) -> None:
         """Redraw the live view of open calls at intervals until cancelled, then remove it."""
@@ -120,7 +156,7 @@ class Screen:
                     self._draw(now)
                 elif self._all and self._calls.counts.open and now >= self._next_line:
                     self._next_line = now + _LINE_EVERY
-                    self._line("calls", line(self._calls.counts, now))
+                    self._line("calls", line(self._calls.counts, now, _LINE - _WORD))
                 await anyio.sleep(_REFRESH)
         finally:
             self.close()
@@ -131,7 +167,8 @@ class Screen:
         self._end_line()
 
     def _draw(self, now: float) -> None:
-        if not self._calls.counts.open or self._mid_line:
+        typed_text = "" if self._typed_text is None else self._typed_text()
+        if self._mid_line or not (self._calls.counts.open or typed_text):
             self._hide_calls()
             return
         if self._live is None:
@@ -139,8 +176,15 @@ class Screen:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         width, height = self._console.size
-        view = picture(self._calls.counts, now, width, height) if self._all else self._calls.table(now, width)
-        self._live.update(view, refresh=True)
+        views: list[RenderableType] = []
+        if self._calls.counts.open:
+            free_height = height if self._typed_text is None else height - 1
+            views.append(
+                picture(self._calls.counts, now, width, free_height) if self._all else self._calls.table(now, width)
+            )
+        if self._typed_text is not None:
+            views.append(_typed_line(typed_text, width))
+        self._live.update(Group(*views), refresh=True)
 
     def _hide_calls(self) -> None:
         if self._live is not None:
@@ -182,14 +226,32 @@ class Screen:
                 self._line("call", self._calls.text(call["id"], call["name"], self._length))
 
     def _show_result(self, message: ToolMessage) -> None:
-        failed = message.status == "error"
-        if message.tool_call_id in self._quiet_call_ids and not failed:
+        call_id, name = message.tool_call_id, message.name or "call"
+        handle = _background_facts(message).get("background")
+        if handle is None:
+            self._show_end(call_id, name, message.text, failed=message.status == "error")
             return
-        call = self._calls.text(message.tool_call_id, message.name or "call", self._length * 2 // 3)
-        label = "  ".join(filter(None, (call, self._calls.took(message.tool_call_id))))
+        self._background_calls[handle] = call_id, name
+        if call_id not in self._quiet_call_ids:
+            self._line("goes on", f"{self.label(call_id, name)}  in the background")
+
+    def _show_background_result(self, message: HumanMessage) -> None:
+        """Show the end of a background call, if the message tells of one."""
+        facts = _background_facts(message)
+        if (handle := facts.get("background")) is not None:
+            call_id, name = self._background_calls.get(handle, (None, handle))
+            header = facts.get("header")
+            result = message.text[header if isinstance(header, int) else 0 :]
+            self._show_end(call_id, name, result, failed=facts.get("status") == "error")
+
+    def _show_end(self, call_id: str | None, name: str, result: str, *, failed: bool) -> None:
+        """Print the state, the label, the duration and the result of an ended call."""
+        if call_id in self._quiet_call_ids and not failed:
+            return
+        label = "  ".join(filter(None, (self.label(call_id, name), self._calls.took(call_id))))
         state = "failed" if failed else "done"
         free_width = self._length - len(label) - 2
-        text = one_line(message.text, _REASON if failed else max(free_width, _RESULT))
+        text = one_line(result, _REASON if failed else max(free_width, _RESULT))
         if not text or cell_len(text) <= free_width:
             self._line(state, "  ".join(filter(None, (label, text))), failed=failed)
             return
@@ -219,6 +281,26 @@ class Screen:
         if self._mid_line:
             self._console.print()
             self._mid_line = False
+
+
+def _background_facts(message: BaseMessage) -> Mapping[str, Any]:
+    """Return what a message says about a background call: its handle (`background`), and of a result more."""
+    facts = message.additional_kwargs.get("callboard")
+    return facts if isinstance(facts, dict) and isinstance(facts.get("background"), str) else {}
+
+
+_PROMPT = "> "
+_HINT = "write to the agent, or /cancel, or /stop"
+
+
+def _typed_line(text: str, width: int) -> Text:
+    """Return the last line of the live view: the end of the unfinished line, or a hint if nothing is typed."""
+    if not text:
+        return Text(one_line(_PROMPT + _HINT, width - 1), style="dim", no_wrap=True)
+    shown_text = escape_name(text[-width:])[-width:]
+    while cell_len(shown_text) > max(1, width - len(_PROMPT) - 1):
+        shown_text = shown_text[1:]
+    return Text(_PROMPT + shown_text, no_wrap=True)
 
 
 def messages_in(update: Any) -> Iterator[BaseMessage]:

@@ -18,10 +18,17 @@ def escape_name(text: str) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+_SPACES = 16
+"""Number of characters that are read for each character of a line: successive spaces become one."""
+
+
 def one_line(text: str, length: int) -> str:
     """Return a text as one printable line of at most `length` characters; the end of a longer text is cut off."""
-    short_text = printable(" ".join(text.split()))
-    return short_text if len(short_text) <= length else f"{short_text[: max(0, length - 1)]}…"
+    # Cut before each character is looked at, which takes a second for a megabyte; spaces may then still be removed.
+    beginning = text[: _SPACES * (length + 1)]
+    short_text = printable(" ".join(beginning.split()))
+    is_whole = len(beginning) == len(text) and len(short_text) <= length
+    return short_text if is_whole else f"{short_text[: max(0, length - 1)]}…"
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:

@@ -5,11 +5,13 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from anyio.from_thread import BlockingPortal
+
+from callboard._cli._keyboard import restore_terminal, terminal_modes
 
 T = TypeVar("T")
 
@@ -18,6 +20,9 @@ _SIGNAL_CHECK = 0.1
 
 A signal that arrived just before the wait is handled at the next interruption.
 """
+
+_POLL = 0.05
+"""Seconds between two calls of the function that reads keys: a person does not notice the delay."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -33,25 +38,42 @@ class Stopped(KeyboardInterrupt):
         return 128 + self.number
 
 
-@contextmanager
-def stoppable() -> Generator[None]:
-    """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM inside the `with` block; exit at the second."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
-        yield
-        return
-    stopping = False
+class _StopSignals:
+    """Handler of SIGINT and SIGTERM: the first one stops the command, the second one ends the process at once."""
 
-    def stop(number: int, _: object) -> None:
-        nonlocal stopping
-        if stopping:
+    def __init__(self) -> None:
+        self.stopped: Stopped | None = None
+        """Exception of the first signal; `None` before it."""
+        self.is_deferred = False
+        """`True` while the main thread looks at `stopped` by itself, and the first signal raises nothing."""
+        self._modes = terminal_modes()
+
+    def handle(self, number: int, _: object) -> None:
+        """Handle a signal in the main thread."""
+        if self.stopped is not None:
+            restore_terminal(self._modes)
             show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
             # Not `print` and `sys.exit`: the handler may have interrupted a print, and no clean-up may delay the end.
             os.write(2, f"{show_cursor}\nStopped at once; what the calls were doing is unknown.\n".encode())
             os._exit(128 + number)
-        stopping = True
-        raise Stopped(number)
+        self.stopped = Stopped(number)
+        if not self.is_deferred:
+            raise self.stopped
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+
+_signals = _StopSignals()
+"""Handler of the innermost `stoppable` block; outside of such blocks, no signal reaches it."""
+
+
+@contextmanager
+def stoppable() -> Generator[None]:
+    """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM inside the `with` block; exit at the second."""
+    global _signals
+    _signals = signals = _StopSignals()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
+        yield
+        return
+    before = {number: signal.signal(number, signals.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -81,22 +103,32 @@ def interruptible_input() -> Generator[None]:
 
 
 def wait_for(
-    portal: BlockingPortal, task: Callable[[], Awaitable[T]], cancel: Callable[[], object], say: Callable[[str], Any]
+    portal: BlockingPortal,
+    task: Callable[[], Awaitable[T]],
+    cancel: Callable[[], object],
+    say: Callable[[str], Any],
+    poll: Callable[[], object] | None = None,
 ) -> T:
-    """Run `task` in an anyio portal, return its result; at SIGINT or SIGTERM, run `cancel`, wait, raise `Stopped`."""
-    future = portal.start_task_soon(task)
+    """Run `task` in an anyio portal, return its result; at SIGINT or SIGTERM, run `cancel`, wait, raise `Stopped`.
+
+    `poll` is called again and again while the task runs; it must not wait.
+    """
+    signals = _signals
+    # The main thread takes locks of futures that the event loop's thread needs. An exception of a signal handler could
+    # leave such a lock taken, and the event loop would wait for it for ever.
+    signals.is_deferred = True
     try:
-        _wait(future)
-    except Stopped as stopped:
-        say(f"Stopping by {stopped.number.name}: calls are cancelled, and have time to clean up. Again: stop at once.")
-        portal.start_task_soon(cancel)  # not waited for: a tool that blocks the loop would delay it
-        _wait(future)
-        raise
+        future = portal.start_task_soon(task)
+        while not wait([future], _SIGNAL_CHECK if poll is None else _POLL).done and signals.stopped is None:
+            if poll is not None:
+                poll()
+        if signals.stopped is not None:
+            say(f"Stopping by {signals.stopped}: calls are cancelled, and have time to clean up. Again: stop at once.")
+            portal.start_task_soon(cancel)  # not waited for: a tool that blocks the loop would delay it
+            while not wait([future], _SIGNAL_CHECK).done:  # in pieces, so that the handler of a second signal runs
+                pass
+    finally:
+        signals.is_deferred = False
+    if signals.stopped is not None:
+        raise signals.stopped
     return future.result()
-
-
-def _wait(future: "Future[Any]") -> None:
-    """Wait until a future is done, in short steps, so that signals are handled; see `interruptible_input()`."""
-    # In pieces: in the main thread, Python runs handlers of signals between them.
-    while not wait([future], _SIGNAL_CHECK).done:
-        pass

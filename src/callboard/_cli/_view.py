@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -42,6 +43,7 @@ def _state(name: str, worth: int, heading: str = "") -> Column[ToolRow]:
     return _number(heading or name, worth, lambda row: row.states[name])
 
 
+_RETRIES: Column[ToolRow] = _number("retries", 7, lambda row: row.retries)
 _LONGEST_WAIT: Column[ToolRow] = _time("longest wait", 2, lambda row: row.longest_wait)
 _FAILED: Column[ToolRow] = _number("failed", 8, lambda row: row.failed)
 _CALLS: Column[ToolRow] = _number("calls", 12, lambda row: row.calls)
@@ -116,11 +118,24 @@ def rows_table(
 
 def live_table(rows: Iterable[tuple[str, ToolRow]], width: int) -> Table:
     """Return a table with the numbers of running, waiting, finished and failed calls of each tool."""
-    return rows_table("tool", _LIVE_TOOLS, rows, width, least=_SHORT_NAME)
+    named_rows = list(rows)
+    return rows_table("tool", _with_retries(_LIVE_TOOLS, named_rows), named_rows, width, least=_SHORT_NAME)
+
+
+def _with_retries(columns: Sequence[Column[ToolRow]], rows: Iterable[tuple[str, ToolRow]]) -> list[Column[ToolRow]]:
+    """Return the columns, with that of the retries after that of the failures if any tool has retries."""
+    if not any(row.retries for _, row in rows):
+        return [*columns]
+    position = columns.index(_FAILED) + 1
+    return [*columns[:position], _RETRIES, *columns[position:]]
 
 
 _ALWAYS_SHOWN: tuple[Outcome, ...] = ("ok", "timeout", "rejected", "error")
 """Outcomes that have a column in the table of results even if no call has the outcome."""
+
+
+_RESULT_ROWS = 40
+"""Largest number of tools with a row each in the table of results: a model may ask for tools of any name."""
 
 
 def result_table(counts: CallCounts, width: int) -> Table:
@@ -128,8 +143,10 @@ def result_table(counts: CallCounts, width: int) -> Table:
     all_tools = total(counts.rows.values())
     outcomes = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or all_tools.states[name]]
     worths = {name: 9 if name == "ok" else 7 if name in _ALWAYS_SHOWN else 6 for name in outcomes}
-    columns = (_CALLS, *(_state(name, worths[name]) for name in outcomes), _P50, _P95, _LONGEST_WAIT)
-    return rows_table("tool", columns, [*counts.rows.items(), ("all", all_tools)], width, ends_in_total=True)
+    retries = (_RETRIES,) if all_tools.retries else ()
+    columns = (_CALLS, *(_state(name, worths[name]) for name in outcomes), *retries, _P50, _P95, _LONGEST_WAIT)
+    rows = [*_at_most(_RESULT_ROWS, counts.rows), ("all", all_tools)]
+    return rows_table("tool", columns, rows, width, ends_in_total=True)
 
 
 # List of open calls: label, age, state, time in this state, and latest note.
@@ -145,29 +162,55 @@ def lines_of_a_call(width: int) -> int:
     return 1 if width >= _ONE_LINE else 2
 
 
-def open_calls(calls: Sequence[OpenCall], now: float, width: int, *, heading: str = "") -> Iterator[RenderableType]:
-    """Yield rich renderables of open calls: one line for each call, or two lines on a narrow terminal."""
-    labels = partial(call_labels, [(call.tool, call.arguments) for call in calls])
+class EqualCalls(NamedTuple):
+    """Several open calls that look the same: the oldest of them, and their number."""
+
+    oldest: OpenCall
+    number: int
+
+
+def equal_calls(calls: Iterable[OpenCall]) -> list[EqualCalls]:
+    """Return the calls in groups: those with the same tool, arguments, state and note share a row."""
+    groups: dict[Hashable, EqualCalls] = {}
+    for call in calls:
+        arguments = None if call.arguments is None else tuple(call.arguments.items())
+        look = (call.tool, arguments, call.place, _state_of_call(call))
+        group = groups.get(look, EqualCalls(call, 0))
+        groups[look] = group._replace(number=group.number + 1)
+    return list(groups.values())
+
+
+def open_calls(groups: Sequence[EqualCalls], now: float, width: int, *, heading: str = "") -> Iterator[RenderableType]:
+    """Yield rich renderables of groups of open calls: one line for each, or two lines on a narrow terminal."""
+    labels = partial(call_labels, [(group.oldest.tool, group.oldest.arguments) for group in groups])
     if lines_of_a_call(width) == 1:
-        columns: tuple[Column[OpenCall], ...] = (
-            Column("age", 7, 4, lambda call: duration(now - call.began)),
-            Column("is", 7, 3, lambda call: call.place, justify="left"),
-            Column("since", 7, 1, lambda call: duration(now - call.since)),
-            Column("last note", 18, 2, _state_of_call, justify="left", grows=True),
-        )
-        yield grid(heading, labels, columns, calls, width=width, least=_LABEL)
+        columns: list[Column[EqualCalls]] = [
+            Column("age", 7, 4, lambda group: duration(now - group.oldest.began)),
+            Column("is", 7, 3, lambda group: group.oldest.place, justify="left"),
+            Column("since", 7, 1, lambda group: duration(now - group.oldest.since)),
+            Column("last note", 18, 2, lambda group: _state_of_call(group.oldest), justify="left", grows=True),
+        ]
+        if any(group.number > 1 for group in groups):
+            columns.insert(0, Column("", 6, 5, _number_of_calls, justify="left"))
+        yield grid(heading, labels, columns, groups, width=width, least=_LABEL)
         return
     if heading:
         yield Text(heading, style="bold")
-    for label, call in zip(labels(width), calls, strict=True):
-        facts = ", ".join(filter(None, (duration(now - call.began), call.place, _state_of_call(call))))
+    for label, group in zip(labels(width), groups, strict=True):
+        call = group.oldest
+        facts = (_number_of_calls(group), duration(now - call.began), call.place, _state_of_call(call))
         yield Text(label, no_wrap=True)
-        yield Text(_INDENT + one_line(facts, width - len(_INDENT)), no_wrap=True, style="dim")
+        yield Text(_INDENT + one_line(", ".join(filter(None, facts)), width - len(_INDENT)), no_wrap=True, style="dim")
+
+
+def _number_of_calls(group: EqualCalls) -> str:
+    return f"x {group.number:,}" if group.number > 1 else ""
 
 
 def _state_of_call(call: OpenCall) -> str:
     attempt = f"attempt {call.attempt}" if call.attempt > 1 else ""
-    return ", ".join(filter(None, (attempt, call.note)))
+    background = "background" if call.is_in_background else ""
+    return ", ".join(filter(None, (attempt, background, call.note)))
 
 
 # Live view of a run: a picture that fits the terminal, or one line of text.
@@ -176,11 +219,12 @@ _HEADING = 1
 _BLANK = 1
 _SLOWEST = 10
 """Largest number of open calls in the live view, slowest first."""
+_COMPARED = 200
+"""Largest number of open calls that are compared to find equal ones."""
 _ACTORS_SHOWN = 5
 _ROOM_FOR_ACTORS = 16
 """Smallest height, in lines, at which the live view shows actors."""
-_ON_A_LINE = 12
-"""Maximum number of tools in a live view that consists of one line."""
+_SHORTEST_LABEL = 12
 
 
 def picture(counts: CallCounts, now: float, width: int, height: int) -> RenderableType:
@@ -203,7 +247,7 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
     if of_actors:
         yield rows_table("actor", _LIVE_ACTORS, actors, width, least=_SHORT_NAME)
     if calls >= each:
-        open_now = counts.slowest(calls // each)
+        open_now = equal_calls(counts.slowest(_COMPARED))[: calls // each]
         yield Text()
         yield from open_calls(open_now, now, width, heading="slowest now")
         # Blank lines in place of calls that have ended: a picture of changing height would jump.
@@ -243,21 +287,31 @@ def _head(counts: CallCounts, rows: Mapping[str, ToolRow], now: float) -> list[s
     ]
 
 
-def line(counts: CallCounts, now: float) -> str:
-    """Return the live view of a run as one line of text; `now` is a time on the clock of the event loop."""
-    rows = counts.rows_at(now)
-    parts = _head(counts, rows, now)
-    parts += [_row_line(name, _LIVE_TOOLS, row) for name, row in _at_most(_ON_A_LINE, rows)]
-    parts += [_row_line(name, _LIVE_ACTORS, row) for name, row in counts.actors.rows().items()]
+def final_picture(counts: CallCounts, now: float, width: int) -> RenderableType:
+    """Return the view of a run after its end: the totals, and the outcomes of each tool."""
+    head = [text for sentence in _head(counts, counts.rows_at(now), now) for text in wrap(sentence, width)]
+    return Group(*(Text(text, no_wrap=True) for text in head), result_table(counts, width))
+
+
+def line(counts: CallCounts, now: float, width: int) -> str:
+    """Return the live view of a run as one line of text, at most `width` terminal cells wide."""
+    row = total(counts.rows_at(now).values())
+    numbers = {"running": row.states["running"], "waiting": row.states["waiting"], "failed": row.failed}
+    numbers["retry" if row.retries == 1 else "retries"] = row.retries
+    parts = [f"{row.calls - row.open} of {row.calls} ended"]
+    parts += [f"{number} {name}" for name, number in numbers.items() if number]
+    text = f"{duration(counts.run_time(now))}: {', '.join(parts)}"
+    actors = sorted(counts.actors.rows().items(), key=lambda item: item[1].waiting)
+    for name, actor_row in actors[-1:]:
+        if actor_row.waiting:
+            text += f"; {one_line(escape_name(name), 20)}: {actor_row.waiting} waiting"
     for call in counts.slowest(1):
-        [label] = call_labels([(call.tool, call.arguments)], 60)
-        parts.append(f"slowest: {label} {call.place} for {duration(now - call.since)}")
-    return "; ".join(parts)
-
-
-def _row_line(name: str, columns: Sequence[Column[T]], row: T) -> str:
-    cells = ((column.heading, column.cell(row)) for column in columns)
-    return f"{one_line(escape_name(name), 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"
+        ending = f" {duration(now - call.since)}"
+        free_width = width - cell_len(text) - len("; ") - len(ending)
+        if free_width >= _SHORTEST_LABEL:
+            [label] = call_labels([(call.tool, call.arguments)], free_width)
+            text += f"; {label}{ending}"
+    return one_line(text, width)
 
 
 # Consoles.

@@ -1,11 +1,13 @@
-"""Loopback HTTP server of `callboard run --web`: shows the command's trace to browsers that send the secret token.
+"""Loopback HTTP server of `callboard run --web`: the command's trace and controls, for browsers with the secret token.
 
 The server is a process of its own: Python's interpreter lock is held for half a second to read 20,000 calls, and the
 agent's event loop would wait for it.
 """
 
+import json
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -23,7 +25,14 @@ from time import monotonic, sleep
 from typing import Any
 
 from callboard._cli._page import LiveState, live_page, page_json
-from callboard._cli._shown_text import CommandError
+from callboard._cli._page_commands import (
+    MAX_BODY,
+    CommandInbox,
+    CommandKind,
+    CommandResult,
+    CommandSender,
+    parse_command,
+)
 from callboard._cli._signals import Stopped
 from callboard.questions import printable
 from callboard.telemetry import Recording, read_recording
@@ -110,6 +119,10 @@ _HEADERS = {
 }
 
 
+Perform = Callable[[CommandKind, str], CommandResult]
+"""Function that performs a command of the page; its parameters are the kind and the text of the command."""
+
+
 class _Server(ThreadingTCPServer):
     """HTTP server for the web page, in threads, so that requests do not block each other."""
 
@@ -119,14 +132,16 @@ class _Server(ThreadingTCPServer):
     # On Windows, the option lets another process take the port.
     allow_reuse_address = os.name == "posix"
 
-    def __init__(self, port: int, title: str, picture: Picture) -> None:
+    def __init__(self, port: int, title: str, picture: Picture, perform: Perform | None) -> None:
         self._lock = threading.Condition()
         self._open: dict[socket.socket, float] = {}
         """Open connections, and when they began. A socket is closed only after it has been removed."""
         self._owners: set[socket.socket] = set()
         """Open connections that have sent the token."""
-        self.page = live_page(title).encode()
+        self.page = live_page(title, has_controls=perform is not None).encode()
         self.picture = picture
+        self.perform = perform
+        """Function for the commands of the page; `None` for a page without controls."""
         self.token = secrets.token_urlsafe(24)
         super().__init__((_HOST, port), _Requests)
         bound_port: int = self.server_address[1]
@@ -180,6 +195,11 @@ class _Server(ThreadingTCPServer):
             _log.error("the page of the run failed to answer", exc_info=error)
 
 
+_COMMANDS: dict[str, CommandKind] = {"/say": "say", "/cancel": "cancel"}
+_METHODS = {"/": "GET", "/data": "GET", **dict.fromkeys(_COMMANDS, "POST")}
+"""Method of each path."""
+
+
 class _Requests(BaseHTTPRequestHandler):
     """Handler of one HTTP connection. The connection is closed after one request."""
 
@@ -191,30 +211,74 @@ class _Requests(BaseHTTPRequestHandler):
         return self.server
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        token = self.headers.get("Authorization", "").encode("latin-1", "replace")
-        if self.headers.get_all("Host") not in [[host] for host in self._site.hosts]:
-            self.send_error(HTTPStatus.FORBIDDEN)
-        elif path == "/":  # without data, so that it needs no token; the token is in the fragment, which is not sent
+        if (refusal := self._refusal()) is not None:
+            self._refuse(refusal)
+        elif self._path == "/":
             self._answer(HTTPStatus.OK, self._site.page, "text/html; charset=utf-8")
-        elif path != "/data":
-            self.send_error(HTTPStatus.NOT_FOUND)
-        elif not secrets.compare_digest(token, f"Bearer {self._site.token}".encode()):
-            self.send_error(HTTPStatus.UNAUTHORIZED)
         else:
             self._site.keep(self.connection)
             body, tag = self._site.picture.newest()
-            if self.headers.get("If-None-Match") == tag:
-                self._answer(HTTPStatus.NOT_MODIFIED, ETag=tag)
-            else:
-                self._answer(HTTPStatus.OK, body, "application/json", ETag=tag)
+            is_known = self.headers.get("If-None-Match") == tag
+            status = HTTPStatus.NOT_MODIFIED if is_known else HTTPStatus.OK
+            self._answer(status, b"" if is_known else body, None if is_known else "application/json", ETag=tag)
+
+    def do_POST(self) -> None:
+        refusal = self._refusal() or self._refusal_of_body()
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        self._site.keep(self.connection)
+        kind = _COMMANDS[self._path]
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        text = parse_command(body, kind) if len(body) == length else None  # a client may have left in the middle
+        if text is None:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+            return
+        assert self._site.perform is not None  # otherwise the path is not found
+        result = self._site.perform(kind, text)
+        status = HTTPStatus.OK if result.is_done else HTTPStatus.CONFLICT
+        self._answer(status, json.dumps({"text": result.text}).encode(), "application/json")
+
+    @property
+    def _path(self) -> str:
+        return self.path.partition("?")[0]
+
+    def _refusal(self) -> HTTPStatus | None:
+        """Return the status of a request that is refused for its host, path, method or token; `None` if it is not."""
+        token = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        if self.headers.get_all("Host") not in [[host] for host in self._site.hosts]:
+            return HTTPStatus.FORBIDDEN
+        if self._path not in _METHODS or (self._path in _COMMANDS and self._site.perform is None):
+            return HTTPStatus.NOT_FOUND
+        if self.command != _METHODS[self._path]:
+            return HTTPStatus.METHOD_NOT_ALLOWED
+        # The page is without data, so that it needs no token; the token is in the fragment, which is not sent.
+        if self._path != "/" and not secrets.compare_digest(token, f"Bearer {self._site.token}".encode()):
+            return HTTPStatus.UNAUTHORIZED
+        return None
+
+    def _refusal_of_body(self) -> HTTPStatus | None:
+        """Return the status of a command that is refused for its origin, or for the type or length of its body."""
+        lengths = self.headers.get_all("Content-Length", [])
+        # Browsers send the origin with each POST, and pages cannot change it. Other clients send none.
+        if self.headers.get_all("Origin", []) not in [[], *([f"http://{host}"] for host in self._site.hosts)]:
+            return HTTPStatus.FORBIDDEN
+        if self.headers.get_all("Content-Type") != ["application/json"]:
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+        if len(lengths) != 1 or "Transfer-Encoding" in self.headers or not re.fullmatch("[0-9]{1,9}", lengths[0]):
+            return HTTPStatus.LENGTH_REQUIRED
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if int(lengths[0]) > MAX_BODY else None
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        allowed = {"Allow": _METHODS.get(self._path, "GET")} if status == HTTPStatus.METHOD_NOT_ALLOWED else {}
+        self._answer(status, status.phrase.encode(), "text/plain; charset=utf-8", **allowed)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer with an error, without any text of the request."""
         if code == HTTPStatus.NOT_IMPLEMENTED:  # a method without a `do_...` here
-            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET")
-        else:
-            self._answer(HTTPStatus(code), HTTPStatus(code).phrase.encode(), "text/plain; charset=utf-8")
+            code = HTTPStatus.METHOD_NOT_ALLOWED
+        self._refuse(HTTPStatus(code))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, because log lines would disturb the output of the run on the terminal."""
@@ -230,9 +294,9 @@ class _Requests(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(title: str, port: int, recording: Path) -> Generator[_Server]:
+def serve(title: str, port: int, recording: Path, perform: Perform | None = None) -> Generator[_Server]:
     """Serve the page of a recording on loopback during the `with` block; raise `OSError` for an unusable port."""
-    server = _Server(port, title, Picture(recording))
+    server = _Server(port, title, Picture(recording), perform)
     thread = threading.Thread(target=server.serve_forever, args=(_SIGNAL_CHECK,), name="callboard page", daemon=True)
     with server:
         thread.start()
@@ -244,48 +308,72 @@ def serve(title: str, port: int, recording: Path) -> Generator[_Server]:
 
 
 def main() -> None:
-    """Serve a page until the standard input ends, as it does with the command; a line there says that no run follows.
+    """Serve a page until the standard input ends, as it does with the command; an empty line says that no run follows.
 
-    The first line of the output is the address of the page, or the reason why there is none.
+    The first line of the output is the address of the page, or the reason why there is none. The other lines are
+    commands of the page, and those of the input are their results.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    title, port, recording = sys.argv[1:]
+    title, port, recording, controls = sys.argv[1:]
+    sender = CommandSender(sys.stdout)
     try:
-        with serve(title, int(port), Path(recording)) as server:
+        with serve(title, int(port), Path(recording), sender.perform if controls else None) as server:
             print(server.url, flush=True)
-            for _ in sys.stdin:
-                server.picture.end()
+            for line in sys.stdin:
+                if line.strip():
+                    sender.receive(line)
+                else:
+                    server.picture.end()
+            sender.close()
     except OSError as error:
-        print(printable(error.strerror or str(error)))
+        with suppress(BrokenPipeError):  # the program has ended while this process started
+            print(printable(error.strerror or str(error)), flush=True)
 
 
 # Page of a command.
 
 
 class WebPage:
-    """Web page of a running command: the URL of the page, and the file of the recording that the page shows."""
+    """Web page of a running command: its URL, the file of the recording that it shows, and its commands."""
 
     def __init__(self, process: "subprocess.Popen[str]", url: str, recording: Path) -> None:
         self.url = url
         self.recording = recording
+        self.inbox = CommandInbox(self._send)
         self._process = process
+        self._lock = threading.Lock()
 
     def stay(self, say: Callable[[str], Any]) -> None:
         """Continue to serve the web page after the last run of the command, until SIGINT or SIGTERM."""
         with suppress(Stopped):
-            assert self._process.stdin is not None
-            print(file=self._process.stdin, flush=True)
+            self._send("")
             say("The page stays. Press Ctrl-C to end.")
             while True:
                 sleep(_SIGNAL_CHECK)
 
+    def close(self) -> None:
+        """End the server, by the end of its standard input."""
+        assert self._process.stdin is not None
+        with self._lock, suppress(OSError):
+            self._process.stdin.close()
+
+    def _send(self, line: str) -> None:
+        """Send a line to the server; threads of commands and of the run do so."""
+        assert self._process.stdin is not None
+        with self._lock, suppress(OSError, ValueError):  # the server has ended, or its pipe is closed
+            print(line, file=self._process.stdin, flush=True)
+
 
 @contextmanager
-def web_page(title: str, port: int) -> Generator[WebPage]:
-    """Serve a command's web page on loopback during the `with` block; raise `CommandError` for an unusable port."""
+def web_page(title: str, port: int, *, has_controls: bool = False) -> Generator[WebPage]:
+    """Serve a program's web page on loopback during the `with` block; raise `OSError` for an unusable port.
+
+    With controls, the page sends commands to the inbox of the `WebPage`.
+    """
     with TemporaryDirectory(prefix="callboard-") as folder:  # readable only by this user
         recording = Path(folder) / "calls.jsonl"
-        command = [sys.executable, "-P", "-m", "callboard._cli._web", title, str(port), str(recording)]
+        controls = "controls" if has_controls else ""
+        command = [sys.executable, "-P", "-m", "callboard._cli._web", title, str(port), str(recording), controls]
         # A session of its own: Ctrl-C on the terminal is for the command, which then ends this process.
         with subprocess.Popen(  # noqa: S603 (our own module)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -293,8 +381,15 @@ def web_page(title: str, port: int) -> Generator[WebPage]:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
             if not url.startswith("http://"):
-                raise CommandError(f"--web cannot listen on {_HOST}:{port}: {url or 'its process has ended'}")
-            yield WebPage(process, url, recording)
+                raise OSError(f"cannot listen on {_HOST}:{port}: {url or 'its process has ended'}")
+            page = WebPage(process, url, recording)
+            receiver = threading.Thread(target=page.inbox.receive, args=(process.stdout,), daemon=True)
+            receiver.start()
+            try:
+                yield page
+            finally:
+                page.close()
+                receiver.join()
 
 
 if __name__ == "__main__":

@@ -45,6 +45,11 @@ function detailsOf(row) {
     const [read, written] = row.tokens;
     return [definitions([...where, ["error", row.error], ["calls", row.calls], ["input tokens", read], ["output tokens", written]])];
   }
+  if (row.kind === "message") {
+    const parts = [definitions([["run", row.run.title], ["read at", duration(row.start)], ["where", row.point], ["background call", row.background]])];
+    if (row.content) parts.push(make("h3", "", "Content"), make("pre", "", row.content, { tabindex: "0", "aria-label": "Content" }));
+    return parts;
+  }
   const about = [["outcome", row.outcome], ["error", row.error], ["id", row.id], ["batch", row.batch.number], ...where];
   const parts = [definitions([...about, ["waited", row.waited ? duration(row.waited) : ""], ["attempts", row.attempts.length], ["goes on with", row.resumes]])];
   parts.push(make("h3", "", "What happened"), story(row));
@@ -63,7 +68,7 @@ function openDetail(row, again = false) {
   const close = make("button", "", "Close", { type: "button", title: "Close (Esc)" });
   close.addEventListener("click", closeDetail);
   const head = make("div", "head");
-  const title = make("h2", row.element.classList[1] ?? "", row.kind === "call" ? row.tool : `${row.model}, asked`);
+  const title = make("h2", row.element.classList[1] ?? "", { call: row.tool, request: `${row.model}, asked`, message: row.name }[row.kind]);
   if (row.kind === "call") title.append(" ", make("span", "word", row.outcome));
   head.append(title, fit, close);
   refill($("detail"), head, ...detailsOf(row));

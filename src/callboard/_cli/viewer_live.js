@@ -23,7 +23,11 @@ for (const type of ["pointerup", "pointercancel"]) addEventListener(type, () => 
 const after = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 /** The token is in the fragment of the address, which no browser sends anywhere. */
-const ask = (seen) => fetch("data", { cache: "no-store", headers: { Authorization: `Bearer ${location.hash.slice(1)}`, "If-None-Match": seen } });
+const authorization = () => `Bearer ${location.hash.slice(1)}`;
+const ask = (seen) => fetch("data", { cache: "no-store", headers: { Authorization: authorization(), "If-None-Match": seen } });
+
+/** Functions that get newer data, too, and `null` when there will be none. */
+const followers = [];
 
 /** Show the answer, and return the milliseconds that this took. */
 async function take(response) {
@@ -31,6 +35,7 @@ async function take(response) {
   while (held) await after(20);
   const since = performance.now();
   update(fresh);
+  for (const follow of followers) follow(fresh);
   say(STATES[fresh.live]);
   return performance.now() - since;
 }
@@ -49,6 +54,7 @@ async function watch() {
     }
     await after(Math.max(PAUSE, 10 * took));
   }
+  for (const follow of followers) follow(null);
   say("The command has ended, or does not answer. The page shows the last known state.", true);
 }
 

@@ -144,6 +144,14 @@ function addRequest(key, parent, request, run) {
   addRow(key, parent, row, { source: request, className, name: request.model, word, marks, label });
 }
 
+function addMessage(key, parent, message, run) {
+  const name = message.background ? `result of ${message.background}` : "message";
+  const row = { ...message, kind: "message", run, name, text: `message ${message.background ?? ""} `.toLowerCase() };
+  const marks = () => [stretch("lone", message.start, message.end)];
+  const label = `${name} read, ${message.point}`;
+  addRow(key, parent, row, { source: message, className: "request message", name, word: "read", marks, label });
+}
+
 function addHeading(key, parent, tag, title, more, start, end) {
   const element = keep(key, parent, () => {
     const made = make(tag, "row", "", { title: "Zoom to it" });
@@ -161,7 +169,7 @@ function addHeading(key, parent, tag, title, more, start, end) {
 
 function addRun(key, parent, run) {
   const calls = run.batches.flatMap((batch) => batch.calls);
-  const all = [...calls, ...run.requests];
+  const all = [...calls, ...run.requests, ...run.messages];
   const start = run.start ?? Math.min(...all.map((one) => one.start));
   const end = run.end ?? all.reduce((latest, one) => Math.max(latest, one.end), start);
   const section = keep(key, parent, () => make("section", "", "", { "aria-label": run.title }));
@@ -169,10 +177,12 @@ function addRun(key, parent, run) {
   const heading = addHeading(`${key}/h2`, section, "h2", run.title, told.join("  ·  "), start, end);
   const steps = [
     ...run.requests.map((request, place) => ({ start: request.start, key: `${key}/request ${place}`, request })),
+    ...run.messages.map((message, place) => ({ start: message.start, key: `${key}/message ${place}`, message })),
     ...run.batches.map((batch) => ({ start: batch.calls[0].start, key: `${key}/batch ${batch.number}`, batch })),
   ].sort((one, other) => one.start - other.start);
-  for (const { key: step, request, batch } of steps) {
+  for (const { key: step, request, message, batch } of steps) {
     if (request) addRequest(step, addChunk(`${step}/chunk`, section), request, heading);
+    else if (message) addMessage(step, addChunk(`${step}/chunk`, section), message, heading);
     else addBatch(step, section, batch, heading);
   }
   heading.last = rows.length;
