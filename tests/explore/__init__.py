@@ -9,7 +9,7 @@ from typing import Any
 
 from callboard.testing import backend_names
 
-from . import _agents, _batches, _fleets, _hostile, _kills, _nested, _seats, _unstorable
+from . import _agents, _batches, _fleets, _hostile, _kills, _nested, _seats, _talks, _unstorable
 from ._world import World
 
 WORLDS = {
@@ -20,6 +20,11 @@ WORLDS = {
         World("agents", _agents.draw, _agents.play, backend_names()),
         World("kills", _kills.draw, _kills.play, ("asyncio", "trio")),
         World("nested", _nested.draw, _nested.play, backend_names()),
+        World("talks", _talks.draw, _talks.play, ("asyncio", "trio")),
+        *(
+            World(f"talks on {database}", partial(_talks.draw, database=database), _talks.play, ("asyncio", "trio"))
+            for database in ("sqlite", "postgresql")
+        ),
         World("unstorable", _unstorable.draw, _unstorable.play, backend_names(real_clock=True)),
         World("hostile", _hostile.draw, _hostile.play, backend_names()),
         World("seats", _seats.draw, _seats.play, ("asyncio", "trio")),

@@ -1,7 +1,6 @@
 """Command line of the explorer: `python -m tests.explore`."""
 
 import argparse
-import gc
 import random
 import sys
 from pathlib import Path
@@ -24,7 +23,6 @@ def main() -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     worlds = [WORLDS[name] for name in options.world or WORLDS]
     print(f"--seed {seed}", flush=True)
-    gc.freeze()  # imported objects are no garbage of a plan
     failures = 0
     for found in explore(worlds, seed, options.minutes * 60, options.backend or ()):
         failures += 1

@@ -113,6 +113,8 @@ class Batch:
     answers: int = 0
     """Number that determines which questions are answered first."""
     threads: bool = False
+    cancels: tuple[tuple[int, float], ...] = ()
+    """Calls that are cancelled alone: the place of each in the batch, and the time."""
 
     @property
     def unit(self) -> float:
@@ -139,6 +141,10 @@ def draw(chance: Random, *, threads: bool = False) -> Batch:
         ledger=chance.random() < 0.5,
         answers=chance.randrange(100),
         threads=threads,
+        cancels=tuple(
+            (chance.randrange(6), chance.choice((0.0, 0.25, 0.5, 1.0, 1.3)))
+            for _ in range(chance.choice((0, 0, 0, 1, 3)))
+        ),
     )
 
 
@@ -204,6 +210,8 @@ class Seen:
     ledgers: list[tuple[str, str]] = field(default_factory=list)
     """Each ledger before and after serialization."""
     endless: bool = False
+    cancelled: dict[str, int] = field(default_factory=dict[str, int])
+    """Calls that were cancelled alone, each with the number of bodies that had been started then."""
 
 
 MakeNode = Callable[..., Any]
@@ -249,7 +257,10 @@ async def observe(plan: Batch, make: MakeNode = ToolNode) -> Seen:
     batches = [("c", plan.calls), *([("d", plan.beside)] if plan.beside else [])]
     async with anyio.create_task_group() as tasks:
         for name, calls in batches:
-            tasks.start_soon(_play, plan, seen, node, stage.batch(name, calls), before if len(batches) == 1 else None)
+            counts = len(batches) == 1 and not plan.cancels
+            tasks.start_soon(_play, plan, seen, node, stage.batch(name, calls), before if counts else None)
+        for place, at in plan.cancels:
+            tasks.start_soon(_cancel, plan, seen, node, f"c{place % len(plan.calls)}", at)
     while plan.threads and node.statistics().abandoned_threads:  # the threads end by themselves
         await anyio.sleep(0.01)
     await anyio.sleep(0.2 if plan.threads else 100)
@@ -262,6 +273,12 @@ async def observe(plan: Batch, make: MakeNode = ToolNode) -> Seen:
     seen.tasks = len(live_tasks() - before)
     seen.statistics = node.statistics()
     return seen
+
+
+async def _cancel(plan: Batch, seen: Seen, node: Any, call_id: str, at: float) -> None:
+    await anyio.sleep(at * plan.unit)
+    if await node.cancel(call_id, "a person has pressed stop"):
+        seen.cancelled.setdefault(call_id, len(seen.stage.bodies))
 
 
 async def _play(plan: Batch, seen: Seen, node: Any, batch: list[Any], before: Any) -> None:

@@ -17,8 +17,7 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.errors import ParentCommand
 from langgraph.types import Command, interrupt
 
-from callboard import ToolNode, cleanup
-from callboard.testing import tool_call
+from callboard import ToolNode, cleanup, tool_call
 
 SECONDS = (0.0, 0.25, 0.3, 0.5, 0.75, 1.0, 2.0)
 KEYS = ("x", "y")

@@ -45,6 +45,9 @@ class Around:
     def statistics(self) -> Statistics:
         return self.node.statistics()
 
+    async def cancel(self, call_id: str, reason: str) -> bool:
+        return await self.node.cancel(call_id, reason)
+
 
 class LosesAMessage(Around):
     """Loses one of two or more messages."""
@@ -142,6 +145,13 @@ class Miscounts(Around):
         return Statistics(running=0, waiting=1, abandoned_threads=0)
 
 
+class CancelsLate(Around):
+    """Says that a call was cancelled, and lets it go on."""
+
+    async def cancel(self, call_id: str, reason: str) -> bool:
+        return any(call.call_id == call_id for call in self.node.running())
+
+
 class DropsAnError(Around):
     """Leaves an error in a future, or a coroutine, that is never awaited."""
 
@@ -166,4 +176,5 @@ DEFECTS: dict[type[Around], str] = {
     IgnoresItsCaller: "callers_go_in_time",
     Miscounts: "statistics_are_back_to_zero",
     DropsAnError: "nothing_is_said_afterwards",
+    CancelsLate: "a_cancelled_call_ends_alone",
 }

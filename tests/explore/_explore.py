@@ -1,5 +1,6 @@
 """The explorer: draw plans, play them, shrink failing plans, and write them down."""
 
+import gc
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -98,6 +99,10 @@ def explore(worlds: Sequence[World], seed: int, seconds: float, backends: Sequen
         for backend in [one for one in world.backends if not backends or one in backends]:
             if (found := explore_one(world, seed + tally.plans, backend)) is not None:
                 yield found
+        if not tally.plans:
+            # What the first plan has made stays: agents, schemas, connections. Each later plan searches only its own
+            # objects for garbage.
+            gc.freeze()
         tally.plans += 1
         tally.seconds += time.monotonic() - since
         if time.monotonic() > told + 5:

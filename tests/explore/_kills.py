@@ -111,8 +111,8 @@ def _lived(plan: Lives, backend: str) -> Story:
 
 def in_fork(told: str, backend: str) -> None:
     """Play a plan in forks of this process."""
-    from callboard import CallPolicy, ToolNode, create_react_agent
-    from callboard.testing import calls, tool_call
+    from callboard import CallPolicy, ToolNode, create_react_agent, tool_call
+    from callboard.testing import calls
     from tests.agent import _crash_agent, _crashes
     from tests.helpers import make
 

@@ -8,8 +8,7 @@ from typing import Any
 import anyio
 from langchain_core.tools import BaseTool, StructuredTool
 
-from callboard import CallPolicy, Limit, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, Limit, ToolNode, tool_call
 
 from ._watch import Complaint, run_on
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from langgraph.errors import GraphBubbleUp, ParentCommand
+from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
 from callboard import CallError, Statistics
 from tests.middleware._functions import Exit, Failure
@@ -88,7 +88,10 @@ def _foreign(seen: Seen, error: BaseException) -> str | None:
         several = seen.plan.on_error == "finish" and len(error.exceptions) > 1
         if not several and not middleware & GROUPS:
             return f"a group: {error!r}"
-        return next((wrong for one in error.exceptions if (wrong := _foreign(seen, one))), None)
+        # An exit ends the call in any case. Another attempt of the middleware may have asked before it was cancelled.
+        has_exit = not isinstance(error, ExceptionGroup)
+        inner = [one for one in error.exceptions if not (has_exit and isinstance(one, GraphInterrupt))]
+        return next((wrong for one in inner if (wrong := _foreign(seen, one))), None)
     if isinstance(error, (TypeError, ValueError)) and middleware & WRONG:
         return None
     if (isinstance(error, IndexError) or type(error).__name__ == "Cancelled") and middleware & GROUPS:
@@ -228,6 +231,19 @@ def callers_go_in_time(seen: Seen) -> Iterator[str]:
             yield f"{run.ended - run.began} s, for an end at {run.end} and a grace of {max(graces)}"
 
 
+def a_cancelled_call_ends_alone(seen: Seen) -> Iterator[str]:
+    """Promise 2: a call that was cancelled alone begins no further body, and its message says so."""
+    if any(run.gave_up for run in seen.runs):
+        return  # a caller that goes too takes the message with it
+    for call_id, bodies in seen.cancelled.items():
+        yield from (f"{body} was cancelled" for body in seen.stage.bodies[bodies:] if body.call == call_id)
+    for run in seen.runs if set(seen.plan.middleware) <= set(PASSING) else []:
+        for message in messages_in(run.result):
+            ended = message.additional_kwargs.get("callboard", {}).get("ended")
+            if message.tool_call_id in seen.cancelled and ended != "cancelled":
+                yield f"{message.tool_call_id} was cancelled, and its message is {message.content!r}"
+
+
 def ledgers_round_trip(seen: Seen) -> Iterator[str]:
     """Promise 10: a stored ledger is read back unchanged."""
     yield from (f"{ledger} came back as {back}" for ledger, back in seen.ledgers if ledger != back)
@@ -280,5 +296,6 @@ PROMISES = (
     limits_hold,
     timeouts_hold,
     callers_go_in_time,
+    a_cancelled_call_ends_alone,
     ledgers_round_trip,
 )

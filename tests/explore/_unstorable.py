@@ -18,10 +18,10 @@ from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from callboard import StorageError, ToolNode, create_agent, create_react_agent
+from callboard import StorageError, ToolNode, create_agent, create_react_agent, tool_call
 from callboard.middleware import RequireApproval
 from callboard.questions import Action, Answer, approval_in
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.agent._savers import copy_of
 
 from ._watch import Complaint, run_on

@@ -1,22 +1,32 @@
 """A small, fixed share of the exploration keeps all promises, and the explorer finds planted defects."""
 
-import gc
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 from callboard._calls._permits import Permits
+from callboard.agent._background import ThreadBackground
+from callboard.agent._live import LiveRun, LiveRuns
 from callboard.conversations._saved_thread import SavedThread
 from callboard.testing import backend_names
 from callboard_actors._server.fleet._lease import Lease
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._worker_proxy import WorkerProxy
 
-from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats, _unstorable
-from ._defects import DEFECTS, Around, AsksOneByOne, ForgetsLimits, ForgetsTheLedger, IgnoresItsCaller, MixesAnswersUp
+from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats, _talks, _unstorable
+from ._defects import (
+    DEFECTS,
+    Around,
+    AsksOneByOne,
+    CancelsLate,
+    ForgetsLimits,
+    ForgetsTheLedger,
+    IgnoresItsCaller,
+    MixesAnswersUp,
+)
 from ._explore import Failure, explore_one
 from ._plans import homes_in, written
 from ._watch import run_on
@@ -30,10 +40,13 @@ SHARE = {
     "seats": 2,
     "fleets": 2,
     "nested": 30,
+    "talks": 6,
+    "talks on sqlite": 3,
+    "talks on postgresql": 3,
     "unstorable": 4,
 }
 """Number of plans of each world; each is played on every backend."""
-SEEDS = {ForgetsLimits: 17, IgnoresItsCaller: 161, MixesAnswersUp: 438}
+SEEDS = {CancelsLate: 108, ForgetsLimits: 17, IgnoresItsCaller: 161, MixesAnswersUp: 438}
 """Seeds for defects that are rare; the explorer itself has more time to find them."""
 ASKS = _bodies.Call("a0", (_bodies.Step("ask"),))
 RARE = {
@@ -45,20 +58,16 @@ RARE = {
 """Plans for defects that are rarer still: of several questions, and of a batch that goes on after a cancellation."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick_collector() -> Iterator[None]:
-    """Freeze imported objects, so that each search for garbage takes a millisecond."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 SLOW = pytest.mark.exhaustive
 SHARES = [
-    *(pytest.param(name, range(SHARE[name]), marks=[SLOW] if name == "fleets" else []) for name in WORLDS),
+    *(
+        pytest.param(name, range(SHARE[name]), marks=[SLOW] if name in ("fleets", "talks on postgresql") else [])
+        for name in WORLDS
+    ),
     pytest.param("batches", range(SHARE["batches"], 200), marks=SLOW),
 ]
-"""Worlds and the seeds of their plans. Those of fleets take seconds, because leases have to expire."""
+"""Worlds and the seeds of their plans. Those of fleets take seconds, because leases have to expire, and so does the
+start of a server."""
 
 
 @pytest.mark.parametrize(("name", "seeds"), SHARES)
@@ -105,7 +114,41 @@ def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend
 LEASE = _fleets.Rolling((_fleets.Step("ask", 0, "a", 3.0), _fleets.Step("stop", 0), _fleets.Step("ask", 1, "a")))
 NEST = _nested.Nest(batches=((_nested.Nested("red", (_nested.Nested("green"),)),),), width=1)
 UNSTORABLE = _unstorable.Plan(((_unstorable.Asked("give", "object"), _unstorable.Asked()),))
+TALK = _talks.Talk(((_talks.Work(seconds=2.0),),), ((_talks.Event("say", 1.0),),))
+LATE = _talks.Talk(((_talks.Work("build", 3.0),),))
+LOST = _talks.Talk(((_talks.Work("build", 5.0),),), ((_talks.Event("kill", 3.0),),))
+
+
+async def lose(*_: object) -> None:
+    """Do nothing with a message that was to be stored."""
+
+
+async def send_twice(self: LiveRuns, run: LiveRun, message: HumanMessage) -> bool:
+    """Send a message to a run, and the same message under a second id."""
+    is_read = await send_once(self, run, message)
+    return is_read and await send_once(self, run, message.model_copy(update={"id": f"{message.id}-again"}))
+
+
+send_once = LiveRuns.send
+
+
 PLANTED = {
+    "a message to a live run is not stored": (
+        *("talks", TALK, SavedThread, "receive_message", lose),
+        "each_word_is_read_once",
+    ),
+    "a message to a live run is not stored in a file": (
+        *("talks on sqlite", replace(TALK, database="sqlite"), SavedThread, "receive_message", lose),
+        "each_word_is_read_once",
+    ),
+    "the background calls of a killed process are not looked for": (
+        *("talks", LOST, ThreadBackground, "lost_calls", lambda self, *_: {}),
+        "each_background_call_has_one_result",
+    ),
+    "the result of a background call is delivered twice": (
+        *("talks", LATE, LiveRuns, "send", send_twice),
+        "each_background_call_has_one_result",
+    ),
     "a nested call takes a place at the limit that it shares with the outer call": (
         *("nested", NEST, Permits, "lend", lambda self, identity: None),
         "one_limit_never_deadlocks",
@@ -136,6 +179,13 @@ def test_a_defect_of_the_source_is_found(defect: str, monkeypatch: pytest.Monkey
     assert promise in {one.promise for one in world.play(plan, "asyncio")}
 
 
+@pytest.mark.parametrize("backend", backend_names())
+def test_a_question_beside_an_exit_is_no_failure(backend: str) -> None:
+    """A middleware that makes two attempts at once has one that exits, and one that asks, in a group of its own."""
+    exits = _bodies.Call("a0", (_bodies.Step("ask"), _bodies.Step("exit")))
+    assert _batches.play(_batches.Batch((exits,), middleware=("call_at_once",)), backend) == []
+
+
 def test_rare_plans_are_drawn() -> None:
     """A few seeds are enough for each kind of event."""
     plans = {name: [WORLDS[name].plan(seed) for seed in range(20)] for name in ("fleets", "nested", "seats")}
@@ -152,7 +202,7 @@ def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() ->
     """Without this, a failure could not be reproduced."""
     homes = {
         home.__name__.rpartition(".")[2]: vars(home)
-        for home in (_agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats, _unstorable)
+        for home in (_agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats, _talks, _unstorable)
     }
     for world in WORLDS.values():
         for seed in range(15):

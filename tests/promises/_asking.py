@@ -9,7 +9,8 @@ from langchain_core.tools import StructuredTool
 from langgraph.types import interrupt
 from pydantic import BaseModel
 
-from callboard.testing import calls, tool_call
+from callboard import tool_call
+from callboard.testing import calls
 
 
 class Decision(BaseModel):

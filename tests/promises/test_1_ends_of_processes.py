@@ -25,8 +25,8 @@ def run_script(script: str, *args: str, seconds: float = 50) -> "subprocess.Comp
 HUNG = """
     import sys, threading
     import anyio
-    from callboard import ToolNode
-    from callboard.testing import backend, tool_call
+    from callboard import ToolNode, tool_call
+    from callboard.testing import backend
 
     def hung() -> str:
         '''Wait for what never comes.'''
@@ -65,8 +65,7 @@ def test_a_process_ends_although_a_thread_hangs(door: str) -> None:
 
 QUICK = """
     import anyio, threading
-    from callboard import AbandonedThreadWarning, ToolNode
-    from callboard.testing import tool_call
+    from callboard import AbandonedThreadWarning, ToolNode, tool_call
 
     release = threading.Event()
     ended = threading.Event()
@@ -99,8 +98,8 @@ def test_nothing_is_said_to_be_lost_when_the_thread_came_back() -> None:
 CTRL_C = """
     import os, signal, sys, threading
     import anyio
-    from callboard import ToolNode, create_react_agent
-    from callboard.testing import ScriptedModel, backend, calls, tool_call
+    from callboard import ToolNode, create_react_agent, tool_call
+    from callboard.testing import ScriptedModel, backend, calls
 
     async def other() -> str:
         '''Wait for ever.'''

@@ -8,8 +8,7 @@ import anyio
 import pytest
 from langchain_core.tools import tool
 
-from callboard import AbandonedTaskWarning, Actor, ToolNode, handler, running
-from callboard.testing import tool_call
+from callboard import AbandonedTaskWarning, Actor, ToolNode, handler, running, tool_call
 
 pytestmark = pytest.mark.usefixtures("nothing_told")
 

@@ -10,9 +10,18 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId
 from langgraph.types import Command
 
-from callboard import CallPolicy, DuplicateCallIdWarning, Limit, ToolNode, create_agent, create_react_agent
+from callboard import (
+    CallPolicy,
+    DuplicateCallIdWarning,
+    DuplicateToolWarning,
+    Limit,
+    ToolNode,
+    create_agent,
+    create_react_agent,
+    tool_call,
+)
 from callboard.exceptions import CallCancelledError
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import BrokenError, ended, make
 
 
@@ -194,10 +203,11 @@ async def test_input_that_cannot_be_run_is_named_and_nothing_runs(bad: Any, text
     assert rec.events == []
 
 
-def test_two_tools_with_one_name_are_refused() -> None:
+def test_of_two_tools_with_one_name_the_last_is_used_and_a_warning_says_so() -> None:
     rec = Recorder()
-    with pytest.raises(ValueError, match="'twin'"):
-        ToolNode([rec.tool("twin"), rec.tool("twin")])
+    twins = [rec.tool("twin"), rec.tool("twin")]
+    with pytest.warns(DuplicateToolWarning, match="'twin'"):
+        assert ToolNode(twins).tools_by_name == {"twin": twins[1]}
 
 
 def test_a_policy_of_an_unknown_tool_is_refused_with_a_suggestion() -> None:

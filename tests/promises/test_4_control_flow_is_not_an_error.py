@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from callboard import CallsInterrupted, ToolNode, cleanup
 from callboard.testing import Recorder, calls
-from tests.helpers import make
+from tests.helpers import make, until
 
 HANDLING: dict[str, Any] = {
     "True": True,
@@ -250,9 +250,20 @@ async def test_cancellation_passes_error_handling_and_wrappers(handling: str, wr
 async def test_cancellation_passes_sync_wrappers(kind: str) -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=100)], handle_tool_errors=True, **options_of(kind, Swallow()))
-    began = time.monotonic()
-    with anyio.fail_after(20), anyio.move_on_after(0.2) as scope:
-        await node.ainvoke([calls("slow")])
+    began, finished = 0.0, False
+
+    async def cancel_when_it_runs() -> None:
+        nonlocal began
+        await until(lambda: rec.running)
+        began = time.monotonic()
+        scope.cancel()
+
+    with anyio.fail_after(20), anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(cancel_when_it_runs)
+            await node.ainvoke([calls("slow")])
+            finished = True
     assert scope.cancelled_caught
+    assert not finished
     assert time.monotonic() - began < 5
     assert (rec.count("cancelled"), rec.running) == (1, 0)

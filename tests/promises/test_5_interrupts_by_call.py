@@ -13,8 +13,8 @@ from langgraph.errors import GraphInterrupt, UnknownInterruptError, is_invalid_r
 from langgraph.types import Interrupt, interrupt
 from pydantic import ValidationError
 
-from callboard import CallsInterrupted, ToolNode
-from callboard.testing import Recorder, calls, tool_call
+from callboard import CallsInterrupted, ToolNode, tool_call
+from callboard.testing import Recorder, calls
 from tests.helpers import BrokenError
 from tests.promises._asking import Asking, asks
 

@@ -24,8 +24,8 @@ from langgraph.prebuilt import create_react_agent as langgraph_react_agent
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from typing_extensions import TypedDict
 
-from callboard import ToolNode
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import ToolNode, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.agent._savers import copy_of
 from tests.helpers import BrokenError, make
 from tests.promises._asking import Asking, asks

@@ -125,29 +125,6 @@ async def test_waiting_for_the_rate_is_part_of_the_budget() -> None:
     assert rec.times("started") == pytest.approx([0, 1, 2])
 
 
-async def test_backoff_and_attempts_share_the_budget() -> None:
-    rec = Recorder()
-
-    async def retry(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
-        while True:
-            try:
-                return await execute(request)
-            except (ValueError, CallTimeoutError):
-                await anyio.sleep(1)
-
-    node = ToolNode(
-        [rec.tool("flaky", seconds=1, raises=ValueError("no"))],
-        policies={"flaky": CallPolicy(budget=6.5)},
-        awrap_tool_call=retry,
-    )
-    watch = Stopwatch()
-    [message] = await node.ainvoke(ask("flaky"))
-    assert ended(message) == "deadline"
-    assert "while it ran" in message.content
-    assert watch.seconds == pytest.approx(6.5)
-    assert rec.times("started") == pytest.approx([0, 2, 4, 6])
-
-
 @pytest.mark.parametrize("started", [True, False])
 async def test_the_deadline_error_knows_whether_the_body_started(started: bool) -> None:
     rec = Recorder()

@@ -29,8 +29,9 @@ from callboard import (
     ToolCallRequest,
     ToolNode,
     ToolRuntime,
+    tool_call,
 )
-from callboard.testing import Recorder, calls, tool_call
+from callboard.testing import Recorder, calls
 
 SECRET = "s3cret-of-the-state"
 FORGED = "forged-by-the-model"

@@ -1,0 +1,488 @@
+"""Live runs: people speak, calls go on in the background, runs are cancelled, and the process is killed."""
+
+import atexit
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import anyio
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from callboard import CallPolicy, ToolNode, create_agent, create_react_agent, tool_call
+from callboard._calls._draining import InFlight
+from callboard._langgraph import _savers
+from callboard._loops._side_tasks import shielded
+from callboard.agent._background import BackgroundCalls
+from callboard.agent._live import LiveRuns
+from callboard.conversations._database import saver_of
+from callboard.exceptions import DrainingError, OpenCallsError, RunCancelledError, RunNotFoundError, ThreadBusyError
+from callboard.testing import ScriptedModel
+from callboard.tools._background import open_handles
+from tests.agent._postgres import running_postgres
+from tests.agent._savers import complaint
+from tests.helpers import live_tasks, make
+
+from ._watch import Complaint, run_on
+
+AT: dict[str, Any] = {"configurable": {"thread_id": "t"}}
+MOMENT = 0.01
+"""Seconds that a use of a database takes."""
+SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)
+LIVES = 12
+"""More lives than any plan needs: a kill takes one, and so does each question."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Call of a reply of the model: the name of its tool, and the seconds that its body takes."""
+
+    tool: str = "work"
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """Event of one life of the process."""
+
+    kind: str
+    """`say` a word, `cancel` the live run, `leave` a reader, `drain` the agent, `kill` the process."""
+    seconds: float = 0.0
+    """Time of the event since the beginning of the life."""
+    write: int = 0
+    """Of a kill: the number of the write to the database before which it happens; 0 for the time of the event."""
+
+
+@dataclass(frozen=True)
+class Talk:
+    """Replies of the model, and the events of each life of the process."""
+
+    replies: tuple[tuple[Work, ...], ...]
+    lives: tuple[tuple[Event, ...], ...] = ()
+    langchain: bool = False
+    block: bool = True
+    """`True` if the runs are started in a block of the agent; otherwise they are those of `ainvoke`."""
+    durability: str = "async"
+    database: str = "memory"
+    """Kind of the database: `memory`, `sqlite` or `postgresql`."""
+
+
+def draw(chance: Random, database: str = "memory") -> Talk:
+    tools = ("work", "work", "build", "build", "again", "ask", "fail")
+    return Talk(
+        tuple(
+            tuple(Work(chance.choice(tools), chance.choice(SECONDS)) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+            for _ in range(chance.randint(1, 4))
+        ),
+        tuple(
+            tuple(_draw_event(chance) for _ in range(chance.choice((0, 1, 2, 3, 4))))
+            for _ in range(chance.randint(1, 3))
+        ),
+        langchain=chance.random() < 0.3,
+        block=chance.random() < 0.8,
+        durability=chance.choice(("async", "async", "sync")),
+        database=database,
+    )
+
+
+def _draw_event(chance: Random) -> Event:
+    kind = chance.choice(("say", "say", "say", "cancel", "leave", "drain", "kill", "kill"))
+    return Event(kind, chance.choice(SECONDS), chance.choice((0, *range(1, 15))) if kind == "kill" else 0)
+
+
+class Database:
+    """Database as one process sees it: it calls a function before a chosen write, and takes no write after a kill."""
+
+    def __init__(self, saver: Any) -> None:
+        self.saver = saver
+        self.writes_left = 0
+        self.on_kill: Callable[[], None] | None = None
+        self.is_dead = False
+        """`True` after the kill of the process: its writes no longer reach the database."""
+        # Not a subclass: callboard treats savers by their classes.
+        for name in ("put", "put_writes") if type(saver) is InMemorySaver else ("write_in_transaction",):
+            setattr(saver, name, self._counting(getattr(saver, name)))
+
+    def _counting(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def count_and_write(*args: Any, **options: Any) -> Any:
+            self.writes_left -= 1
+            if self.writes_left == 0 and self.on_kill is not None:
+                self.on_kill()
+            return None if self.is_dead else write(*args, **options)
+
+        return count_and_write
+
+
+@contextmanager
+def databases(kind: str) -> Iterator[Callable[[], Database]]:
+    """Return a function that opens an empty database for each process."""
+    if kind == "memory":
+        storage = InMemorySaver()
+
+        def open_in_memory() -> Database:
+            saver = InMemorySaver()
+            saver.storage, saver.writes, saver.blobs = storage.storage, storage.writes, storage.blobs
+            return Database(saver)
+
+        yield open_in_memory
+        return
+    opened = _open_saver(kind)
+    opened.delete_thread("t")
+
+    def open_again() -> Database:
+        saver = copy(opened)
+        saver.close = _stay_open
+        return Database(saver)
+
+    with _in_this_thread():
+        yield open_again
+
+
+def _stay_open() -> None:
+    """Leave a connection open at the end of an agent's block."""
+
+
+@cache
+def _open_saver(kind: str) -> Any:
+    """Return the saver whose connection all plans use: to open one takes as long as a life of a process."""
+    made = ExitStack()
+    atexit.register(made.close)
+    if kind == "sqlite":
+        folder = TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        url = f"sqlite:///{made.enter_context(folder)}/talks.db"
+    else:
+        url = made.enter_context(running_postgres()).url()
+    saver: Any = saver_of(url)
+    made.callback(saver.close)
+    return saver
+
+
+@contextmanager
+def _in_this_thread() -> Iterator[None]:
+    """Let callboard use a database in the thread of the event loop: a virtual clock does not wait for other threads.
+
+    Each use takes a moment of virtual time, so that other tasks run meanwhile.
+    """
+
+    async def run(function: Callable[..., Any], *args: Any, **_: Any) -> Any:
+        await anyio.sleep(MOMENT)
+        return function(*args)
+
+    with (
+        patch.object(anyio.to_thread, "run_sync", run),
+        patch.object(_savers, "run_in_shielded_thread", lambda function: shielded(partial(run, function))),
+    ):
+        yield
+
+
+@dataclass
+class History:
+    """What has happened, as far as it survives: a kill takes away what came after it."""
+
+    words: dict[str, bool] = field(default_factory=dict)
+    """Words that were said: `True` for those that `say` has reported as stored."""
+    begun: list[str] = field(default_factory=list)
+    """Ids of the calls whose bodies have begun."""
+    ended: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Played:
+    """Record of a plan that was played."""
+
+    plan: Talk
+    history: History = field(default_factory=History)
+    requests: list[list[BaseMessage]] = field(default_factory=list)
+    messages: list[BaseMessage] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    open_at_end: list[str] = field(default_factory=list)
+    """Calls without a result in the conversation when a run had ended without a question."""
+    tasks: int = 0
+    is_over: bool = False
+
+
+class Process:
+    """One life of the process."""
+
+    def __init__(self, played: Played, database: Database) -> None:
+        self.played = played
+        self.database = database
+        self.history = deepcopy(played.history)
+        self.survivor: History | None = None
+        """History at the kill; `None` for a life that has ended by itself."""
+        self.scope = anyio.CancelScope()
+        self.running: list[str] = []
+        self.agent = agent_on(database.saver, langchain=played.plan.langchain)
+        stage.process = self
+
+    def reply(self, messages: list[BaseMessage]) -> Any:
+        self.played.requests.append(messages)
+        number = sum(isinstance(message, AIMessage) for message in messages)
+        replies = self.played.plan.replies
+        works = replies[number] if number < len(replies) else ()
+        calls = [
+            tool_call(work.tool, f"c{number}-{place}", call_id=f"c{number}-{place}", seconds=work.seconds)
+            for place, work in enumerate(works)
+        ]
+        return AIMessage("" if calls else f"text {number}", id=f"ai{number}", tool_calls=calls)
+
+    async def work(self, name: str, call_id: str, seconds: float) -> str:
+        """Perform a call of a tool."""
+        is_first = call_id not in self.history.begun
+        if name != "ask" or is_first:
+            self.history.begun.append(call_id)
+        if name == "ask" and is_first:
+            interrupt(f"may I {call_id}?")
+        self.running.append(call_id)
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            self.running.remove(call_id)
+        if name == "fail":
+            raise ValueError(f"failed {call_id}")
+        self.history.ended.append(call_id)
+        return f"result of {call_id}"
+
+    def kill(self) -> None:
+        if self.survivor is None:
+            self.survivor, self.database.is_dead = deepcopy(self.history), True
+            self.scope.cancel()
+
+    async def live(self, events: tuple[Event, ...]) -> None:
+        """Play the events of this life."""
+        kills = [event.write for event in events if event.kind == "kill" and event.write]
+        self.database.writes_left, self.database.on_kill = min(kills, default=0), self.kill
+        try:
+            with self.scope:
+                async with anyio.create_task_group() as group:
+                    for number, event in enumerate(events):
+                        group.start_soon(self._perform, event, f"{len(self.history.words)}-{number}")
+                    group.start_soon(self._run)
+        except Exception:
+            # A dead process still learns that its database has not kept what it wrote.
+            if self.survivor is None:
+                raise
+
+    async def _perform(self, event: Event, name: str) -> None:
+        await anyio.sleep(event.seconds)
+        match event.kind:
+            case "say":
+                await self._say(f"word {name}")
+            case "cancel":
+                await self._guard(self._cancel)
+            case "leave":
+                await self._guard(self._read_a_part)
+            case "drain":
+                await self.agent.drain(0.5)
+            case "kill" if not event.write:
+                self.kill()
+
+    async def _say(self, word: str) -> None:
+        self.history.words[word] = False
+
+        async def say() -> None:
+            if await self.agent.say(word, AT, start=self.played.plan.block, durability=self.played.plan.durability):
+                self.history.words[word] = True
+
+        await self._guard(say)
+
+    async def _cancel(self) -> None:
+        await self.agent.live("t").cancel()
+
+    async def _read_a_part(self) -> None:
+        async with aclosing(self.agent.live("t").stream()) as chunks:
+            async for _ in chunks:
+                break
+
+    async def _guard(self, act: Callable[[], Awaitable[object]]) -> object:
+        """Call a function, and return its result; `None` if another event of the plan is the reason that it fails."""
+        try:
+            return await act()
+        except (DrainingError, OpenCallsError, RunCancelledError, RunNotFoundError, ThreadBusyError):
+            pass
+        except RuntimeError as error:
+            # A run of `ainvoke`, and a block that has ended.
+            if "was not started by start" not in str(error) and "async with agent" not in str(error):
+                raise
+        return None
+
+    async def _run(self) -> None:
+        if not self.played.plan.block:
+            await self._go_on()
+            return
+        async with self.agent:
+            await self._go_on()
+            await anyio.sleep(20)
+
+    async def _go_on(self) -> None:
+        """Run the thread until nothing is left to do in it."""
+        state = await self.agent.aget_state(AT)
+        given: Any = None if state.values.get("messages") else {"messages": [HumanMessage("go", id="go")]}
+        for _ in range(LIVES):
+            if state.interrupts:
+                given = Command(resume={question.id: "yes" for question in state.interrupts})
+            if await self._guard(lambda given=given: self._invoke(given)):  # type: ignore[misc]
+                return
+            state = await self.agent.aget_state(AT)
+            if not state.next and not state.interrupts:
+                return
+            given = None
+
+    async def _invoke(self, given: Any) -> bool:
+        """Run the thread once; return whether it has come to its end."""
+        durability = self.played.plan.durability
+        if self.played.plan.block:
+            run = await self.agent.start(given, AT, durability=durability)
+            result = await run.result()
+        else:
+            result = await self.agent.ainvoke(given, AT, durability=durability)
+        if "__interrupt__" in result:
+            return False
+        self.played.open_at_end += [*self.running, *open_handles(result["messages"])]
+        return True
+
+
+class Stage:
+    """Process that the tools and the model of the agents belong to."""
+
+    process: Process
+
+
+stage = Stage()
+
+
+def _tool(name: str) -> Any:
+    async def body(call_id: str, seconds: float) -> str:
+        return await stage.process.work(name, call_id, seconds)
+
+    tool = make(body, name)
+    if name in ("build", "again"):
+        return CallPolicy(background=1.0 if name == "build" else True, idempotent=name == "again")(tool)
+    return tool
+
+
+TOOLS = [_tool(name) for name in ("work", "build", "again", "ask", "fail")]
+
+
+MODEL = ScriptedModel([lambda messages: stage.process.reply(messages)], loop=True)
+
+
+@cache
+def _agent(langchain: bool) -> Any:
+    if langchain:
+        return create_agent(MODEL, TOOLS, handle_tool_errors=True, checkpointer=InMemorySaver())
+    return create_react_agent(MODEL, ToolNode(TOOLS, handle_tool_errors=True), checkpointer=InMemorySaver())
+
+
+def agent_on(saver: Any, *, langchain: bool) -> Any:
+    """Return an agent without any run or call of an earlier process: to build one takes longer than to play a plan."""
+    agent = copy(_agent(langchain))
+    in_flight = InFlight("the agent")
+    live_runs = LiveRuns(in_flight)
+    registries = {"in_flight": in_flight, "live_runs": live_runs}
+    agent._runner = replace(agent._runner, **registries, background_calls=BackgroundCalls(in_flight, live_runs))
+    agent.checkpointer = saver
+    return agent
+
+
+async def observe(plan: Talk) -> Played:
+    played = Played(plan)
+    before = live_tasks()
+    with databases(plan.database) as open_database:
+        for events in (*plan.lives, (), ()):  # the last lives do what is left to do
+            process = Process(played, open_database())
+            await process.live(events)
+            played.history = process.survivor or process.history
+        state = await Process(played, open_database()).agent.aget_state(AT)
+    played.messages, played.is_over = state.values.get("messages", []), not state.next and not state.interrupts
+    await anyio.sleep(10)
+    played.tasks = len(live_tasks() - before)
+    return played
+
+
+def no_task_is_left(played: Played) -> list[str]:
+    """Promise 1: no task is left at the end."""
+    return [f"{played.tasks}"] if played.tasks else []
+
+
+def no_run_ends_with_an_open_call(played: Played) -> list[str]:
+    """Promise 1: a run that does not stop for a question waits for its background calls."""
+    return played.open_at_end
+
+
+def every_request_is_valid(played: Played) -> list[str]:
+    """Promise 2: each request to the model is a history that providers accept."""
+    return [wrong for request in played.requests if (wrong := complaint(request))][:1]
+
+
+def the_conversation_ends_whole(played: Played) -> list[str]:
+    """Promise 2: the thread comes to its end, and its history is valid."""
+    if not played.is_over:
+        return ["it does not end"]
+    wrong = complaint(played.messages)
+    return [wrong] if wrong else []
+
+
+def each_word_is_read_once(played: Played) -> list[str]:
+    """A word that was stored is read exactly once; any other at most once."""
+    read = Counter(message.text for message in played.messages if message.type == "human")
+    return [
+        f"{word!r} ({'stored' if is_stored else 'not stored'}) was read {read[word]} times"
+        for word, is_stored in played.history.words.items()
+        if read[word] > 1 or (is_stored and not read[word])
+    ]
+
+
+def each_background_call_has_one_result(played: Played) -> list[str]:
+    """A call in the background has exactly one message with its end, and no other message is added."""
+    facts = [message.additional_kwargs.get("callboard", {}) for message in played.messages]
+    handles = Counter(
+        fact.get("background")
+        for fact, message in zip(facts, played.messages, strict=True)
+        if isinstance(message, ToolMessage) and "background" in fact
+    )
+    people = [message for message in played.messages if isinstance(message, HumanMessage)]
+    ends = Counter(message.id for message in people)
+    strangers = [message for message in people if message.id not in {"go", *handles}]
+    return [
+        *(f"{handle}: {ends[handle]} ends" for handle in handles if ends[handle] != 1),
+        *(f"{message!r}" for message in strangers if message.text not in played.history.words),
+    ]
+
+
+def no_call_runs_twice(played: Played) -> list[str]:
+    """Promise 10: a call runs once, unless it is safe to repeat."""
+    names = {call["id"]: call["name"] for message in played.messages for call in getattr(message, "tool_calls", ())}
+    times = Counter(played.history.ended)
+    return [f"{call} ran {times[call]} times" for call in times if times[call] > 1 and names.get(call) != "again"]
+
+
+PROMISES = (
+    no_task_is_left,
+    no_run_ends_with_an_open_call,
+    every_request_is_valid,
+    the_conversation_ends_whole,
+    each_word_is_read_once,
+    each_background_call_has_one_result,
+    no_call_runs_twice,
+)
+
+
+def play(plan: Talk, backend: str) -> list[Complaint]:
+    if plan.database != "memory":
+        _open_saver(plan.database)  # or the test is skipped, here and not in an event loop
+
+    async def main() -> list[Complaint]:
+        played = await observe(plan)
+        return [Complaint(promise.__name__, broken) for promise in PROMISES for broken in promise(played)]
+
+    return run_on(backend, main)
