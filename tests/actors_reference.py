@@ -26,6 +26,8 @@ Every public name of the distribution `callboard-actors`, with its signature and
 All times are seconds, all sizes are bytes.
 The [README](../../actors/README.md) says what each module is for, the list of [marks](stability.md) which may change.
 """
+WIDTH = 72
+"""Characters of a line for which the site has room."""
 _SECTION = re.compile(r"^(Args|Raises):\n((?:    .*\n?|\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^    (?! )([^:\n]+): ((?:.*\n?)(?:^        .*\n?)*)", re.MULTILINE)
 _SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
@@ -49,7 +51,13 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     """Yield the lines about one name."""
     yield f"### `{name}`\n"
     if name not in RECEIVED and not (isinstance(value, type) and issubclass(value, BaseException | dict)):
-        yield f"```text\n{_signature(name, value)}\n```\n"
+        signature = _signature(name, value)
+        if len(signature) > WIDTH:
+            arguments = signature.removeprefix(f"{name}(").removesuffix(")")
+            indent = " " * 4
+            lines = textwrap.fill(arguments, WIDTH, initial_indent=indent, subsequent_indent=indent)
+            signature = f"{name}(\n{lines}\n)"
+        yield f"```text\n{signature}\n```\n"
     doc = inspect.cleandoc(value.__doc__ or "")
     sections = {match[1]: match[2] for match in _SECTION.finditer(doc)}
     yield _prose(_SECTION.sub("", doc)) + "\n"
@@ -69,7 +77,7 @@ def _entry(name: str, value: Any) -> Iterator[str]:
 
 
 def _signature(name: str, value: Any) -> str:
-    """Return a signature without annotations, in lines of at most 110 characters."""
+    """Return a signature without annotations."""
     parts: list[str] = []
     # The `__new__` of actors takes anything, to remember the arguments for later incarnations.
     is_actor = isinstance(value, type) and issubclass(value, Actor)
@@ -78,13 +86,7 @@ def _signature(name: str, value: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in parts):
             parts.append("*")
         parts.append(str(parameter.replace(annotation=parameter.empty, default=_default(parameter))))
-    lines = [f"{name}("]
-    for place, part in enumerate(parts):
-        text = part + (", " if place < len(parts) - 1 else ")")
-        if len(lines[-1]) + len(text) > 110:
-            lines.append(" " * (len(name) + 1))
-        lines[-1] += text
-    return "\n".join(line.rstrip() for line in [*lines[:-1], lines[-1] + ("" if parts else ")")])
+    return f"{name}({', '.join(parts)})"
 
 
 def _default(parameter: inspect.Parameter) -> object:
@@ -144,7 +146,7 @@ def _methods(value: type) -> Iterator[str]:
         if inspect.isfunction(method) and method.__doc__:
             awaits = "await " if inspect.iscoroutinefunction(method) else ""
             shown = _signature(name, method).replace("(self, ", "(").replace("(self)", "()")
-            yield f"| `{awaits}{' '.join(shown.split())}` | {_cell(method.__doc__.strip().partition(chr(10))[0])} |"
+            yield f"| `{awaits}{shown}` | {_cell(method.__doc__.strip().partition(chr(10))[0])} |"
 
 
 def _cell(text: str) -> str:

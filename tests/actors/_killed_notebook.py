@@ -15,8 +15,8 @@ import anyio
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from callboard import Actor, Agent, CallPolicy, ToolNode, child, create_react_agent, handler
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import Actor, Agent, CallPolicy, ToolNode, child, create_react_agent, handler, tool_call
+from callboard.testing import ScriptedModel, calls
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 

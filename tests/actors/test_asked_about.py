@@ -9,10 +9,19 @@ from langgraph.errors import UnknownInterruptError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
-from callboard import Actor, ActorDiedError, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler
+from callboard import (
+    Actor,
+    ActorDiedError,
+    CallPolicy,
+    CallsInterrupted,
+    ToolNode,
+    create_react_agent,
+    handler,
+    tool_call,
+)
 from callboard.guards import Redact
 from callboard.middleware import Retry
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.helpers import UNKNOWN, BrokenError
 
 ASK = {"pay": CallPolicy(on_unknown="ask")}

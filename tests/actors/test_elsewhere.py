@@ -22,10 +22,10 @@ from callboard import (
     progress,
     remaining,
     running,
+    tool_call,
 )
 from callboard.actors import _engine_runner
 from callboard.actors._actor import Lifespan
-from callboard.testing import tool_call
 from tests.engines._fake import FakeEngine
 from tests.helpers import BrokenError, contents, keep, until
 

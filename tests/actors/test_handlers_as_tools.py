@@ -21,8 +21,8 @@ from callboard import (
     progress,
     remaining,
     running,
+    tool_call,
 )
-from callboard.testing import tool_call
 from tests.helpers import BrokenError, contents
 
 WAIT = 60

@@ -21,17 +21,12 @@ from callboard import (
     child,
     create_react_agent,
     handler,
+    tool_call,
 )
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.helpers import BrokenError, contents
 
-lives: list[str] = []
-"""Lifecycle events that the actors recorded."""
-
-
-@pytest.fixture(autouse=True)
-def _no_lives() -> None:
-    lives.clear()
+from ._lives import lives
 
 
 class Notebook(Actor):

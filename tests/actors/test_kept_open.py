@@ -22,8 +22,9 @@ from callboard import (
     ToolNode,
     create_react_agent,
     handler,
+    tool_call,
 )
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.helpers import BrokenError, contents, live_tasks
 
 WAIT = 60

@@ -7,16 +7,20 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from callboard import Actor, ActorDiedError, ActorGoneError, InMemorySnapshots, ToolNode, child, handler, keyed
-from callboard.testing import tool_call
+from callboard import (
+    Actor,
+    ActorDiedError,
+    ActorGoneError,
+    InMemorySnapshots,
+    ToolNode,
+    child,
+    handler,
+    keyed,
+    tool_call,
+)
 from tests.helpers import live_tasks
 
-lives: list[str] = []
-
-
-@pytest.fixture(autouse=True)
-def _no_lives() -> None:
-    lives.clear()
+from ._lives import lives
 
 
 class Counter(Actor):
@@ -178,6 +182,7 @@ async def test_a_snapshot_that_cannot_be_read_or_saved_is_said() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(300)  # 20,000 actors start, in a minute of CPU time
 @pytest.mark.backends("asyncio", "trio")
 async def test_ten_thousand_of_which_a_hundred_live() -> None:
     class Nowhere:

@@ -26,8 +26,8 @@ from callboard import (
     handler,
     keyed,
     running,
+    tool_call,
 )
-from callboard.testing import tool_call
 from tests.helpers import keep, live_tasks
 
 pytestmark = pytest.mark.hangs_after(600)

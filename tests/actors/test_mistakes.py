@@ -6,8 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Actor, InMemorySnapshots, Reply, Supervisor, ToolNode, child, handler, keyed, running
-from callboard.testing import tool_call
+from callboard import Actor, InMemorySnapshots, Reply, Supervisor, ToolNode, child, handler, keyed, running, tool_call
 from tests.helpers import keep, live_tasks
 
 

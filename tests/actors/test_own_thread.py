@@ -9,8 +9,7 @@ import pytest
 from anyio import from_thread
 from anyio.from_thread import check_cancelled
 
-from callboard import AbandonedThreadWarning, Actor, CallPolicy, ToolNode, handler, running
-from callboard.testing import tool_call
+from callboard import AbandonedThreadWarning, Actor, CallPolicy, ToolNode, handler, running, tool_call
 
 pytestmark = pytest.mark.real_clock
 

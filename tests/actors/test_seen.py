@@ -25,12 +25,12 @@ from callboard import (
     keyed,
     observe,
     running,
+    tool_call,
 )
 from callboard._calls._observers import observe_everywhere
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._view import line, picture
 from callboard.telemetry import Logs, RecordingWriter, read_recording
-from callboard.testing import tool_call
 from tests.helpers import BrokenError, make
 from tests.telemetry._measured import Seen
 from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
@@ -352,13 +352,13 @@ async def test_the_live_view_has_a_line_for_each_actor() -> None:
                 group.start_soon(node.ainvoke, [tool_call("work", seconds=1.0)])
             await anyio.wait_all_tasks_blocked()
             console.print(picture(counts, anyio.current_time(), 120, 30))
-            told = line(counts, anyio.current_time())
+            line_of_text = line(counts, anyio.current_time(), 80)
 
     shown = console.export_text()
     heading, row = (text for text in shown.splitlines() if text.startswith(("actor", "Desk")))
     assert heading.split() == "actor running waiting done alive restarts evictions longest wait".split()
     assert row.split()[:7] == ["Desk", "1", "2", "0", "0", "0", "0"] or row.split()[:5] == ["Desk", "1", "2", "0", "1"]
-    assert "Desk: running 1, waiting 2" in told
+    assert "; Desk: 2 waiting; " in line_of_text
 
 
 async def test_an_observer_of_actors_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

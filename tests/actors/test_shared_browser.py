@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import anyio
 from langchain_core.messages import ToolMessage
 
-from callboard import Actor, CallPolicy, ToolNode, handler
-from callboard.testing import tool_call
+from callboard import Actor, CallPolicy, ToolNode, handler, tool_call
 
 AGENTS = 10
 CANCELLED = {3, 8}

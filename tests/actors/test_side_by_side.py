@@ -21,16 +21,11 @@ from callboard import (
     keyed,
     remaining,
     running,
+    tool_call,
 )
-from callboard.testing import tool_call
 from tests.helpers import BrokenError, contents
 
-lives: list[str] = []
-
-
-@pytest.fixture(autouse=True)
-def _no_lives() -> None:
-    lives.clear()
+from ._lives import lives
 
 
 class Counter(Actor):

@@ -6,8 +6,8 @@ import gc
 import anyio
 import pytest
 
-from callboard import Actor, Reply, ToolNode, handler, running
-from callboard.testing import calls, tool_call
+from callboard import Actor, Reply, ToolNode, handler, running, tool_call
+from callboard.testing import calls
 from tests.helpers import litter
 
 pytestmark = pytest.mark.hangs_after(120)

@@ -21,19 +21,14 @@ from callboard import (
     create_react_agent,
     handler,
     keyed,
+    tool_call,
 )
 from callboard.exceptions import CallboardWarning
 from callboard.middleware import Cache, Fallback, RequireApproval, Retry, Value
-from callboard.testing import ActorContract, ScriptedModel, calls, killing, tool_call
+from callboard.testing import ActorContract, ScriptedModel, calls, killing
 from tests.helpers import BrokenError, contents
 
-lives: list[str] = []
-"""Lifecycle events that the actors recorded."""
-
-
-@pytest.fixture(autouse=True)
-def _no_lives() -> None:
-    lives.clear()
+from ._lives import lives
 
 
 class Desk(Actor):

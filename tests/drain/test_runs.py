@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard import CallPolicy, Drained, DrainingError, Limit, ToolNode, UnknownCall, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard import CallPolicy, Drained, DrainingError, Limit, ToolNode, UnknownCall, create_react_agent, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make, until
 
 from ._runs import CONFIG, GO, WAIT, Fallen

@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard import CallPolicy, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, ToolNode, tool_call
 from callboard_actors.mcp import McpServer
 
 from ._asked import NEW, OLD, ROOT, answers, appears, every_era, over_http, started

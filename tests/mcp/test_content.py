@@ -20,8 +20,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from callboard import ToolNode
-from callboard.testing import tool_call
+from callboard import ToolNode, tool_call
 from callboard_actors.mcp import McpToolError
 from callboard_actors.mcp._tools import content_and_artifact, content_of_error, metadata_of
 

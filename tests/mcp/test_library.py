@@ -8,8 +8,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
 
-from callboard import ToolNode
-from callboard.testing import tool_call
+from callboard import ToolNode, tool_call
 from callboard_actors.mcp import McpServer, McpToolError
 
 from ._asked import answers

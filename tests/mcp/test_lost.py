@@ -8,8 +8,8 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from callboard import ActorDiedError, ActorGoneError, CallPolicy, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, tool_call
+from callboard import ActorDiedError, ActorGoneError, CallPolicy, ToolNode, create_react_agent, tool_call
+from callboard.testing import ScriptedModel
 from callboard_actors.mcp import McpBounds, McpServer
 
 from ._asked import OLD, ROOT, answers, bad, every_era

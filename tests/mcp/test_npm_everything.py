@@ -7,8 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import ToolNode
-from callboard.testing import tool_call
+from callboard import ToolNode, tool_call
 from callboard_actors.mcp import McpServer
 
 from ._asked import WAIT, answers

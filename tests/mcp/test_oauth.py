@@ -9,8 +9,7 @@ from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from callboard import ActorStartError, EngineError, ToolNode
-from callboard.testing import tool_call
+from callboard import ActorStartError, EngineError, ToolNode, tool_call
 from callboard_actors.mcp import McpServer
 
 from ._asked import answers, over_http, started

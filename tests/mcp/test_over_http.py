@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard import ActorStartError, EngineError, ToolNode
-from callboard.testing import tool_call
+from callboard import ActorStartError, EngineError, ToolNode, tool_call
 from callboard_actors.mcp import McpBounds, McpServer
 from callboard_actors.mcp._http import describe_stray
 

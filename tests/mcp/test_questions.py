@@ -21,8 +21,8 @@ from mcp_types import (
     TextContent,
 )
 
-from callboard import CallsInterrupted, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import CallsInterrupted, ToolNode, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard_actors.mcp import McpBounds, McpServer, McpToolError
 
 from ._asked import ROOT, answers

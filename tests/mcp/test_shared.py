@@ -8,8 +8,7 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from callboard import ActorGoneError, ToolNode
-from callboard.testing import tool_call
+from callboard import ActorGoneError, ToolNode, tool_call
 from callboard_actors.mcp import McpBounds, McpServer
 
 from ._asked import NEW, OLD, ROOT, WAIT, answers, over_http

@@ -9,9 +9,9 @@ from langchain_core.tools import BaseTool
 from mcp_types import CallToolResult, TextContent, Tool
 from opentelemetry.sdk.trace import TracerProvider
 
-from callboard import CallEvent, CallPolicy, ChildSpec, ToolNode, child, observe
+from callboard import CallEvent, CallPolicy, ChildSpec, ToolNode, child, observe, tool_call
 from callboard.telemetry import Tracing
-from callboard.testing import ActorContract, tool_call
+from callboard.testing import ActorContract
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp._connection import Catalog, Connection, Plan, SdkTarget, Sending, Target, target_of
 from callboard_actors.mcp._tools import as_langchain_tool

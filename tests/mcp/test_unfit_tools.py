@@ -14,8 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 
-from callboard import ActorStartError, ToolNode
-from callboard.testing import tool_call
+from callboard import ActorStartError, ToolNode, tool_call
 from callboard_actors.mcp import McpToolError
 from callboard_actors.mcp._link import MOST_PARTS, InvalidTools, Link, watch_transport
 

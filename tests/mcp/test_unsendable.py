@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from callboard import ToolNode
-from callboard.testing import tool_call
+from callboard import ToolNode, tool_call
 from callboard_actors.mcp import McpServer, McpToolError
 
 from ._asked import ROOT, answers, every_era

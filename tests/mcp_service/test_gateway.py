@@ -12,9 +12,8 @@ from mcp.server.mcpserver.resolve import Elicit, Resolve
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel
 
-from callboard import ActorStartError, CallPolicy, ToolNode
+from callboard import ActorStartError, CallPolicy, ToolNode, tool_call
 from callboard.middleware import RequireApproval
-from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp_service import mcp_app
 from tests.mcp import _npm

@@ -9,8 +9,7 @@ import struct
 
 import anyio
 
-from callboard import ToolNode
-from callboard.testing import tool_call
+from callboard import ToolNode, tool_call
 from callboard_actors.process import Confine
 from callboard_actors.python import python_tool
 

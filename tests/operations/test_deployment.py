@@ -226,7 +226,7 @@ def test_the_page_uses_the_names_of_the_ray_cluster() -> None:
     name, secret = ray_cluster()["metadata"]["name"], ray_cluster()["spec"]["authOptions"]["secretName"]
 
     assert f"--address={name}-head-svc:6379" in PAGE
-    assert f"kubectl create secret generic {secret} --from-literal=auth_token=" in PAGE
+    assert f"kubectl create secret generic {secret} \\\n  --from-literal=auth_token=" in PAGE
     assert f"secretKeyRef: {{name: {secret}, key: auth_token}}" in PAGE
     agent = yaml.safe_load((DEPLOY / "agent-on-ray.yaml").read_text())["spec"]["template"]["spec"]["containers"][0]
     assert agent["name"] == manifests()["Deployment"]["spec"]["template"]["spec"]["containers"][0]["name"]

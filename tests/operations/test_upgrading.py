@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from callboard import CallsInterrupted, ToolNode
+from callboard import CallsInterrupted, ToolNode, tool_call
 from callboard.middleware import RequireApproval
 from callboard.telemetry import RecordingWriter, read_recording
-from callboard.testing import Recorder, tool_call
+from callboard.testing import Recorder
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "upgrading.md").read_text()

@@ -26,9 +26,19 @@ if _SKEW:
 
 import anyio  # noqa: E402
 
-from callboard import Actor, ActorDiedError, CallPolicy, Limit, Rate, ToolNode, fencing_token, handler, keyed  # noqa: E402
+from callboard import (  # noqa: E402
+    Actor,
+    ActorDiedError,
+    CallPolicy,
+    Limit,
+    Rate,
+    ToolNode,
+    fencing_token,
+    handler,
+    keyed,
+    tool_call,
+)
 from callboard.extend import Permit, PermitRequest  # noqa: E402
-from callboard.testing import tool_call  # noqa: E402
 from tests.server._servers import store_at  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import ActorDiedError, CallPolicy, Keyed, StorageError, ToolNode, child, fencing_token, keyed
-from callboard.testing import tool_call
+from callboard import ActorDiedError, CallPolicy, Keyed, StorageError, ToolNode, child, fencing_token, keyed, tool_call
 from callboard_actors._server.fleet._messages import ForgedError, Message, Signer
 from tests.helpers import until
 from tests.server._servers import SECRET

@@ -21,11 +21,11 @@ from callboard import (
     keyed,
     observe,
     running,
+    tool_call,
 )
 from callboard.actors import _cell
 from callboard.actors._keyed import FleetCell
 from callboard.actors._mailbox import Mailbox, Poison
-from callboard.testing import tool_call
 from tests.helpers import until
 
 from ._memory import MemoryFleet, MemoryServer

@@ -78,6 +78,8 @@ MOST_SECONDS: Final = 5.0
 """Maximum seconds of a validation in a worker thread; one step may be slow if the value or the schema is large."""
 _SHOWN: Final = 2000
 """Maximum characters of a validation error, which may quote the whole value."""
+_SMALL: Final = 1_000
+"""Maximum parts and tens of characters of a value that is validated without a thread."""
 FEW_STEPS: Final = 500
 """Maximum validation steps in the event loop: a few milliseconds."""
 
@@ -154,12 +156,12 @@ def _first_error(rules: Any, value: object, steps: int | None) -> str | None:
     return None if error is None else str(error.message)
 
 
-def is_small(value: object, max_size: int = 1_000) -> bool:
+def is_small(value: object) -> bool:
     """Return whether a value has few parts and short texts, so that each validation step on it is fast."""
     size = 0
     for part in _parts_of(value):
         size += 1 + (len(part) // 10 if isinstance(part, str) else 0)
-        if size > max_size:
+        if size > _SMALL:
             return False
     return True
 

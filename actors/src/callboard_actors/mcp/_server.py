@@ -73,7 +73,8 @@ _STOP_MARGIN = 3.0
 class McpServer(Openable):
     """Client of an MCP server; within its `async with` block, agents can use the server's tools.
 
-        async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
+        command = ["npx", "-y", "@modelcontextprotocol/server-everything"]
+        async with McpServer(command) as server:
             print(await server.call("echo", {"message": "hello"}))
             agent = create_react_agent(model, ToolNode([server]))
 

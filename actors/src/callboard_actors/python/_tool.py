@@ -84,7 +84,8 @@ def python_tool(
 ) -> ChildSpec[Python]:
     """Return a tool by which a model runs Python code, for a node or an agent.
 
-        agent = create_react_agent(model, [python_tool(Python(packages=["numpy"]), preload=["numpy"])])
+        python = python_tool(Python(packages=["numpy"]), preload=["numpy"])
+        agent = create_react_agent(model, [python])
 
     Each conversation, identified by its `thread_id`, has an interpreter of its own, in a confined worker process. By
     default the code can load installed packages and compute. Your own modules, and files beside them, cannot be read

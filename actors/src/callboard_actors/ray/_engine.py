@@ -197,7 +197,8 @@ class RayEngine(OpenedEngine[Crew]):
     """Engine that runs tools and actors in Ray actors, on a Ray cluster or on this machine; see `callboard.Engine`.
 
         async with RayEngine("auto", workers=8) as engine:
-            node = ToolNode(tools, policies={"crunch": CallPolicy(runs_in=engine, timeout=60)})
+            policy = CallPolicy(runs_in=engine, timeout=60)
+            node = ToolNode(tools, policies={"crunch": policy})
 
     callboard stays the supervisor: timeouts, retries, limits and events work as elsewhere, and Ray's own retries are
     disabled. A body (function call) whose Ray actor is lost ends as unknown, and only its own policy can repeat it.
