@@ -12,9 +12,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
-from callboard import ToolCallRequest, ToolNode
+from callboard import ToolCallRequest, ToolNode, tool_call
 from callboard.middleware import RequireApproval
-from callboard.testing import calls, tool_call
+from callboard.testing import calls
 
 paid: list[str] = []
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from callboard import CallPolicy, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, ToolNode, tool_call
 from callboard_actors.process import Confine, Processes
 
 MAX_OUTPUT = 20_000

@@ -14,8 +14,7 @@ from urllib.parse import quote
 
 import anyio
 
-from callboard import CallPolicy, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, ToolNode, tool_call
 from callboard_actors.process import Confine, Processes
 
 MAX_ROWS, MAX_BYTES = 100, 20_000

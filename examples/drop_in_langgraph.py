@@ -15,8 +15,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from callboard import ToolNode, tools_condition  # was: from langgraph.prebuilt import ToolNode, tools_condition
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import ToolNode, tool_call, tools_condition  # was: from langgraph.prebuilt
+from callboard.testing import ScriptedModel, calls
 
 ran: Counter[str] = Counter()
 

@@ -16,8 +16,7 @@ from typing import Any
 import anyio
 from langchain_core.tools import tool
 
-from callboard import CallPolicy, Limit, ToolNode, remaining
-from callboard.testing import tool_call
+from callboard import CallPolicy, Limit, ToolNode, remaining, tool_call
 
 CALLS = 120
 AT_ONCE = 6

@@ -15,8 +15,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from callboard import InjectedState, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import InjectedState, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 
 ran: Counter[str] = Counter()
 

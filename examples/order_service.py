@@ -6,9 +6,12 @@ uvicorn --factory order_service:service            the same behind a server of y
 
 export ORDERS_APPROVER_KEY=...                     a secret of those who answer questions; without it nobody can
 
-curl -N localhost:8000/threads/1/messages --json '{"text": "Please refund order A-1."}'
-curl -N localhost:8000/threads/1/answers --json '{"ID OF THE QUESTION": {"type": "accept"}}' \
+curl localhost:8000/threads/1/messages --json '{"text": "Please refund order A-1."}'
+curl -N localhost:8000/threads/1/events             # again, with -H "Last-Event-ID: NUMBER": what was missed
+curl localhost:8000/threads/1/answers --json '{"ID OF THE QUESTION": {"type": "accept"}}' \
     -H "Authorization: Bearer $ORDERS_APPROVER_KEY"
+curl localhost:8000/threads/1/calls                 # calls that run; one ends with calls/cancel --json '{"id": "..."}'
+curl localhost:8000/threads/1/cancel --json '{}'    # the whole run ends
 """
 
 import argparse
@@ -34,7 +37,7 @@ import uvicorn
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
 from langgraph.errors import EmptyInputError, UnknownInterruptError
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from pydantic import ValidationError
@@ -44,12 +47,18 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from callboard import (
     Agent,
     CallPolicy,
+    ChunksDroppedError,
     Drained,
     DrainingError,
+    LiveRun,
+    OpenCallsError,
+    RunCancelledError,
+    RunNotFoundError,
     ThreadBusyError,
     create_agent,
     drain_on_signal,
@@ -202,9 +211,15 @@ def script() -> ScriptedModel:
 MAX_BODY = 20_000
 """Bytes of a request's body."""
 
+MAX_RUNS = 200
+"""Runs at the same time. They go on without their clients, so a limit of connections does not bound them."""
+
+MODES = ["messages", "custom", "updates"]
+"""Stream modes of the runs."""
+
 
 class RefusedError(Exception):
-    """A request that the service does not serve, with the status and the text of the response."""
+    """A request that the service does not serve, with the status, the text and further data of the response."""
 
 
 def service(
@@ -247,68 +262,146 @@ def service(
         has_begun = request.app.state.shutdown.has_begun
         return JSONResponse({"ready": not has_begun}, 503 if has_begun else 200)
 
-    async def message(request: Request) -> Response:
-        text = (await body_of(request)).get("text")
-        if not isinstance(text, str):
-            raise RefusedError(400, 'send {"text": "..."}')
-        # A new message would give up an open question and calls with an unknown outcome, and might pay again.
-        # A model that always fails does not close the thread: its turn may be given up.
-        state = await agent.aget_state(config_of(request))
-        if state.interrupts or "tools" in state.next:
-            raise RefusedError(409, "the last turn is not over: answer its question, or resume it")
-        return streamed(request, {"messages": [("user", text)]})
+    async def refused(_: Request, error: Exception) -> Response:
+        status, text, data = (*error.args, {})[:3]
+        return JSONResponse({"error": text, **data}, status, {"Retry-After": "1"} if status == 503 else None)
 
-    async def answers(request: Request) -> Response:
+    async def no_run(_: Request, error: Exception) -> Response:
+        return JSONResponse({"error": "the thread has no run here: read /threads/ID, and send a message"}, 404)
+
+    threads = Conversations(agent, approver_key)
+    routes = [
+        Route("/live", live),
+        Route("/ready", ready),
+        Route("/threads/{thread}", threads.overview),
+        Route("/threads/{thread}/messages", threads.message, methods=["POST"]),
+        Route("/threads/{thread}/answers", threads.answers, methods=["POST"]),
+        Route("/threads/{thread}/resume", threads.resume, methods=["POST"]),
+        Route("/threads/{thread}/events", threads.events),
+        Route("/threads/{thread}/calls", threads.calls),
+        Route("/threads/{thread}/calls/cancel", threads.cancel_call, methods=["POST"]),
+        Route("/threads/{thread}/cancel", threads.cancel, methods=["POST"]),
+    ]
+    hosts_only = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    handlers: Any = {RefusedError: refused, RunNotFoundError: no_run}
+    return Starlette(routes=routes, lifespan=lifespan, middleware=[hosts_only], exception_handlers=handlers)
+
+
+class Conversations:
+    """Endpoints of the threads."""
+
+    def __init__(self, agent: Agent, approver_key: str | None) -> None:
+        self.agent = agent
+        self.approver_key = approver_key
+        self.runs: set[LiveRun] = set()
+
+    def check_capacity(self, request: Request) -> None:
+        """Raise `RefusedError` if the service cannot start another run."""
+        self.runs.difference_update([run for run in self.runs if run.is_over])
+        if request.app.state.shutdown.has_begun:
+            raise RefusedError(503, "the service shuts down")
+        if len(self.runs) >= MAX_RUNS:
+            raise RefusedError(503, f"{MAX_RUNS} runs are live")
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Raise `RefusedError` in place of an error of the client, or of a service that shuts down."""
+        try:
+            yield
+        except OpenCallsError as error:
+            text = "the last turn is not over: answer its question, resume it, or give it up"
+            raise RefusedError(409, text, open_work(error.interrupts, is_open=True)) from error
+        except DrainingError as error:
+            raise RefusedError(503, str(error)) from error
+        except (ThreadBusyError, UnknownInterruptError, EmptyInputError) as error:
+            raise RefusedError(409, str(error)) from error  # such as a second answer; or nothing to resume
+        except ValueError as error:
+            raise RefusedError(400, str(error)) from error  # such as a text that no database can store
+
+    async def message(self, request: Request) -> Response:
+        """Send a message to the run of a thread; without a run, start one."""
+        body, config = await body_of(request), config_of(request)
+        text, gives_up = body.get("text"), body.get("give_up", False)
+        if not isinstance(text, str) or not isinstance(gives_up, bool):
+            raise RefusedError(400, 'send {"text": "..."}; with "give_up": true, it gives up what is open')
+        with self.refusing():
+            if await self.agent.say(text, config) is None:
+                self.check_capacity(request)
+                # A new message would give up an open question and calls with an unknown outcome, and might pay again:
+                # the client has to say so. Then the model reads which calls may have had their effect.
+                run = await self.agent.say(text, config, start=True, give_up=gives_up, stream_mode=MODES)
+                self.runs.add(run)
+        return JSONResponse({}, 202)
+
+    async def answers(self, request: Request) -> Response:
         given = request.headers.get("authorization", "").encode()
-        if not approver_key or not compare_digest(given, f"Bearer {approver_key}".encode()):
+        if not self.approver_key or not compare_digest(given, f"Bearer {self.approver_key}".encode()):
             raise RefusedError(403, "only those with the key of $ORDERS_APPROVER_KEY answer questions")
         body = await body_of(request)
         # An answer without the id of its question would answer any question that is open by then.
         if not body or not all(re.fullmatch("[0-9a-f]{32}", name) for name in body):
             raise RefusedError(400, 'send {"ID OF THE QUESTION": {"type": "accept"}}')
-        return streamed(request, Command(resume=body))
+        return await self.start_run(request, Command(resume=body))
 
-    async def resume(request: Request) -> Response:
-        return streamed(request, None)
+    async def resume(self, request: Request) -> Response:
+        await body_of(request)
+        return await self.start_run(request, None)
 
-    async def refused(_: Request, error: Exception) -> Response:
-        status, text = error.args
-        return JSONResponse({"error": text}, status)
+    async def start_run(self, request: Request, given: Any) -> Response:
+        with self.refusing():
+            self.check_capacity(request)
+            self.runs.add(await self.agent.start(given, config_of(request), stream_mode=MODES))
+        return JSONResponse({}, 202)
 
-    async def thread(request: Request) -> Response:
+    async def events(self, request: Request) -> Response:
+        """Stream the run of a thread, or its last run, after the event that the client has got as its last one."""
+        seen = request.headers.get("last-event-id")
+        if seen is not None and not re.fullmatch("[0-9]{1,18}", seen):
+            raise RefusedError(400, "Last-Event-ID is the number of an event")
+        run = self.agent.live(thread_of(request))
+        return EventStream(events_of(run, int(seen) if seen else None))
+
+    async def calls(self, request: Request) -> Response:
+        """Return the calls of a thread that run or wait now."""
+        calls = [call for call in self.agent.running() if call.thread_id == thread_of(request)]
+        rows = [{"id": call.call_id, "tool": call.tool, "seconds": call.seconds} for call in calls]
+        return JSONResponse({"calls": rows})
+
+    async def cancel_call(self, request: Request) -> Response:
+        """Cancel one call: the other calls and the run go on."""
+        call_id = (await body_of(request)).get("id")
+        reason = "the customer has stopped it"
+        if not isinstance(call_id, str) or not await self.agent.cancel(call_id, reason, thread_id=thread_of(request)):
+            raise RefusedError(404, 'no such call runs: send {"id": "..."} of a running call')
+        return JSONResponse({}, 202)
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel the run. Its turn can be resumed, or given up."""
+        await body_of(request)
+        await self.agent.live(thread_of(request)).cancel()
+        return JSONResponse({}, 202)
+
+    async def overview(self, request: Request) -> Response:
         """Tell a client that comes back what was said, which questions are open, and whether a turn is unfinished."""
-        state = await agent.aget_state(config_of(request))
+        state = await self.agent.aget_state(config_of(request))
         said = [{"type": one.type, "text": one.text} for one in state.values.get("messages", ()) if one.text]
-        asked = {one.id: one.value for one in state.interrupts}
-        unfinished = bool(state.next) and not asked
-        return JSONResponse(plain({"messages": said, "questions": asked, "unfinished": unfinished}))
+        return JSONResponse(plain({"messages": said, **open_work(state.interrupts, is_open=bool(state.next))}))
 
-    def streamed(request: Request, given: Any) -> Response:
-        if request.app.state.shutdown.has_begun:
-            return JSONResponse({"error": "the service shuts down"}, 503, {"Retry-After": "1"})
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not collect the events
-        return StreamingResponse(events(agent, given, config_of(request)), 200, headers, "text/event-stream")
 
-    routes = [
-        Route("/live", live),
-        Route("/ready", ready),
-        Route("/threads/{thread}", thread),
-        Route("/threads/{thread}/messages", message, methods=["POST"]),
-        Route("/threads/{thread}/answers", answers, methods=["POST"]),
-        Route("/threads/{thread}/resume", resume, methods=["POST"]),
-    ]
-    hosts_only = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    return Starlette(
-        routes=routes, lifespan=lifespan, middleware=[hosts_only], exception_handlers={RefusedError: refused}
-    )
+def thread_of(request: Request) -> str:
+    """Return the thread of a request. A real service checks here whether the user may use it: an id is no secret."""
+    return str(request.path_params["thread"])
 
 
 def config_of(request: Request) -> Any:
-    """Return the config of a thread.
+    """Return the config of a run. A real service adds the user, whose orders `find_order` shows."""
+    return {"configurable": {"thread_id": thread_of(request)}, "recursion_limit": 50}
 
-    A real service checks here whether the user may use the thread, and adds the user, whose orders `find_order` shows.
-    """
-    return {"configurable": {"thread_id": request.path_params["thread"]}, "recursion_limit": 50}
+
+def open_work(interrupts: Sequence[Interrupt], *, is_open: bool) -> dict[str, Any]:
+    """Return the open questions of a thread by their ids, and whether its turn is unfinished without a question."""
+    asked = {one.id: plain(one.value) for one in interrupts}
+    return {"questions": asked, "unfinished": is_open and not asked}
 
 
 async def body_of(request: Request) -> dict[str, Any]:
@@ -336,39 +429,62 @@ def plain(data: Any) -> Any:
     return json.loads(json.dumps(data, default=str), parse_constant=str)
 
 
-async def events(agent: Agent, given: Any, config: Any) -> AsyncGenerator[str]:
-    """Run a turn, and yield its server-sent events: token, progress, result, question, and at last end or error."""
+class EventStream(StreamingResponse):
+    """Response with server-sent events, which closes their generator when the client leaves. Starlette's does not."""
+
+    def __init__(self, events: AsyncGenerator[str]) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not collect the events
+        super().__init__(events, 200, headers, "text/event-stream")
+        self.events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self.events):
+            await super().__call__(scope, receive, send)
+
+
+async def events_of(run: LiveRun, seen: int | None) -> AsyncGenerator[str]:
+    """Yield the server-sent events of a run after the number `seen`: token, progress, result, question, and an end.
+
+    The run goes on when its reader leaves. Each chunk is at most one event, whose id is the number of the chunk: so a
+    client that was cut off after any event comes back with its id, and misses none.
+    """
+    number = seen
     try:
-        async with aclosing(agent.astream(given, config, stream_mode=["messages", "custom", "updates"])) as stream:
-            async for mode, chunk in stream:
-                for kind, data in told(mode, chunk):
-                    yield event(kind, data)
-    except (DrainingError, ThreadBusyError) as error:
-        yield event("error", str(error))  # nothing is lost: the client resumes the turn
-    except (UnknownInterruptError, ValidationError, EmptyInputError) as error:
-        yield event("error", str(error))  # a wrong answer, whose question stays open; or nothing to resume
+        async with aclosing(run.stream(after=seen)) as chunks:
+            async for number, (mode, chunk) in chunks:
+                if (kind_and_data := event_of(mode, chunk)) is not None:
+                    yield event(number, *kind_and_data)
+    except ChunksDroppedError as error:
+        # A client that comes back with this id gets all that the buffer has.
+        yield event(error.oldest, "dropped", "events were dropped: read /threads/ID, and then go on with this id")
+    except RunCancelledError:
+        yield event(number, "cancelled", "the run was cancelled: resume its turn, or give it up")
+    except DrainingError as error:
+        yield event(number, "error", f"{error} Resume the turn.")  # nothing is lost
+    except (UnknownInterruptError, EmptyInputError, ValidationError) as error:
+        yield event(number, "error", str(error))  # a wrong answer, whose question stays open; or nothing to resume
     except Exception:
         log.exception("a turn failed")
-        yield event("error", "the turn failed")
+        yield event(number, "error", "the turn failed")
     else:
-        yield event("end", None)
+        yield event(number, "end", None)
 
 
-def told(mode: str, chunk: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the events of a chunk."""
+def event_of(mode: str, chunk: Any) -> tuple[str, Any] | None:
+    """Return the kind and the data of a chunk's event; `None` for a chunk that is not for the client."""
     if mode == "custom":
-        yield "progress", chunk
-    elif mode == "updates":
-        if asked := chunk.get("__interrupt__"):
-            yield "question", {one.id: one.value for one in asked}
-    elif isinstance(chunk[0], ToolMessage):
-        yield "result", {"tool": chunk[0].name, "text": chunk[0].text, "status": chunk[0].status}
-    elif isinstance(chunk[0], AIMessageChunk) and chunk[0].text:
-        yield "token", chunk[0].text
+        return "progress", chunk
+    if mode == "updates":
+        asked = chunk.get("__interrupt__")
+        return ("question", {one.id: one.value for one in asked}) if asked else None
+    if isinstance(chunk[0], ToolMessage):
+        return "result", {"tool": chunk[0].name, "text": chunk[0].text, "status": chunk[0].status}
+    return ("token", chunk[0].text) if isinstance(chunk[0], AIMessageChunk) and chunk[0].text else None
 
 
-def event(kind: str, data: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps(plain(data))}\n\n"
+def event(number: int | None, kind: str, data: Any) -> str:
+    number_line = "" if number is None else f"id: {number}\n"
+    return f"{number_line}event: {kind}\ndata: {json.dumps(plain(data))}\n\n"
 
 
 # The server. Started by itself, uvicorn stops listening at SIGTERM, and readiness checks find no server. Here the
@@ -422,7 +538,7 @@ def serve(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # `drain_on_signal` receives them, and a handler keeps the loop running
     with ExitStack() as stack:
-        # Around the server and not in the lifespan, because requests run in tasks of the server.
+        # Around the server, whose tasks have these observers, too: that of the lifespan owns the runs.
         if options.traces:
             stack.enter_context(traces(options.traces))
         if options.record:
@@ -500,20 +616,28 @@ class Service:
             response = connection.getresponse()
             return response.status, json.loads(response.read())
 
-    def post(self, path: str, body: Any = None) -> Iterator[tuple[str, Any]]:
-        """Yield the events of a turn."""
+    def post(self, path: str, body: Any) -> None:
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
             connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
+            assert response.status == 202, response.read()
+
+    def events(self, thread: str, seen: int | None = None) -> Iterator[tuple[int, str, Any]]:
+        """Yield the events of the thread's run, each with its number."""
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request("GET", f"/threads/{thread}/events", headers={"Last-Event-ID": str(seen)} if seen else {})
+            response = connection.getresponse()
             assert response.status == 200, response.read()
-            kind = ""
+            fields: dict[str, str] = {}
             for line in response:
                 name, _, value = line.decode().strip().partition(": ")
-                if name == "event":
-                    kind = value
-                elif name == "data":
-                    yield kind, json.loads(value)
+                fields[name] = value
+                if name == "data":
+                    yield int(fields["id"]), fields["event"], json.loads(value)
+
+    def turn(self, thread: str) -> list[tuple[str, Any]]:
+        return [(kind, data) for _, kind, data in self.events(thread)]
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -529,32 +653,37 @@ def text(events: Sequence[tuple[str, Any]]) -> str:
 
 def story(folder: Path, *options: str) -> None:
     service = Service(folder, *options, "--carrier", "60")
-    asked = dict(service.post("/threads/ann/messages", {"text": "Please refund order A-1."}))["question"]
+    service.post("/threads/ann/messages", {"text": "Please refund order A-1."})
+    asked = dict(service.turn("ann"))["question"]
     [(question_id, [shown])] = asked.items()
     print("a question:", shown["description"])
-    turn = service.post("/threads/bob/messages", {"text": "Where is order A-1?"})
-    seen = next(data["message"] for kind, data in turn if kind == "progress")  # the carrier takes a minute
-    service.process.kill()
+    service.post("/threads/bob/messages", {"text": "Where is order A-1?"})
+    seen = next(data["message"] for _, kind, data in service.events("bob") if kind == "progress")
+    service.process.kill()  # the carrier takes a minute
     print("killed while the carrier is asked:", seen, "- exit code", service.process.wait(30))
 
     service = Service(folder, *options, "--carrier", "0.3")
     assert service.get("/threads/ann")[1]["questions"] == asked  # the kill lost no question
-    answered = list(service.post("/threads/ann/answers", {question_id: {"type": "accept"}}))
+    service.post("/threads/ann/answers", {question_id: {"type": "accept"}})
+    answered = service.turn("ann")
     print("approved in the next process:", text(answered))
     assert text(answered) == "refunded 49.90 EUR for order A-1."
     assert service.get("/threads/bob")[1]["unfinished"]
-    resumed = list(service.post("/threads/bob/resume"))
+    service.post("/threads/bob/resume", {})
+    resumed = service.turn("bob")
     print("resumed in the next process:", text(resumed))
     assert [data["tool"] for kind, data in resumed if kind == "result"] == ["track_parcel"]  # no second look-up
 
-    turn = service.post("/threads/cat/messages", {"text": "Where is order A-1?"})
-    kinds = [next(kind for kind, _ in turn if kind == "progress")]
+    service.post("/threads/cat/messages", {"text": "Where is order A-1?"})
+    number = next(number for number, kind, _ in service.events("cat") if kind == "progress")  # and leaves the run
+    service.post("/threads/cat/messages", {"text": "And where is order A-2?"})
     service.process.terminate()
     until(lambda: service.get("/ready")[0] == 503)
     live = service.get("/live")[0]
-    kinds += [kind for kind, _ in turn]
-    print(f"SIGTERM: ready 503, live {live}, the turn ends with {kinds[-1]!r}, exit code {service.process.wait(30)}")
-    assert (live, kinds[-1], service.process.returncode) == (200, "end", 0)
+    rest = [(kind, data) for _, kind, data in service.events("cat", number)]
+    print("said during the run:", text(rest))
+    print(f"SIGTERM: ready 503, live {live}, the turn ends with {rest[-1][0]!r}, exit code {service.process.wait(30)}")
+    assert (live, rest[-1][0], service.process.returncode) == (200, "end", 0)
     [line] = (folder / "refunds.txt").read_text().splitlines()
     assert line.startswith("A-1 4990 ")
 

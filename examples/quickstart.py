@@ -3,8 +3,7 @@
 import anyio
 from langchain_core.tools import tool
 
-from callboard import CallPolicy, Limit, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, Limit, ToolNode, tool_call
 
 running = peak = 0
 

@@ -3,9 +3,9 @@
 import anyio
 from langchain_core.tools import tool
 
-from callboard import CallEvent, ToolNode, observe
+from callboard import CallEvent, ToolNode, observe, tool_call
 from callboard.guards import Redact
-from callboard.testing import calls, tool_call
+from callboard.testing import calls
 
 IBAN = "DE89 3704 0044 0532 0130 00"
 EMAIL = "ann@example.com"

@@ -6,9 +6,8 @@ import anyio
 from langchain_core.tools import tool
 from pydantic import BaseModel, ConfigDict
 
-from callboard import ToolNode
+from callboard import ToolNode, tool_call
 from callboard.guards import RepairArguments
-from callboard.testing import tool_call
 
 
 class Room(BaseModel):

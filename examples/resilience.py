@@ -3,9 +3,8 @@
 import anyio
 from langchain_core.tools import tool
 
-from callboard import CallPolicy, ToolNode, observe
+from callboard import CallPolicy, ToolNode, observe, tool_call
 from callboard.middleware import CircuitBreaker, Fallback, Retry, Value
-from callboard.testing import tool_call
 
 OPEN_FOR = 0.5
 

@@ -11,10 +11,10 @@ import anyio
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
-from callboard import CallPolicy, ToolNode, create_react_agent
+from callboard import CallPolicy, ToolNode, create_react_agent, tool_call
 from callboard.middleware import Retry
 from callboard.telemetry import Tracing, setup
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 
 searches = 0
 

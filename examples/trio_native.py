@@ -3,8 +3,7 @@
 import trio
 from langchain_core.tools import tool
 
-from callboard import CallPolicy, Limit, ToolNode, cleanup
-from callboard.testing import tool_call
+from callboard import CallPolicy, Limit, ToolNode, cleanup, tool_call
 
 closed: list[str] = []
 peak = running = 0

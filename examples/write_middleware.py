@@ -11,9 +11,9 @@ import anyio
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import tool
 
-from callboard import CallEvent, ToolCallRequest, ToolNode, create_react_agent, observe
+from callboard import CallEvent, ToolCallRequest, ToolNode, create_react_agent, observe, tool_call
 from callboard.middleware import CallNext, Middleware, Output, note
-from callboard.testing import Recorder, ScriptedModel, backend, backend_names, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, backend, backend_names, calls
 
 
 class NoLoops(Middleware):

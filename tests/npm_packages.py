@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 PACKAGES = {
+    "@ag-ui/client": "1.0.0",
     "@modelcontextprotocol/inspector": "2.12.0",
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
@@ -23,7 +24,9 @@ WAIT = 300
 
 
 def find_or_install(name: str, version: str) -> Path | None:
-    """Return the command of a package, after installing it if necessary; `None` if it cannot be installed.
+    """Return the program of a package, after installing it if necessary; `None` if it cannot be installed.
+
+    The program is the package's command, or its main module if it has no command.
 
     Args:
         name: name of the package, with its scope.
@@ -32,7 +35,7 @@ def find_or_install(name: str, version: str) -> Path | None:
     folder = _cache() / f"{name.replace('/', '+')}@{version}"
     if not folder.exists() and shutil.which("npm") is not None:
         _install(f"{name}@{version}", folder)
-    return _command(name, folder) if folder.exists() else None
+    return _program(name, folder) if folder.exists() else None
 
 
 def _cache() -> Path:
@@ -54,11 +57,12 @@ def _install(package: str, folder: Path) -> None:
                 print(f"{package} could not be installed: {error}", file=sys.stderr)
 
 
-def _command(name: str, folder: Path) -> Path:
-    """Return the command that the package installs; the first one, if there are several."""
+def _program(name: str, folder: Path) -> Path:
+    """Return the command that the package installs; the first one, if there are several; or its main module."""
     home = folder / "node_modules" / name
-    found = json.loads((home / "package.json").read_text())["bin"]
-    return home / (found if isinstance(found, str) else next(iter(found.values())))
+    package = json.loads((home / "package.json").read_text())
+    command = package.get("bin", package.get("main"))
+    return home / (command if isinstance(command, str) else next(iter(command.values())))
 
 
 if __name__ == "__main__":

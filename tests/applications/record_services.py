@@ -7,6 +7,7 @@ They have no place and no time of their making, and numbers instead of random id
 import importlib.util
 import json
 import re
+import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -28,6 +29,29 @@ RECORDINGS = ROOT / "tests" / "recordings"
 KEY = "k" * 20
 APPROVER = {"Authorization": f"Bearer {KEY}"}
 Turn = list[tuple[str, Any]]
+Event = tuple[int, str, Any]
+
+
+@asynccontextmanager
+async def serving(servers: Any, app: Any, listener: Any, backend: str) -> AsyncGenerator[str]:
+    """Serve an application on a port of loopback, as `order_service` does, and yield the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def serve() -> None:
+        with anyio.CancelScope(shield=True):  # a server that is cancelled does not end its lifespan
+            if "trio" in backend:
+                await servers.on_hypercorn(app, listener, port)
+            else:
+                config = servers.uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning")
+                await servers.Uvicorn(config).run_until(listener)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(serve)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            listener.may_end.set()
 
 
 def example(name: str) -> ModuleType:
@@ -40,28 +64,36 @@ def example(name: str) -> ModuleType:
 
 
 class Client:
-    """Client of the order service in the same process."""
+    """Client of the order service."""
 
     def __init__(self, app: Starlette, http: httpx2.AsyncClient) -> None:
         self.app = app
         self.http = http
 
-    async def post(self, path: str, body: Any = None) -> Turn:
-        found: list[Any] = []
-        response = await self.http.post(path, json=body)
-        assert response.status_code == 200, response.text
-        for line in response.text.splitlines():
-            name, _, value = line.partition(": ")
-            if name in ("event", "data"):
-                found.append(value if name == "event" else json.loads(value))
-        return list(zip(found[::2], found[1::2], strict=True))
+    async def post(self, path: str, body: Any, thread: str = "ann") -> Turn:
+        """Send a request that starts a run, and return the events of the run."""
+        response = await self.http.post(f"/threads/{thread}/{path}", json=body)
+        assert response.status_code == 202, response.text
+        return [(kind, data) async for _, kind, data in self.events(thread)]
+
+    async def events(self, thread: str = "ann", seen: int | None = None) -> AsyncGenerator[Event]:
+        """Yield the events of a run after the number `seen`, and -1 for the end of a run without chunks."""
+        headers = {} if seen is None else {"Last-Event-ID": str(seen)}
+        async with self.http.stream("GET", f"/threads/{thread}/events", headers=headers) as response:
+            assert response.status_code == 200, await response.aread()
+            fields: dict[str, str] = {}
+            async for line in response.aiter_lines():
+                name, _, value = line.partition(": ")
+                fields[name] = value
+                if name == "data":
+                    yield int(fields.get("id", -1)), fields["event"], json.loads(value)
 
     async def say(self, text: str, thread: str = "ann") -> Turn:
-        return await self.post(f"/threads/{thread}/messages", {"text": text})
+        return await self.post("messages", {"text": text}, thread)
 
     async def answer(self, turn: Turn, answer: dict[str, Any], thread: str = "ann") -> Turn:
         [(asked, _)] = dict(turn)["question"].items()
-        return await self.post(f"/threads/{thread}/answers", {asked: answer})
+        return await self.post("answers", {asked: answer}, thread)
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ import anyio
 import pytest
 from langchain_core.messages import ToolMessage
 
-from callboard import CallPolicy, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import CallPolicy, ToolNode, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard_actors.process import Processes
 from tests.helpers import until
 from tests.process._processes import descendants, running

@@ -13,8 +13,7 @@ import anyio
 import pytest
 from langchain_core.messages import ToolMessage
 
-from callboard import CallPolicy, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, ToolNode, tool_call
 from callboard_actors.process import Confine, Processes
 from tests.process._processes import running
 

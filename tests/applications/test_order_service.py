@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import ToolNode
-from callboard.testing import calls, tool_call
+from callboard import ToolNode, tool_call
+from callboard.testing import calls
 from tests.agent._postgres import running_postgres
 
 from .record_services import ROOT, Turn, example, order_service
@@ -48,11 +48,11 @@ async def test_a_refund_waits_for_its_answer(tmp_path: Path) -> None:
         status = (await client.http.get("/threads/ann")).json()
         assert not ledger.exists()
         answered = await client.answer(asked, ACCEPT)
-        again = await client.answer(asked, ACCEPT)
+        again = await client.http.post("/threads/ann/answers", json=dict.fromkeys(status["questions"], ACCEPT))
 
     assert dict(asked)["question"] == status["questions"]
     assert dict(answered)["result"]["text"] == "refunded 49.90 EUR for order A-1"
-    assert [(kind, data[:17]) for kind, data in again] == [("error", "Unknown or alread")]
+    assert (again.status_code, again.json()["error"][:17]) == (409, "Unknown or alread")
     assert len(ledger.read_text().splitlines()) == 1
 
 
@@ -62,7 +62,7 @@ async def test_a_message_does_not_give_an_open_question_up(tmp_path: Path) -> No
     async with order_service(ledger=ledger, seconds=0) as client:
         asked = await client.say("Please refund order A-1.")
         refused = await client.http.post("/threads/ann/messages", json={"text": "Please refund order A-1."})
-        assert refused.status_code == 409
+        assert (refused.status_code, refused.json()["questions"]) == (409, dict(asked)["question"])
         await client.answer(asked, ACCEPT)
         again = await client.answer(await client.say("Please refund order A-1."), ACCEPT)
 
@@ -81,7 +81,16 @@ REFUSED: list[tuple[int, str, dict[str, Any]]] = [
     (400, "messages", {"content": "no JSON", "headers": {"Content-Type": "application/json"}}),
     (400, "messages", {"content": "[" * 10_000, "headers": {"Content-Type": "application/json"}}),
     (413, "messages", {"json": {"text": "x" * 20_000}}),
+    (400, "messages", {"json": {"text": "hi", "give_up": "no"}}),
+    (400, "messages", {"content": '{"text": "\\ud800"}', "headers": {"Content-Type": "application/json"}}),
     (415, "messages", {"content": '{"text": "hi"}', "headers": {"Content-Type": "text/plain"}}),
+    (415, "cancel", {}),
+    (404, "cancel", {"json": {}}),
+    (415, "calls/cancel", {}),
+    (404, "calls/cancel", {"json": {"id": "call_1"}}),
+    (404, "calls/cancel", {"json": {"id": 1}}),
+    (415, "resume", {}),
+    (409, "resume", {"json": {}}),
     (400, "messages", {"json": {"text": "hi"}, "headers": {"Host": "evil.example"}}),
 ]
 """A page of another site may send plain text without being asked, and may have a name that resolves to the service."""
@@ -187,16 +196,19 @@ def test_a_refund_that_a_kill_has_ended_is_asked_about_and_paid_once(tmp_path: P
     """The person who approved it is asked again, because the money may have moved."""
     module = example("order_service")
     first = module.Service(tmp_path, "--carrier", "60")
-    [question] = dict(first.post("/threads/ann/messages", {"text": "Please refund order A-1."}))["question"]
-    turn = first.post("/threads/ann/answers", {question: ACCEPT})
-    assert next(turn)[0] == "progress"
+    first.post("/threads/ann/messages", {"text": "Please refund order A-1."})
+    [question] = dict(first.turn("ann"))["question"]
+    first.post("/threads/ann/answers", {question: ACCEPT})
+    assert next(first.events("ann"))[1] == "progress"
     first.process.kill()
     first.process.wait(30)
 
     second = module.Service(tmp_path)
     try:
-        [(question, [asked])] = dict(second.post("/threads/ann/resume"))["question"].items()
-        answered = dict(second.post("/threads/ann/answers", {question: ACCEPT}))
+        second.post("/threads/ann/resume", {})
+        [(question, [asked])] = dict(second.turn("ann"))["question"].items()
+        second.post("/threads/ann/answers", {question: ACCEPT})
+        answered = dict(second.turn("ann"))
     finally:
         second.process.terminate()
         second.process.wait(30)
@@ -204,6 +216,38 @@ def test_a_refund_that_a_kill_has_ended_is_asked_about_and_paid_once(tmp_path: P
     assert asked["description"].startswith("This call was begun")
     assert answered["result"]["text"] == "refunded 49.90 EUR for order A-1"
     assert len((tmp_path / "refunds.txt").read_text().splitlines()) == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("server", [(), ("--trio",)], ids=["uvicorn", "hypercorn on trio"])
+def test_a_drain_ends_runs_that_take_too_long_and_the_next_process_continues_them(
+    tmp_path: Path, server: tuple[str, ...]
+) -> None:
+    """A word that the ended run has not read is read there, too."""
+    module = example("order_service")
+    first = module.Service(tmp_path, "--carrier", "60", "--drain", "0.5", *server)
+    first.post("/threads/ann/messages", {"text": "Where is order A-1?"})
+    turn = first.events("ann")
+    assert next(kind for _, kind, _ in turn if kind != "result") == "progress"
+    first.post("/threads/ann/messages", {"text": "I mean order A-2."})
+    first.process.terminate()
+    [*_, (_, kind, end)] = turn
+    exit_code = first.process.wait(30)
+
+    second = module.Service(tmp_path, "--carrier", "0", *server)
+    try:
+        second.post("/threads/ann/resume", {})
+        resumed = second.turn("ann")
+        said = [message["text"] for message in second.get("/threads/ann")[1]["messages"] if message["type"] == "human"]
+    finally:
+        second.process.terminate()
+        second.process.wait(30)
+
+    assert (kind, end[-16:], exit_code) == ("error", "Resume the turn.", 3)
+    assert said == ["Where is order A-1?", "I mean order A-2."]
+    assert resumed[-1][0] == "end"
+    assert module.text(resumed) == "parcel P-2 is in Berlin."
 
 
 @pytest.mark.exhaustive
