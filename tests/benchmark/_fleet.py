@@ -13,8 +13,7 @@ import redis
 from langchain_core.messages import AIMessage, HumanMessage
 
 import callboard
-from callboard import CallPolicy, Limit, SharedLimits, ToolNode
-from callboard.testing import tool_call
+from callboard import CallPolicy, Limit, SharedLimits, ToolNode, tool_call
 from callboard_actors.redis import RedisLimits
 from tests.agent._postgres import Server
 from tests.helpers import make

@@ -11,8 +11,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 import callboard
-from callboard import Actor, ToolNode, handler, keyed
-from callboard.testing import tool_call
+from callboard import Actor, ToolNode, handler, keyed, tool_call
 from tests.helpers import make
 
 from ._agent import Parrot

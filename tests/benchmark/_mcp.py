@@ -9,8 +9,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from sniffio import current_async_library
 
-from callboard import ToolNode
-from callboard.testing import tool_call
+from callboard import ToolNode, tool_call
 from callboard_actors.mcp import McpServer
 
 from ._measure import BACKENDS, WALL, Table

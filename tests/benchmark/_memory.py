@@ -1,4 +1,4 @@
-"""Memory of a waiting call."""
+"""Memory of a waiting call, and of a run of an agent that waits."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -9,9 +9,11 @@ import anyio
 import langgraph.prebuilt
 from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
 
 import callboard
-from callboard import Limit
+from callboard import CallPolicy, Limit
+from callboard.testing import ScriptedModel, calls
 
 from ._contestants import Work, direct, floor, in_graph, queries
 from ._measure import Budget, Table, kilobytes
@@ -55,6 +57,9 @@ Make = Callable[[Hall, AIMessage], Work]
 LIMITS = {"asyncio": 4.5, "trio": 6.0}
 """Budget of a waiting call in KB, by event loop."""
 
+PARKED_LIMITS = {"asyncio": 75.0, "trio": 77.0}
+"""Budget of a parked run in KB, by event loop. In the memory of the checkpointer is its conversation, too."""
+
 _ROWS: tuple[tuple[str, Make, tuple[str, ...], bool], ...] = (
     ("floor, in their bodies", _floor, ("asyncio", "trio"), False),
     ("callboard ToolNode, in their bodies", _callboard, ("asyncio", "trio"), True),
@@ -72,7 +77,35 @@ def waiting_calls(*, count: int) -> Table:
         table.add(name, weights["asyncio"], weights.get("trio"))
         if promised:
             table.budgets += [Budget(f"{name}, {one}, KB", LIMITS[one], weight) for one, weight in weights.items()]
+    runs = max(1, count // 10)
+    weights = {backend: kilobytes(_parked, runs, backend) for backend in PARKED_LIMITS}
+    name = "callboard agent, runs parked on a background call"
+    table.add(f"{name}, {runs} runs", weights["asyncio"], weights["trio"])
+    table.budgets += [Budget(f"{name}, {one}, KB", PARKED_LIMITS[one], weight) for one, weight in weights.items()]
     return table
+
+
+@asynccontextmanager
+async def _parked(count: int) -> AsyncGenerator[None]:
+    """Start runs, and enter the block once all of them wait for a background call."""
+    hall = Hall()
+    model = ScriptedModel(
+        [lambda messages: "done" if len(messages) > 1 else calls(("wait", {"query": "q"}))], loop=True
+    )
+    node = callboard.ToolNode([hall.tool], policies={"wait": CallPolicy(background=True)})
+    async with callboard.create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
+        runs = [
+            await agent.start({"messages": [("user", "go")]}, {"configurable": {"thread_id": str(number)}})
+            for number in range(count)
+        ]
+        while hall.started < count or len(model.requests) < 2 * count:
+            await anyio.sleep(0.02)
+        await anyio.wait_all_tasks_blocked()
+        model.requests.clear()
+        yield
+        hall.open.set()
+        for run in runs:
+            await run.result()
 
 
 @asynccontextmanager

@@ -5,9 +5,8 @@ from contextlib import contextmanager
 
 import anyio
 
-from callboard import CallPolicy, Limit, ToolNode
+from callboard import CallPolicy, Limit, ToolNode, tool_call
 from callboard.extend import SharedLimits
-from callboard.testing import tool_call
 from callboard_actors.postgres import PostgresLimits
 from callboard_actors.redis import RedisLimits
 from tests.agent._postgres import Server, running_postgres

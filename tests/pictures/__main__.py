@@ -1,7 +1,7 @@
 """All pictures of README and pages, from real runs: `python -m tests.pictures [FOLDER]`, by default `docs/pictures`.
 
-It needs Chromium, and takes about half a minute. The run of the live view is on a virtual clock, so its pictures change
-only if the program does. The trace pages contain the time, the process and the measured cost of their recording.
+It needs Chromium, and takes about a minute. The run of the live view is on a virtual clock, so its pictures change
+only if the program does. The other pages contain the time, the process and the measured cost of their recording.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """Recordings of applications, and pictures of their trace pages from Chromium, as small PNG files."""
 
 import os
+import re
 import shlex
 import struct
 import subprocess
@@ -119,3 +120,36 @@ def _with_palette(found: Any) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )
+
+
+# The live page of a command, while a call goes on in the background.
+
+LIVE_RUN = ("run", "crew:agent", "Make the release.", "--web", "--capture")
+MESSAGE = "Please check the tests."
+
+
+def photograph_run(opened: Any, theme: Theme) -> bytes:
+    """Run the agent in `crew.py`, write to it on its page, and return a picture of the page, as PNG."""
+    folder = Path(__file__).parent
+    process = subprocess.Popen([*COMMAND, *LIVE_RUN], cwd=folder, stdout=subprocess.PIPE, text=True)
+    context = opened.new_context(
+        color_scheme=theme, viewport={"width": WIDTH, "height": LEAST}, device_scale_factor=SCALE
+    )
+    try:
+        assert process.stdout is not None
+        page = context.new_page()
+        page.goto(process.stdout.readline().removeprefix("page ").strip())
+        page.get_by_label("Open calls").get_by_text("in the background").wait_for()
+        checks = page.get_by_role("button", name=re.compile("^check, .* ok,"))
+        checks.nth(1).wait_for()
+        page.get_by_label("Message to the agent").fill(MESSAGE)
+        page.keyboard.press("Enter")
+        page.get_by_text("Sent.").wait_for()
+        checks.nth(2).wait_for()
+        page.set_viewport_size({"width": WIDTH, "height": min(MOST, max(LEAST, page.evaluate(_HEIGHT)))})
+        page.evaluate(_PAINTED)
+        return _small(context.new_page(), page.screenshot())
+    finally:
+        context.close()
+        with process:
+            process.kill()

@@ -5,7 +5,8 @@ import io
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from callboard._cli._app import app
 from callboard.telemetry import RecordingWriter
 from callboard.testing import VirtualClockLoop
+from tests.test_docs import blocks
 
 Theme = Literal["light", "dark"]
 
@@ -65,23 +67,53 @@ class Watched:
 
     def screen(self, until: float) -> list[list[Part]]:
         """Return the lines on the screen at a time, below the line with the command."""
-        screen = _Screen()
-        screen.show(f"$ {self.command}\n")
-        for time, text in self.texts:
-            if time <= until:
-                screen.show(text)
-        return screen.lines
+        return screen_of(f"$ {self.command}\n", *(text for time, text in self.texts if time <= until))
 
 
-def watch(*words: str, recording: Path) -> Watched:
-    """Run the command in this process, at a terminal and on a virtual clock, and record its calls.
+@contextmanager
+def _virtual_clocks() -> Iterator[_Clocks]:
+    """Give every event loop of the block a virtual clock."""
+    clocks = _Clocks()
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(clocks)
+    try:
+        yield clocks
+    finally:
+        asyncio.set_event_loop_policy(before)
+
+
+def _recorded(recording: Path, clocks: _Clocks) -> RecordingWriter:
+    # Without redaction, which works in a thread: a virtual clock would run ahead of it.
+    return RecordingWriter(recording, capture=True, redact=False, clock=clocks.now)
+
+
+def record_block(page: Path, part: str, recording: Path) -> None:
+    """Run the Python code of a page up to the block that contains a text, on a virtual clock, and record this block."""
+    names: dict[str, object] = {}
+    with _virtual_clocks() as clocks:
+        for code in (block.code for block in blocks(page) if block.info == "python"):
+            if part in code:
+                clocks.latest = None  # the loop of the block starts at 0, and those before it may not have
+                with _recorded(recording, clocks):
+                    exec(code, names)
+                return
+            exec(code, names)
+    raise LookupError(f"no block of {page} contains {part!r}")
+
+
+def watch(*words: str, recording: Path | None = None, **env: str) -> Watched:
+    """Run the command in this process, at a terminal and on a virtual clock.
 
     Equal runs give equal texts at equal times: on a virtual clock, the speed of this machine is not visible.
+
+    Args:
+        words: arguments of the command.
+        recording: file for the recording; `None` for none.
+        env: further variables of the environment.
     """
-    clocks = _Clocks()
-    output = _Output(clocks)
-    environment = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
-    with pytest.MonkeyPatch.context() as patch:
+    environment = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color", **env}
+    with pytest.MonkeyPatch.context() as patch, _virtual_clocks() as clocks:
+        output = _Output(clocks)
         for name in ("NO_COLOR", "FORCE_COLOR", "CALLBOARD_DB", "CALLBOARD_RECORDS"):
             patch.delenv(name, raising=False)
         for name, value in environment.items():
@@ -90,20 +122,22 @@ def watch(*words: str, recording: Path) -> Watched:
         patch.setattr(sys, "stdin", io.StringIO())
         patch.setattr(sys, "path", [*sys.path])
         patch.chdir(Path(__file__).parent)
-        before = asyncio.get_event_loop_policy()
-        asyncio.set_event_loop_policy(clocks)
-        try:
-            # Without redaction, which works in a thread: a virtual clock would run ahead of it.
-            with RecordingWriter(recording, capture=True, redact=False, clock=clocks.now):
-                app(words, standalone_mode=False)
-        finally:
-            asyncio.set_event_loop_policy(before)
+        with _recorded(recording, clocks) if recording else nullcontext():
+            app(words, standalone_mode=False)
     return Watched(shlex.join(("callboard", *words)), output.texts)
 
 
 # The screen: only the escape sequences that Rich writes for a live view.
 
 _TOKEN = re.compile(r"\x1b\[(?P<arguments>[0-9;?]*)(?P<command>[A-Za-z])|(?P<control>[\r\n])|(?P<text>[^\x1b\r\n]+)")
+
+
+def screen_of(*texts: str) -> list[list[Part]]:
+    """Return the lines on the screen of a terminal after these texts."""
+    screen = _Screen()
+    for text in texts:
+        screen.show(text)
+    return screen.lines
 
 
 class _Screen:
@@ -140,11 +174,27 @@ class _Screen:
 # SVG.
 
 _COLOURS = {
-    "light": {"back": "#ffffff", "line": "#d0d7de", "text": "#1b2129", "dim": "#5b6570", "red": "#b8203a"},
-    "dark": {"back": "#14171c", "line": "#3a424d", "text": "#e4e8ed", "dim": "#9da7b3", "red": "#ff7285"},
+    "light": {
+        "back": "#ffffff",
+        "line": "#d0d7de",
+        "text": "#1b2129",
+        "dim": "#5b6570",
+        "red": "#b8203a",
+        "green": "#177245",
+        "yellow": "#9a6700",
+    },
+    "dark": {
+        "back": "#14171c",
+        "line": "#3a424d",
+        "text": "#e4e8ed",
+        "dim": "#9da7b3",
+        "red": "#ff7285",
+        "green": "#4cc38a",
+        "yellow": "#e3b341",
+    },
 }
-_CLASSES = {"1": "b", "2": "d", "31": "r"}
-"""Class of each code of a style: bold, dim and red."""
+_CLASSES = {"1": "b", "2": "d", "31": "r", "32": "g", "33": "y", "36": "b"}
+"""Class of each code of a style: bold, dim, red, green and yellow; titles, which are cyan on a terminal, are bold."""
 _SIZE, _CELL, _LINE, _MARGIN = 13, 7.8, 19, 14
 """Font size, width of a cell, height of a line, and margin, in pixels."""
 _WORDS = re.compile(r"\S+(?: \S+)*")
@@ -156,11 +206,13 @@ def svg(lines: Sequence[Sequence[Part]], theme: Theme, title: str) -> str:
     shown = [*lines]
     while shown and not any(text.strip() for _, text in shown[-1]):
         shown.pop()
-    width, height = COLUMNS * _CELL + 2 * _MARGIN, len(shown) * _LINE + 2 * _MARGIN
+    columns = max(COLUMNS, *(len("".join(text for _, text in line).rstrip()) for line in shown))
+    width, height = columns * _CELL + 2 * _MARGIN, len(shown) * _LINE + 2 * _MARGIN
     colour = _COLOURS[theme]
     css = (
         f"text{{font:{_SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
         f"fill:{colour['text']};white-space:pre}}.b{{font-weight:bold}}.d{{fill:{colour['dim']}}}.r{{fill:{colour['red']}}}"
+        f".g{{fill:{colour['green']}}}.y{{fill:{colour['yellow']}}}"
     )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '

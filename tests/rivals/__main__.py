@@ -13,7 +13,6 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "explanation" / "performance.md"
-_PLOT = _PAGE.with_name("performance.svg")
 _BEGIN, _END = "<!-- written by tests.rivals: begin -->", "<!-- end -->"
 _RIVALS = ("langchain", "langgraph", "matplotlib", "openai-agents", "pydantic-ai-slim")
 _NAMED = ("callboard", "anyio", "langchain", "langchain-core", "langgraph", "openai-agents", "pydantic-ai-slim", "trio")
@@ -23,7 +22,7 @@ def options() -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser("python -m tests.rivals", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes: noisier")
-    parser.add_argument("--write", action="store_true", help=f"write the tables and the plot to {_PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"write the tables to {_PAGE.name}, and draw the plots")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -41,7 +40,8 @@ def in_own_environment(arguments: Sequence[str]) -> int:
 
 
 def measure(*, quick: bool, write: bool) -> None:
-    """Print all tables; with `write`, put them and the plot into the page."""
+    """Print all tables; with `write`, put them into the page, and draw the plots."""
+    from . import plots
     from ._measures import FULL, QUICK, measured
 
     found = measured(QUICK if quick else FULL)
@@ -52,24 +52,7 @@ def measure(*, quick: bool, write: bool) -> None:
         page = _PAGE.read_text()
         written = f"{_BEGIN}\n{re.sub('^## ', '### ', text, flags=re.MULTILINE)}\n{_END}"
         _PAGE.write_text(re.sub(f"{_BEGIN}.*?{_END}", lambda _: written, page, flags=re.DOTALL))
-        plot(found.points, _PLOT)
-
-
-def plot(points: dict[str, list[tuple[int, float]]], path: Path) -> None:
-    """Draw the time of a call over the number of calls in a reply, both on logarithmic axes."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "callboard"}
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for name, series in points.items():
-        dashes = "--" if name.endswith("trio") else "-"
-        axes.plot(*zip(*series, strict=True), dashes, marker="o", markersize=4, label=name.replace("`", ""))
-    axes.set(xscale="log", yscale="log", xlabel="calls in one reply", ylabel="us of processor time for a call")
-    axes.grid(visible=True, which="both", alpha=0.2)
-    axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
+        plots.draw(plots.FOLDER)
 
 
 if __name__ == "__main__":

@@ -48,10 +48,9 @@ TINY = Size((2,), ((2, 1),), ((2, 1),), 0, 0, 0, 2)
 
 @dataclass
 class Found:
-    """Tables, and the points of the plot by framework: (batch size, microseconds of a call)."""
+    """Tables, in the order of the page."""
 
     tables: list[Table] = field(default_factory=list)
-    points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
 
 
 def contestants(turns: int, calls: int) -> Mapping[str, Contestant]:
@@ -119,9 +118,7 @@ def _add_batches(found: Found, size: Size) -> None:
     columns = ["us of processor time for a call", *(f"{count:,} call{'s' if count > 1 else ''}" for count in samples)]
     table = Table("A run with one reply of many calls", columns)
     for name in next(iter(samples.values())):
-        points = [(count, one[name] * 1e6 / count) for count, one in samples.items()]
-        found.points[name] = points
-        table.add(name, *(value for _, value in points))
+        table.add(name, *(one[name] * 1e6 / count for count, one in samples.items()))
     _add_ratios(table, list(samples.values()))
     found.tables.append(table)
 
