@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 import callboard
-from callboard.testing import Recorder, tool_call
+from callboard import tool_call
+from callboard.testing import Recorder
 from tests import llms
 from tests.public_names import public_names
 
@@ -56,11 +59,13 @@ def program(page: Path) -> str:
 
 
 WITH_CODE = [page for page in PAGES if program(page)]
+FIRST_PAGES = [ROOT / "README.md", ROOT / "docs" / "README.md"]
+"""Pages from which a reader copies one block into an empty file."""
 
 
 # Pages whose agents `callboard run --db` opens; these agents have no checkpointer.
 @pytest.mark.filterwarnings("ignore:RequireApproval asks a person:callboard.IdleMiddlewareWarning")
-@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if page not in FIRST_PAGES], ids=name_of)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page is one program: later blocks see the names of earlier blocks, and files stay in a temporary folder."""
     monkeypatch.chdir(tmp_path)
@@ -71,6 +76,32 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         monkeypatch.delitem(sys.modules, module, raising=False)
 
     runpy.run_path(str(script), run_name="a_page")
+
+
+def programs_alone() -> list[Any]:
+    """Return each Python block of the first pages with its page and with what the page says that it prints."""
+    programs = []
+    for page in FIRST_PAGES:
+        for block, next_block in pairwise([*blocks(page), Block("", "", 0)]):
+            if block.info == "python":
+                printed = re.findall(r"^ *print\(.*\)  # (.+)$", block.code, re.MULTILINE)
+                output = next_block.code if next_block.info == "text" else "".join(f"{line}\n" for line in printed)
+                programs.append(pytest.param(block.code, output, id=f"{name_of(page)}:{block.line}"))
+    return programs
+
+
+@pytest.mark.every_variant
+@pytest.mark.real_clock
+@pytest.mark.parametrize(("code", "output"), programs_alone())
+def test_a_block_of_a_first_page_runs_alone(code: str, output: str, tmp_path: Path) -> None:
+    """A reader copies one block into an empty file, runs it, and compares what it prints with the page."""
+    (tmp_path / "agent.py").write_text(code)
+    command = [sys.executable, "-W", "error", "agent.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, cwd=tmp_path)
+
+    assert done.stderr == ""
+    assert output
+    assert done.stdout == output
 
 
 def test_the_run_of_the_project_names_files_that_exist() -> None:
@@ -87,6 +118,15 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     known = {"python", "python no-run", "text", "console", "toml"}
 
     assert {block.info for block in blocks(page)} <= known
+
+
+@pytest.mark.every_variant
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("CHANGELOG.md", "SKILL.md")], ids=name_of)
+def test_code_fits_on_the_site(page: Path) -> None:
+    """A column of the site has room for 72 characters, beside its two lists; a longer line is cut and scrolls."""
+    wide = [line for block in blocks(page) for line in block.code.splitlines() if len(line) > 72]
+
+    assert wide == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -189,10 +229,10 @@ def test_the_signature_of_create_react_agent_is_that_of_the_function() -> None:
 
 def test_every_page_is_in_the_index() -> None:
     """A page that is missing in the index cannot be found."""
-    index = (ROOT / "docs" / "README.md").read_text()
+    index = (ROOT / "docs" / "pages.md").read_text()
     pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
 
-    assert {page for page in pages - {"README.md"} if f"({page})" not in index} == set()
+    assert {page for page in pages - {"README.md", "pages.md"} if f"({page})" not in index} == set()
 
 
 @pytest.mark.real_clock

@@ -122,6 +122,35 @@ def test_each_field_of_a_record_is_named_in_its_section() -> None:
     assert wrong == []
 
 
+def test_each_parameter_is_explained_in_the_reference() -> None:
+    """The reference is the only page with the meaning of an option; its name in a signature says too little."""
+    wrong: list[str] = []
+    for name, public in ours().items():
+        prose = re.sub(r"^```text\n.*?^```$", "", entries()[name], flags=re.MULTILINE | re.DOTALL)
+        expected = (parameters(name, public.value) or [])[name == "handler" :]  # without the decorated function
+        wrong += [
+            f"{name}({one})" for one in expected if one != "deprecated_kwargs" and not re.search(rf"\b{one}\b", prose)
+        ]
+
+    assert wrong == []
+
+
+def test_each_error_of_a_docstring_is_in_the_reference() -> None:
+    """A page may say at its beginning what all its names raise, as that of middleware does."""
+    heads = {page.stem: page.read_text().partition("\n## ")[0] for page in PAGES}
+    wrong: list[str] = []
+    for name, public in ours().items():
+        page = "middleware" if public.module in ("callboard.guards", "callboard.middleware") else "api"
+        section = re.search(
+            r"^Raises:\n((?:    .*\n?|\n)*)", inspect.cleandoc(public.value.__doc__ or ""), re.MULTILINE
+        )
+        errors = re.findall(r"^    (\w+): ", section[1], re.MULTILINE) if section else []
+        text = heads[page] + entries()[name]
+        wrong += [f"{name}: {error}" for error in errors if error != "Exception" and error not in text]
+
+    assert wrong == []
+
+
 def test_the_reference_of_callboard_actors_is_up_to_date() -> None:
     """The page is generated, so nobody edits it by hand."""
     assert actors_reference.PAGE.read_text() == actors_reference.rendered(), "run `python -m tests.actors_reference`"
@@ -141,7 +170,7 @@ def raises_deliberately(value: Any) -> bool:
 
 
 def test_each_docstring_starts_with_a_line_that_sums_it_up() -> None:
-    """Editors and the site show this line alone."""
+    """Editors show this line alone."""
     texts = {
         name: public.value.__doc__
         for name, public in ours().items()

@@ -25,8 +25,8 @@ import callboard_actors.postgres
 import callboard_actors.process
 import callboard_actors.python
 import callboard_actors.redis
-from callboard import ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard import ToolNode, create_react_agent, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard_actors.mcp_service import serve_mcp
 from tests.cli._commands import command_line
 

@@ -14,8 +14,9 @@ import httpx
 import psycopg
 import pytest
 
-from callboard import ToolNode, create_react_agent, keyed
-from callboard.testing import ScriptedModel, calls, tool_call
+import callboard
+from callboard import ToolNode, create_react_agent, keyed, tool_call
+from callboard.testing import ScriptedModel, calls
 from callboard_actors.postgres import PostgresFleet, PostgresLimits
 from tests.agent._postgres import running_postgres
 from tests.agent._provider import Provider, reply
@@ -123,6 +124,13 @@ async def kept_by_a_saver(world: World) -> AsyncSteps:
         yield {"url": url, "model": ScriptedModel(["On its way."]), "tools": [_bodies.search]}
         assert threads_in(url) == [("ada",)]
     world.names["directory"].cleanup()
+
+
+@fragment(HOW_TO + "watch-a-program.md", "web=True")
+async def watched_program(world: World) -> AsyncSteps:
+    output = world.request.getfixturevalue("capsys")
+    yield {"callboard": callboard, "agent": create_react_agent(ScriptedModel(["The first."]), [])}
+    assert "callboard: page http://127.0.0.1:" in output.readouterr().err
 
 
 def threads_in(url: str) -> list[Any]:

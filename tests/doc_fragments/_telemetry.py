@@ -18,9 +18,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 import callboard.telemetry
-from callboard import ToolNode, create_react_agent
+from callboard import ToolNode, create_react_agent, tool_call
 from callboard.middleware import CircuitBreaker
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls
 from tests.doc_fragments import _bodies
 from tests.doc_fragments._servers import Receiver, receiver
 from tests.doc_fragments._surroundings import AsyncSteps, Fragments, Steps, World

@@ -1,7 +1,5 @@
-"""Hooks of MkDocs: the navigation from the index, files outside `docs`, the API reference, and files for models."""
+"""Hooks of MkDocs: the navigation from the index, files outside `docs`, and files for models."""
 
-import posixpath
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -15,12 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests import llms
 from tests.site import _pages
 
-_DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
-
 
 def on_config(config: Any) -> Any:
-    """Take the navigation from `docs/README.md`, so that no page is listed twice."""
+    """Take the navigation from `docs/pages.md`, so that no page is listed twice, and name the version."""
     config.nav = _pages.navigation()
+    config.site_name = f"{config.site_name} {_pages.version()}"  # in the header and in the title of each page
     return config
 
 
@@ -37,18 +34,22 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Adapt the links of a page, and write the directives of a page of the API reference."""
+    """Adapt the links of a page, and set its rank in the search."""
     name = page.file.src_uri
     if name == "README.md":
         page.meta["hide"] = ["navigation", "toc"]
-    if posixpath.dirname(name) == "reference/python":
-        markdown = _DIRECTIVE.sub(lambda found: _pages.directives(found[1]), markdown)
+    page.meta["search"] = _pages.search_weight(name)
+    if name == "repository/HISTORY.md":
+        # Hundreds of old names would be found before the pages of today.
+        page.meta["search"] = {"exclude": True}
     return _pages.for_the_site(markdown, name)
 
 
 def on_post_build(config: Any) -> None:
-    """Write the files for language models, and remove the sitemap, which needs the address of the site."""
+    """Write the files for language models and the search worker, and remove the sitemap, which needs an address."""
     site = Path(config.site_dir)
+    [worker] = site.glob("assets/javascripts/workers/search.*.js")
+    worker.write_text((site / "javascripts" / "stop_words.js").read_text() + worker.read_text())
     (site / "llms-full.txt").write_text(llms.full())
     for _, page in llms.pages():
         shutil.copy(page, site / page.relative_to(llms.DOCS))

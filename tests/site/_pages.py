@@ -1,22 +1,24 @@
-"""Text of the pages of the site: the navigation, links to files outside `docs`, and the public names of a module."""
+"""Text of the pages of the site: the navigation, links to files outside `docs`, and pictures."""
 
-import ast
 import posixpath
 import re
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-INDEX = "docs/README.md"
-API = "docs/reference/api.md"
+INDEX = "docs/pages.md"
 OUTSIDE = "repository"
 """Folder of the site for files of the repository that are not in `docs`."""
 
 # Markdown links and images, and the attributes of images in HTML.
 _LINK = re.compile(r"(?:(?<=\]\()|(?<=src=\")|(?<=srcset=\"))(?P<target>[^)\"\s#]+)(?P<anchor>#[^)\"\s]*)?(?=[)\"])")
+_PICTURE = re.compile(
+    r'<picture><source media="[^"]+" srcset="(?P<dark>[^"]+)">\s*<img src="(?P<light>[^"]+)"(?P<rest>[^>]*)></picture>'
+)
 _FENCE = re.compile(r"(^(?P<marks>```+)[^\n]*\n.*?^(?P=marks)$)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"- \[(?P<title>.+?)\]\((?P<target>[^)]+)\)")
+_BOOSTS = {"tutorial": 2.0, "how-to": 2.0}
 _CODE = {"", ".ini", ".json", ".py", ".sh", ".sql", ".toml", ".txt", ".yaml", ".yml"}
 """Files that become pages. All others, such as images, come with the site as they are."""
 
@@ -34,7 +36,24 @@ def navigation() -> list[dict[str, Any]]:
             section.append({line.removesuffix(":"): entries})
         elif entry := _ENTRY.match(line):
             entries.append({entry["title"].replace("`", ""): site_path(INDEX, entry["target"])})
-    return [{"Overview": "README.md"}, *({title: found} for title, found in sections.items() if found)]
+    return [
+        {"Overview": "README.md"},
+        {"All pages": site_path(INDEX, "pages.md")},
+        *({title: found} for title, found in sections.items() if found),
+    ]
+
+
+def version() -> str:
+    """Return the version of the distributions."""
+    number: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return number
+
+
+def search_weight(page: str) -> dict[str, Any]:
+    """Return how the search ranks a page: guides first, then the reference; code and old changes have no entry."""
+    if page.startswith(f"{OUTSIDE}/"):
+        return {"exclude": True}
+    return {"boost": _BOOSTS.get(posixpath.dirname(page), 1.0)}
 
 
 def site_path(source: str, target: str) -> str | None:
@@ -58,8 +77,10 @@ def repository_path(page: str) -> str:
 
 
 def text_of(path: str) -> str:
-    """Return a file of the repository as Markdown: code in a fence, and a folder as the list of its files."""
+    """Return a file of the repository as Markdown: code in a fence, and a folder as its README, or a list of files."""
     found = ROOT / path
+    if (found / "README.md").is_file():
+        found /= "README.md"
     if found.suffix == ".md":
         return found.read_text()
     if found.is_dir():
@@ -109,56 +130,12 @@ def for_the_site(text: str, page: str) -> str:
         return link[0] if place is None else posixpath.relpath(place, posixpath.dirname(page)) + (link["anchor"] or "")
 
     return "".join(
-        part.replace("```python no-run\n", "```python\n", 1) if is_code else _LINK.sub(on_the_site, part)
+        part.replace("```python no-run\n", "```python\n", 1) if is_code else _by_theme(_LINK.sub(on_the_site, part))
         for part, is_code in _parts(text)
     )
 
 
-def modules() -> list[str]:
-    """Return the modules that have a page in the API reference."""
-    return sorted(page.stem for page in (ROOT / "docs" / "reference" / "python").glob("*.md"))
-
-
-def public_names(module: str) -> list[str]:
-    """Return the public names of a module: those that it imports for type checkers, otherwise those in `__all__`."""
-    stem = ROOT / ("actors/src" if module.startswith("callboard_actors") else "src") / "/".join(module.split("."))
-    source = stem / "__init__.py" if stem.is_dir() else stem.with_suffix(".py")
-    body = ast.parse(source.read_text()).body
-    for node in body:
-        match node:
-            case ast.Assign(targets=[ast.Name("__all__")], value=ast.List() as names):
-                return sorted(ast.literal_eval(names))
-    block = next(node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    imports = [
-        (node.module or "", alias) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
-    stars = [name for module, alias in imports if alias.name == "*" for name in public_names(module)]
-    return sorted([*stars, *(alias.name for _, alias in imports if alias.asname == alias.name)])
-
-
-def meanings() -> dict[str, str]:
-    """Return the names in the tables of the page on public names, each with its second column."""
-    return dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", (ROOT / API).read_text(), re.MULTILINE))
-
-
-def _sections_of_api() -> Iterator[tuple[str, list[str]]]:
-    """Yield the sections of the page on public names, each with its names."""
-    for section in (ROOT / API).read_text().split("\n## ")[1:]:
-        title, _, body = section.partition("\n")
-        yield title, re.findall(r"^(?:### |\| )`(\w+)`", body, re.MULTILINE)
-
-
-def directives(module: str) -> str:
-    """Return the Markdown for mkdocstrings: the docstring of the module, then its names, by sections if it has many."""
-    names = public_names(module)
-    sections = [(title, [name for name in found if name in names]) for title, found in _sections_of_api()]
-    hidden = "members: false, show_root_heading: false, show_root_toc_entry: false"
-    lines = [f"::: {module}", f"    options: {{ {hidden} }}", ""]
-    if module != "callboard":
-        sections = [("Names", names)]
-    for title, found in sections:
-        # Docstrings of LangGraph are shown as they are: its mistakes would end our build.
-        options = "    options: { docstring_options: { warnings: false } }\n" if "langgraph" in title else ""
-        if found:
-            lines += [f"## {title}", "", *(f"::: {module}.{name}\n{options}" for name in found)]
-    return "\n".join(lines)
+def _by_theme(text: str) -> str:
+    """Choose a picture by the theme of the site, which a reader can change, in place of the theme of the system."""
+    pictures = r'<img src="\g<light>#only-light"\g<rest>><img src="\g<dark>#only-dark"\g<rest>>'
+    return _PICTURE.sub(pictures, text)

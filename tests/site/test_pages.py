@@ -1,13 +1,10 @@
-"""Text of the site's pages, without a build: navigation, links out of `docs`, names of the reference, dead links."""
+"""Text of the site's pages, without a build: navigation, links out of `docs`, dead links."""
 
-import importlib
-import pkgutil
+import re
 from typing import Any
 
 import pytest
 
-import callboard
-import callboard_actors
 from tests.site import _pages
 
 
@@ -21,13 +18,13 @@ def listed(nav: list[Any]) -> list[str]:
 
 
 def test_the_navigation_has_each_page_once() -> None:
-    """It is read from `docs/README.md`, whose lists "Begin with ..." have numbers and are not part of it."""
+    """It is read from `docs/pages.md`, whose lists "Begin with ..." have numbers and are not part of it."""
     docs = _pages.ROOT / "docs"
     pages = listed(_pages.navigation())
     inside = [page for page in pages if not page.startswith("repository/")]
 
     assert sorted(inside) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
-    assert [next(iter(entry)) for entry in _pages.navigation()][:3] == ["Overview", "Tutorial", "How to"]
+    assert [next(iter(entry)) for entry in _pages.navigation()][:4] == ["Overview", "All pages", "Tutorial", "How to"]
     assert {"repository/CHANGELOG.md", "repository/SECURITY.md", "repository/CONTRIBUTING.md"} <= {*pages}
 
 
@@ -39,7 +36,7 @@ def test_the_navigation_has_each_page_once() -> None:
         ("docs/how-to/shut-down.md", "../../examples/drained_service.py", "repository/examples/drained_service.py.md"),
         ("docs/README.md", "../examples", "repository/examples/README.md"),
         ("docs/README.md", "../examples/deploy/Dockerfile", "repository/examples/deploy/Dockerfile.md"),
-        ("README.md", "docs/explanation/performance.svg", "explanation/performance.svg"),
+        ("README.md", "docs/plots/cost-by-size-dark.svg", "plots/cost-by-size-dark.svg"),
         ("docs/README.md", "../src/callboard/py.typed", "repository/src/callboard/py.typed"),
         ("docs/how-to/limits.md", "no-such-page.md", None),
         ("docs/how-to/limits.md", "https://example.org/install.md", None),
@@ -62,9 +59,31 @@ def test_links_change_outside_of_code_only() -> None:
 
 def test_images_in_html_have_the_path_of_the_site() -> None:
     """The README has one picture for light and one for dark themes, which Markdown has no syntax for."""
-    text = '<source srcset="docs/explanation/performance.svg"><img src="docs/explanation/performance.svg" width="9">'
+    text = '<source srcset="docs/pictures/live-view-dark.svg"><img src="docs/pictures/live-view-light.svg" width="9">'
 
     assert _pages.for_the_site(text, "repository/README.md") == text.replace("docs/", "../")
+
+
+def test_a_picture_follows_the_theme_of_the_site() -> None:
+    """A reader can choose a theme other than that of the system, which `<picture>` would follow."""
+    dark, light = "docs/plots/durable-runs-dark.svg", "docs/plots/durable-runs-light.svg"
+    source = f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+    text = f'<picture>{source}\n<img src="{light}" alt="runs"></picture>'
+
+    assert _pages.for_the_site(text, "repository/README.md") == (
+        '<img src="../plots/durable-runs-light.svg#only-light" alt="runs">'
+        '<img src="../plots/durable-runs-dark.svg#only-dark" alt="runs">'
+    )
+
+
+def test_no_page_shows_a_light_picture_to_a_reader_in_the_dark() -> None:
+    """A picture with a dark variant is a `<picture>`."""
+    pages = {path.name: path.read_text() for path in (_pages.ROOT / "docs").rglob("*.md")}
+    pictures = re.findall(r"[\w/.-]+-light\.\w+", "".join(pages.values()))
+    light = {name: re.findall(r"[\w/.-]+-light\.\w+", _pages._PICTURE.sub("", text)) for name, text in pages.items()}
+
+    assert pictures
+    assert {name: found for name, found in light.items() if found} == {}
 
 
 def test_files_outside_are_followed_from_page_to_page() -> None:
@@ -77,15 +96,12 @@ def test_files_outside_are_followed_from_page_to_page() -> None:
     assert "`````py\n" in _pages.text_of("examples/quickstart.py")
 
 
-def test_the_reference_has_the_public_names_of_each_module() -> None:
-    """The site reads the names without an import of the modules, whose optional packages it does not have."""
-    names = {"callboard", "callboard_actors"}
-    for package in (callboard, callboard_actors):
-        names |= {module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")}
-    public = {name: importlib.import_module(name) for name in names if "._" not in name}
-    exported = {name: sorted(found.__all__) for name, found in public.items() if getattr(found, "__all__", None)}
+def test_the_list_of_examples_has_each_once_and_those_with_a_real_model_first() -> None:
+    """A visitor wants to see an agent with a model before the examples that a script plays."""
+    folder = _pages.ROOT / "examples"
+    listed = re.findall(r"^\| \[(\S+\.py)\]\(\1\) \|", (folder / "README.md").read_text(), re.MULTILINE)
+    with_model = {path.name for path in folder.glob("*.py") if '"--model"' in path.read_text()}
 
-    assert {module: _pages.public_names(module) for module in _pages.modules()} == exported
-    for module, found in exported.items():
-        entries = [line.split()[1] for line in _pages.directives(module).splitlines() if line.startswith("::: ")]
-        assert sorted(entries[1:]) == [f"{module}.{name}" for name in found]
+    assert sorted(listed) == sorted(["deploy/service.py", *(path.name for path in folder.glob("*.py"))])
+    assert with_model
+    assert set(listed[: len(with_model)]) == with_model
