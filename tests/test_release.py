@@ -171,6 +171,17 @@ def test_the_changelog_has_notes_for_the_version() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
 
 
+def test_the_notes_of_a_version_fit_on_a_screen() -> None:
+    """Readers decide by them; what led to the first version is in a file of its own, which gets no new lines."""
+    changelog = CHANGELOG.read_text()
+    lines = [line for line in changelog.splitlines() if line.startswith("- ")]
+    past = (ROOT / "HISTORY.md").read_text().splitlines()
+
+    assert len(notes(settings("callboard")["version"], changelog).splitlines()) <= 25
+    assert sorted({*lines} & {*past}) == []
+    assert len({*lines}) == len(lines)
+
+
 def test_the_page_about_installing_has_every_extra_and_python() -> None:
     """The tables of the page are those of `pyproject.toml`, and its versions of Python are the tested ones."""
     page = (ROOT / "docs" / "how-to" / "install.md").read_text()
