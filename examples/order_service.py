@@ -384,7 +384,8 @@ class Conversations:
     async def overview(self, request: Request) -> Response:
         """Tell a client that comes back what was said, which questions are open, and whether a turn is unfinished."""
         state = await self.agent.aget_state(config_of(request))
-        said = [{"type": one.type, "text": one.text} for one in state.values.get("messages", ()) if one.text]
+        messages = state.values.get("messages", ())
+        said = [{"id": one.id, "type": one.type, "text": one.text} for one in messages if one.text]
         return JSONResponse(plain({"messages": said, **open_work(state.interrupts, is_open=bool(state.next))}))
 
 
@@ -446,7 +447,8 @@ async def events_of(run: LiveRun, seen: int | None) -> AsyncGenerator[str]:
     """Yield the server-sent events of a run after the number `seen`: token, progress, result, question, and an end.
 
     The run goes on when its reader leaves. Each chunk is at most one event, whose id is the number of the chunk: so a
-    client that was cut off after any event comes back with its id, and misses none.
+    client that was cut off after any event comes back with its id, and misses none. A page that was reloaded has no id:
+    it reads the run from its beginning, and then the thread, and leaves out the messages that the thread has.
     """
     number = seen
     try:
@@ -477,9 +479,11 @@ def event_of(mode: str, chunk: Any) -> tuple[str, Any] | None:
     if mode == "updates":
         asked = chunk.get("__interrupt__")
         return ("question", {one.id: one.value for one in asked}) if asked else None
-    if isinstance(chunk[0], ToolMessage):
-        return "result", {"tool": chunk[0].name, "text": chunk[0].text, "status": chunk[0].status}
-    return ("token", chunk[0].text) if isinstance(chunk[0], AIMessageChunk) and chunk[0].text else None
+    message = chunk[0]
+    part = {"message": message.id, "text": message.text}  # the id of the message in the thread
+    if isinstance(message, ToolMessage):
+        return "result", {**part, "tool": message.name, "status": message.status}
+    return ("token", part) if isinstance(message, AIMessageChunk) and message.text else None
 
 
 def event(number: int | None, kind: str, data: Any) -> str:
@@ -648,7 +652,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def text(events: Sequence[tuple[str, Any]]) -> str:
-    return "".join(data for kind, data in events if kind == "token")
+    return "".join(data["text"] for kind, data in events if kind == "token")
 
 
 def story(folder: Path, *options: str) -> None:

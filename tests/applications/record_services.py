@@ -9,7 +9,7 @@ import json
 import re
 import socket
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cache
 from itertools import count
@@ -61,6 +61,11 @@ def example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def text_of(events: Iterable[tuple[str, Any]]) -> str:
+    """Return the text of the tokens."""
+    return "".join(data["text"] for kind, data in events if kind == "token")
 
 
 class Client:

@@ -15,7 +15,7 @@ import pytest
 from callboard import Agent, LiveRun, progress
 from callboard.testing import ScriptedModel
 
-from .record_services import APPROVER, KEY, Client, Event, example, serving
+from .record_services import APPROVER, KEY, Client, Event, example, serving, text_of
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -156,6 +156,32 @@ async def test_a_client_that_is_cut_off_after_each_event_and_comes_back_misses_n
     assert client.carrier.cut_off == []
 
 
+async def test_a_page_that_is_reloaded_shows_each_text_once(backend: str) -> None:
+    """A new `EventSource` of a browser sends no number, so it gets the run from its beginning."""
+
+    async def reload(client: Served) -> list[str]:
+        """Return the texts that a page shows at the end of the run."""
+        async with aclosing(client.events()) as events:
+            first_event = await anext(events)
+            stored = {message["id"]: message["text"] for message in (await client.state())["messages"]}
+            shown = dict(stored)
+            for answer in client.carrier.answers.values():
+                answer.set()
+            for _, kind, data in [first_event, *[event async for event in events]]:
+                if kind in ("result", "token") and data["message"] not in stored:
+                    shown[data["message"]] = shown.get(data["message"], "") + data["text"]
+            return list(shown.values())
+
+    async with served(backend) as client:
+        await client.status_of("messages", TRACK)
+        await client.first("progress")
+        pages = [await reload(client), await reload(client)]
+        said = [message["text"] for message in (await client.state())["messages"]]
+
+    assert [sorted(page) for page in pages] == [sorted(said)] * 2
+    assert len(said) == 6  # the question, two orders, two parcels, the reply
+
+
 async def test_a_number_continues_from_one_run_to_the_next(backend: str) -> None:
     """A client that was away during the end of a run reads it, and then the next run."""
     async with served(backend, ScriptedModel(["one two three", "four five"])) as client:
@@ -164,7 +190,7 @@ async def test_a_number_continues_from_one_run_to_the_next(backend: str) -> None
         await client.say("Go on.")
         rest = [event async for event in client.events(seen=first[0][0])]
 
-    assert "".join(data for _, kind, data in rest if kind == "token") == " two threefour five"
+    assert text_of((kind, data) for _, kind, data in rest) == " two threefour five"
 
 
 async def test_cancel_ends_one_call_and_the_other_has_its_result(backend: str) -> None:
@@ -208,9 +234,7 @@ async def test_a_cancelled_run_is_resumed_or_given_up(backend: str) -> None:
 
     assert end == "cancelled"
     assert (refused.status_code, refused.json()["unfinished"]) == (409, True)
-    assert "".join(data for kind, data in resumed if kind == "token") == (
-        "parcel P-1 is in Berlin; parcel P-2 is in Berlin."
-    )
+    assert text_of(resumed) == "parcel P-1 is in Berlin; parcel P-2 is in Berlin."
     assert [kind for kind, _ in given_up][-1] == "end"
 
 
@@ -307,7 +331,5 @@ async def test_a_client_that_leaves_does_not_end_the_run(backend: str) -> None:
         turn = [(kind, data) async for _, kind, data in client.events()]
 
     assert client.carrier.cut_off == []
-    assert (
-        "".join(data for kind, data in turn if kind == "token") == "parcel P-1 is in Berlin; parcel P-2 is in Berlin."
-    )
+    assert text_of(turn) == "parcel P-1 is in Berlin; parcel P-2 is in Berlin."
     assert turn[-1][0] == "end"

@@ -14,7 +14,7 @@ from callboard import ToolNode, tool_call
 from callboard.testing import calls
 from tests.agent._postgres import running_postgres
 
-from .record_services import ROOT, Turn, example, order_service
+from .record_services import ROOT, Turn, example, order_service, text_of
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(60)]
 ACCEPT = {"type": "accept"}
@@ -36,7 +36,7 @@ async def test_a_turn_streams_progress_results_and_tokens() -> None:
         "asked Bremen",
         "asked Berlin",
     ]
-    assert "".join(data for kind, data in turn if kind == "token") == "parcel P-1 is in Berlin."
+    assert text_of(turn) == "parcel P-1 is in Berlin."
 
 
 async def test_a_refund_waits_for_its_answer(tmp_path: Path) -> None:
