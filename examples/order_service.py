@@ -35,7 +35,7 @@ from typing import Any, cast
 import anyio
 import uvicorn
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.errors import EmptyInputError, UnknownInterruptError
 from langgraph.types import Command, Interrupt
 from opentelemetry.sdk.trace import TracerProvider
@@ -483,7 +483,7 @@ def event_of(mode: str, chunk: Any) -> tuple[str, Any] | None:
     part = {"message": message.id, "text": message.text}  # the id of the message in the thread
     if isinstance(message, ToolMessage):
         return "result", {**part, "tool": message.name, "status": message.status}
-    return ("token", part) if isinstance(message, AIMessageChunk) and message.text else None
+    return ("token", part) if isinstance(message, AIMessage) and message.text else None
 
 
 def event(number: int | None, kind: str, data: Any) -> str:

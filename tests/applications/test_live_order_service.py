@@ -182,6 +182,13 @@ async def test_a_page_that_is_reloaded_shows_each_text_once(backend: str) -> Non
     assert len(said) == 6  # the question, two orders, two parcels, the reply
 
 
+async def test_a_reply_of_a_model_that_does_not_stream_is_a_token_too(backend: str) -> None:
+    async with served(backend, ScriptedModel(["It is here."], disable_streaming=True)) as client:
+        turn = await client.say("Where is my order?")
+
+    assert text_of(turn) == "It is here."
+
+
 async def test_a_number_continues_from_one_run_to_the_next(backend: str) -> None:
     """A client that was away during the end of a run reads it, and then the next run."""
     async with served(backend, ScriptedModel(["one two three", "four five"])) as client:
