@@ -75,6 +75,24 @@ async def in_turn(*works: Callable[[], Awaitable[Any]]) -> list[Any]:
 
 
 @AGENTS
+@pytest.mark.parametrize("streams", [True, False])
+async def test_the_chunks_of_a_message_have_the_id_that_the_thread_stores(make: Any, streams: bool) -> None:
+    """A page that was reloaded leaves out the chunks of messages that it has read from the thread."""
+    gate = Gate()
+    gate.open.set()
+    model = ScriptedModel([calls("work", "work"), "it is done"], disable_streaming=not streams)
+    texts_by_id: dict[str, str] = {}
+    with anyio.fail_after(SECONDS):
+        async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
+            run = await agent.start(GO, AT, stream_mode="messages")
+            async for _, (message, _) in run.stream():
+                texts_by_id[message.id] = texts_by_id.get(message.id, "") + message.text
+            stored = await messages_of(agent)
+
+    assert sorted(texts_by_id.items()) == sorted((message.id, message.text) for message in stored[1:])
+
+
+@AGENTS
 async def test_a_live_run_reads_a_message_after_the_results_of_its_calls(make: Any) -> None:
     gate = Gate()
     model = ScriptedModel([calls("work", "work"), "done"])
