@@ -61,16 +61,12 @@ def agent_in(directory: Path) -> Agent:
 
 
 async def text_of(request: Request) -> str:
-    """Return the text in the JSON of a request; raise HTTPException for another type, and for a long body."""
+    """Return the text in the JSON of a request; raise HTTPException for another type."""
     # Any web page may send other types than JSON without being asked: the browser of a user would send them.
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise HTTPException(415, "send application/json")
-    body = b""
-    async for part in request.stream():  # `request.body()` would keep a body of any length; its header may lie
-        if len(body := body + part) > MAX_BODY:
-            raise HTTPException(413, f"send at most {MAX_BODY} bytes")
     try:
-        return str(json.loads(body)["text"])
+        return str(json.loads(await request.body())["text"])
     except (ValueError, RecursionError, TypeError, KeyError):
         raise HTTPException(400, 'send {"text": "..."}') from None
 
@@ -103,7 +99,8 @@ def service(directory: Path, seconds: float) -> Starlette:
     # A page of another site may have a name that resolves to here.
     hosts_only = Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])
     routes = [Route("/ready", ready), Route("/{thread}", chat, methods=["POST"])]
-    app = Starlette(routes=routes, lifespan=lifespan, middleware=[hosts_only])
+    # The bytes that arrive are counted: the header may lie.
+    app = Starlette(routes=routes, lifespan=lifespan, middleware=[hosts_only], max_body_size=MAX_BODY)
     return app
 
 

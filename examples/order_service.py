@@ -30,7 +30,7 @@ from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontext
 from http.client import HTTPConnection
 from pathlib import Path
 from secrets import compare_digest, token_urlsafe
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import uvicorn
@@ -284,7 +284,13 @@ def service(
     ]
     hosts_only = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     handlers: Any = {RefusedError: refused, RunNotFoundError: no_run}
-    return Starlette(routes=routes, lifespan=lifespan, middleware=[hosts_only], exception_handlers=handlers)
+    return Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[hosts_only],
+        exception_handlers=handlers,
+        max_body_size=MAX_BODY,  # of the bytes that arrive: the header may lie
+    )
 
 
 class Conversations:
@@ -410,14 +416,8 @@ async def body_of(request: Request) -> dict[str, Any]:
     # Any web page may send other types than JSON without being asked: the browser of a user would send them.
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise RefusedError(415, "send application/json")
-    raw = b""
-    async with aclosing(cast("AsyncGenerator[bytes]", request.stream())) as parts:
-        async for part in parts:  # `request.json()` would keep a body of any length; its header may lie
-            raw += part
-            if len(raw) > MAX_BODY:
-                raise RefusedError(413, f"send at most {MAX_BODY} bytes")
     try:
-        body = json.loads(raw)
+        body = json.loads(await request.body())
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is no JSON") from None
     if not isinstance(body, dict):
