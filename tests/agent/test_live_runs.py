@@ -30,7 +30,7 @@ from callboard.exceptions import (
 )
 from callboard.testing import ScriptedModel, calls
 
-from ._savers import complaint
+from ._savers import complaint, copy_of
 
 pytestmark = pytest.mark.real_clock
 SECONDS = 30.0
@@ -206,6 +206,38 @@ async def test_a_message_that_was_stored_and_not_read_is_read_by_the_next_run_of
             state = await make(model, [gate.work], checkpointer=later).ainvoke(later_input, AT)
             assert Counter(texts(state))["human: and hurry"] == 1
             assert all(complaint(request) is None for request in model.requests)
+
+
+@AGENTS
+async def test_a_message_stands_after_the_reply_that_has_not_read_it_wherever_the_process_is_killed(make: Any) -> None:
+    """A reply may be stored, and the end of its step not. A message before the reply would never be answered."""
+    asked, answer, saver, copies = threading.Event(), threading.Event(), InMemorySaver(), list[InMemorySaver]()
+    write = saver.put_writes
+
+    def write_and_copy(*args: Any) -> None:
+        write(*args)
+        if answer.is_set():
+            copies.append(copy_of(saver))
+
+    def reply(_: Sequence[Any]) -> str:
+        asked.set()
+        answer.wait(SECONDS)
+        return "done"
+
+    async def speak() -> None:
+        await anyio.to_thread.run_sync(asked.wait)
+        await agent.say("and this?", AT)
+        answer.set()
+
+    saver.put_writes = write_and_copy  # type: ignore[method-assign]
+    with anyio.fail_after(SECONDS):
+        async with make(ScriptedModel([reply, "and that, too"]), [], checkpointer=saver) as agent:
+            await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT, durability="sync")))
+
+        assert len(copies) > 1
+        for later in copies:
+            state = await make(ScriptedModel(["and that, too"]), [], checkpointer=later).ainvoke(None, AT)
+            assert texts(state) == ["human: go", "ai: done", "human: and this?", "ai: and that, too"]
 
 
 @AGENTS

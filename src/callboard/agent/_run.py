@@ -150,6 +150,9 @@ class Run:
         """
         thread, flow, inbox = self.thread, self._plan.flow, self.context.inbox
         is_before_turn = thread.next == (flow.turn_entry,) and not thread.sends
+        # A process may be killed between the result of the turn's first node, such as a reply, and the end of the step.
+        # A message that this node has not read stands after its result.
+        is_before_turn = is_before_turn and not thread.record_of(flow.turn_entry).is_finished
         if self._lost_calls and (is_before_turn or not thread.next_nodes):
             self.interrupts.extend(await ask_about_lost_calls(self.context, self._lost_calls))
             if self.interrupts:
