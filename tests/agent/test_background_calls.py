@@ -20,6 +20,7 @@ from callboard import (
     Limit,
     ToolNode,
     background_tools,
+    cleanup,
     create_agent,
     create_react_agent,
     progress,
@@ -473,6 +474,32 @@ async def test_a_drain_ends_a_background_call_and_the_next_run_reads_that_it_is_
             messages = (await agent.ainvoke(None, AT))["messages"]
     (result,) = results_in(messages)
     assert "unknown" in result
+
+
+@AGENTS
+async def test_a_background_call_that_ends_with_a_result_while_it_is_drained_keeps_it(make: Any) -> None:
+    """The result is known, so that the next run must not read that it is unknown."""
+    build, saver = Build(), InMemorySaver()
+
+    async def finish() -> str:
+        """Build."""
+        with cleanup():
+            return await build.build()
+
+    model = ScriptedModel([calls("finish"), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(make, model, [finish], saver) as agent:
+            run = await agent.start(GO, AT)
+            await until_asked(model, 2)
+            async with anyio.create_task_group() as group:
+                group.start_soon(agent.drain, 0.0)
+                with pytest.raises(DrainingError):
+                    await run.result()
+                build.open.set()
+
+        async with agent:
+            messages = (await agent.ainvoke(None, AT))["messages"]
+    assert results_in(messages) == ["built"]
 
 
 async def test_a_person_approves_a_background_call_in_the_foreground() -> None:

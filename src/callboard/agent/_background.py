@@ -18,7 +18,7 @@ from callboard._calls._draining import InFlight, Operation, operations
 from callboard._calls._progress import reporter
 from callboard._langchain._errors import unstorable_text
 from callboard._loops._current import current_loop
-from callboard._loops._deadline import active_time_limits
+from callboard._loops._deadline import active_time_limits, cleanup
 from callboard._loops._forks import forget_tasks_after_fork
 from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard._loops._shared_event import SharedEvent
@@ -113,11 +113,17 @@ class BackgroundCalls:
         active_time_limits.set(None)
         operations.set(())
         with Operation(self._in_flight, open_call.loop, grace=call.time_limits.grace, thread_id=thread_id):
-            await call.perform(thread_id)
-            if call.handle is not None:
-                if call.fatal_error is not None:
-                    self._fatal_errors[thread_id] = call.fatal_error
-                await self._deliver(thread_id, call, store)
+            is_cancelled = True
+            try:
+                await call.perform(thread_id)
+                is_cancelled = False
+            finally:
+                # A call that is cancelled at its end, such as by a drain, has a result that must not count as unknown.
+                if call.handle is not None and (call.ended or not is_cancelled):
+                    if call.fatal_error is not None:
+                        self._fatal_errors[thread_id] = call.fatal_error
+                    with cleanup():
+                        await self._deliver(thread_id, call, store)
 
     async def _deliver(self, thread_id: str, call: BackgroundCall, store: Store) -> None:
         message, is_storable = call.notification(), True

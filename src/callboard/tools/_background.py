@@ -95,7 +95,8 @@ class BackgroundCall(BatchCall):
         except BaseException as error:
             # Kept for the code that waits for the call: an error must not leave the task.
             is_cancelled = isinstance(error, self.loop.cancelled_class)
-            self._failure = CallCancelledError(self.name, self.id) if is_cancelled else error
+            if not (is_cancelled and self.ended):
+                self._failure = CallCancelledError(self.name, self.id) if is_cancelled else error
             if is_cancelled:
                 raise
         finally:
