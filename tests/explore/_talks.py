@@ -20,14 +20,16 @@ from langgraph.types import Command, interrupt
 
 from callboard import CallPolicy, ToolNode, create_agent, create_react_agent, tool_call
 from callboard._calls._draining import InFlight
+from callboard._langchain._unknown_outcomes import UNKNOWN
 from callboard._langgraph import _savers
 from callboard._loops._side_tasks import shielded
 from callboard.agent._background import BackgroundCalls
 from callboard.agent._live import LiveRuns
 from callboard.conversations._database import saver_of
+from callboard.conversations._storage import CHANNEL
 from callboard.exceptions import DrainingError, OpenCallsError, RunCancelledError, RunNotFoundError, ThreadBusyError
 from callboard.testing import ScriptedModel
-from callboard.tools._background import open_handles
+from callboard.tools._background import handle_in, is_notification, open_handles
 from tests.agent._postgres import running_postgres
 from tests.agent._savers import complaint
 from tests.helpers import live_tasks, make
@@ -40,6 +42,7 @@ MOMENT = 0.01
 SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)
 LIVES = 12
 """More lives than any plan needs: a kill takes one, and so does each question."""
+REASON = "it is enough"
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Event:
     """Event of one life of the process."""
 
     kind: str
-    """`say` a word, `cancel` the live run, `leave` a reader, `drain` the agent, `kill` the process."""
+    """`say` a word, `cancel` the live run, `stop` a call, `leave` a reader, `drain` the agent, `kill` the process."""
     seconds: float = 0.0
     """Time of the event since the beginning of the life."""
     write: int = 0
@@ -95,15 +98,19 @@ def draw(chance: Random, database: str = "memory") -> Talk:
 
 
 def _draw_event(chance: Random) -> Event:
-    kind = chance.choice(("say", "say", "say", "cancel", "leave", "drain", "kill", "kill"))
+    kind = chance.choice(("say", "say", "say", "cancel", "stop", "leave", "drain", "kill", "kill"))
     return Event(kind, chance.choice(SECONDS), chance.choice((0, *range(1, 15))) if kind == "kill" else 0)
 
 
 class Database:
-    """Database as one process sees it: it calls a function before a chosen write, and takes no write after a kill."""
+    """Database as one process sees it: it calls a function before a chosen write, and takes no write after a kill.
 
-    def __init__(self, saver: Any) -> None:
+    `entries` gets the entries of the journal that the database has stored.
+    """
+
+    def __init__(self, saver: Any, entries: list[dict[str, Any]]) -> None:
         self.saver = saver
+        self.entries = entries
         self.writes_left = 0
         self.on_kill: Callable[[], None] | None = None
         self.is_dead = False
@@ -111,6 +118,16 @@ class Database:
         # Not a subclass: callboard treats savers by their classes.
         for name in ("put", "put_writes") if type(saver) is InMemorySaver else ("write_in_transaction",):
             setattr(saver, name, self._counting(getattr(saver, name)))
+        saver.put_writes = self._listing(saver.put_writes)
+
+    def _listing(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def write_and_list(config: Any, writes: Any, *args: Any) -> Any:
+            result = write(config, writes, *args)
+            if not self.is_dead:
+                self.entries += [entry for channel, entries in writes if channel == CHANNEL for entry in entries]
+            return result
+
+        return write_and_list
 
     def _counting(self, write: Callable[..., Any]) -> Callable[..., Any]:
         def count_and_write(*args: Any, **options: Any) -> Any:
@@ -123,15 +140,15 @@ class Database:
 
 
 @contextmanager
-def databases(kind: str) -> Iterator[Callable[[], Database]]:
-    """Return a function that opens an empty database for each process."""
+def databases(kind: str, entries: list[dict[str, Any]]) -> Iterator[Callable[[], Database]]:
+    """Return a function that opens a database for each process; it is empty at first. See `Database` for `entries`."""
     if kind == "memory":
         storage = InMemorySaver()
 
         def open_in_memory() -> Database:
             saver = InMemorySaver()
             saver.storage, saver.writes, saver.blobs = storage.storage, storage.writes, storage.blobs
-            return Database(saver)
+            return Database(saver, entries)
 
         yield open_in_memory
         return
@@ -141,7 +158,7 @@ def databases(kind: str) -> Iterator[Callable[[], Database]]:
     def open_again() -> Database:
         saver = copy(opened)
         saver.close = _stay_open
-        return Database(saver)
+        return Database(saver, entries)
 
     with _in_this_thread():
         yield open_again
@@ -190,9 +207,16 @@ class History:
 
     words: dict[str, bool] = field(default_factory=dict)
     """Words that were said: `True` for those that `say` has reported as stored."""
+    words_before: dict[str, list[str]] = field(default_factory=dict)
+    """Words that were stored when a word was said, by that word."""
     begun: list[str] = field(default_factory=list)
     """Ids of the calls whose bodies have begun."""
     ended: list[str] = field(default_factory=list)
+    """Ids of the calls whose bodies have had their effect."""
+    interrupted: set[str] = field(default_factory=set)
+    """Ids of the calls whose bodies were cancelled."""
+    stopped: dict[str, int] = field(default_factory=dict)
+    """Ids of the calls that were cancelled alone, with the number of their effects before."""
 
 
 @dataclass
@@ -204,8 +228,17 @@ class Played:
     requests: list[list[BaseMessage]] = field(default_factory=list)
     messages: list[BaseMessage] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    """Entries of the journal that were stored, in all lives."""
+    lost: set[str] = field(default_factory=set)
+    """Ids of the calls that had begun, and whose results were not stored, at a kill."""
+    readings: list[list[BaseMessage]] = field(default_factory=list)
+    """Conversations as they were read: from the database at the beginning of a life, and by the model.
+
+    With the durability "async", the model may read what a kill then takes away.
+    """
     open_at_end: list[str] = field(default_factory=list)
-    """Calls without a result in the conversation when a run had ended without a question."""
+    """Calls that are open, or have no result in the conversation, when a run had ended without a question."""
     tasks: int = 0
     is_over: bool = False
 
@@ -226,6 +259,8 @@ class Process:
 
     def reply(self, messages: list[BaseMessage]) -> Any:
         self.played.requests.append(messages)
+        if self.survivor is None:
+            self.played.readings.append(messages)
         number = sum(isinstance(message, AIMessage) for message in messages)
         replies = self.played.plan.replies
         works = replies[number] if number < len(replies) else ()
@@ -245,16 +280,21 @@ class Process:
         self.running.append(call_id)
         try:
             await anyio.sleep(seconds)
+        except anyio.get_cancelled_exc_class():
+            self.history.interrupted.add(call_id)
+            raise
         finally:
             self.running.remove(call_id)
+        self.history.ended.append(call_id)
         if name == "fail":
             raise ValueError(f"failed {call_id}")
-        self.history.ended.append(call_id)
         return f"result of {call_id}"
 
     def kill(self) -> None:
         if self.survivor is None:
             self.survivor, self.database.is_dead = deepcopy(self.history), True
+            claims = {entry["task"] for entry in self.played.entries if entry["kind"] == "claim"}
+            self.played.lost |= claims - stored_results(self.played.entries).keys()
             self.scope.cancel()
 
     async def live(self, events: tuple[Event, ...]) -> None:
@@ -279,6 +319,8 @@ class Process:
                 await self._say(f"word {name}")
             case "cancel":
                 await self._guard(self._cancel)
+            case "stop":
+                await self._guard(self._stop)
             case "leave":
                 await self._guard(self._read_a_part)
             case "drain":
@@ -287,6 +329,7 @@ class Process:
                 self.kill()
 
     async def _say(self, word: str) -> None:
+        self.history.words_before[word] = [earlier for earlier, is_stored in self.history.words.items() if is_stored]
         self.history.words[word] = False
 
         async def say() -> None:
@@ -297,6 +340,15 @@ class Process:
 
     async def _cancel(self) -> None:
         await self.agent.live("t").cancel()
+
+    async def _stop(self) -> None:
+        """Cancel one call alone."""
+        calls = self.agent.running()
+        if not calls or not await self.agent.cancel(call_id := calls[-1].call_id, REASON, thread_id="t"):
+            return
+        self.history.stopped[call_id] = self.history.ended.count(call_id)
+        if call_id in self.running and self.survivor is None:
+            self.played.errors.append(f"{call_id} goes on after its cancellation")
 
     async def _read_a_part(self) -> None:
         async with aclosing(self.agent.live("t").stream()) as chunks:
@@ -326,6 +378,7 @@ class Process:
     async def _go_on(self) -> None:
         """Run the thread until nothing is left to do in it."""
         state = await self.agent.aget_state(AT)
+        self.played.readings.append(state.values.get("messages", []))
         given: Any = None if state.values.get("messages") else {"messages": [HumanMessage("go", id="go")]}
         for _ in range(LIVES):
             if state.interrupts:
@@ -347,7 +400,8 @@ class Process:
             result = await self.agent.ainvoke(given, AT, durability=durability)
         if "__interrupt__" in result:
             return False
-        self.played.open_at_end += [*self.running, *open_handles(result["messages"])]
+        live_calls = [str(call.call_id) for call in self.agent.running()]
+        self.played.open_at_end += [*self.running, *live_calls, *open_handles(result["messages"])]
         return True
 
 
@@ -396,8 +450,10 @@ def agent_on(saver: Any, *, langchain: bool) -> Any:
 
 async def observe(plan: Talk) -> Played:
     played = Played(plan)
+    MODEL.requests.clear()
+    MODEL.requested_tools.clear()
     before = live_tasks()
-    with databases(plan.database) as open_database:
+    with databases(plan.database, played.entries) as open_database:
         for events in (*plan.lives, (), ()):  # the last lives do what is left to do
             process = Process(played, open_database())
             await process.live(events)
@@ -407,6 +463,27 @@ async def observe(plan: Talk) -> Played:
     await anyio.sleep(10)
     played.tasks = len(live_tasks() - before)
     return played
+
+
+def stored_results(entries: list[dict[str, Any]]) -> dict[str, BaseMessage]:
+    """Return the results that were stored first, by the id of their call, in the order in which they were stored."""
+    results: dict[str, BaseMessage] = {}
+    for entry in entries:
+        message = entry.get("output", entry.get("message"))
+        if isinstance(message, ToolMessage) and handle_in(message) is None:
+            results.setdefault(message.tool_call_id, message)
+        elif is_notification(message):
+            results.setdefault(message.id.removeprefix("bg-"), message)
+    return results
+
+
+def results_in(messages: list[BaseMessage]) -> dict[str, str]:
+    """Return the texts of the results in a conversation, by the id of their call."""
+    return {
+        message.tool_call_id if isinstance(message, ToolMessage) else str(message.id).removeprefix("bg-"): message.text
+        for message in messages
+        if is_notification(message) or (isinstance(message, ToolMessage) and handle_in(message) is None)
+    }
 
 
 def no_task_is_left(played: Played) -> list[str]:
@@ -466,6 +543,104 @@ def no_call_runs_twice(played: Played) -> list[str]:
     return [f"{call} ran {times[call]} times" for call in times if times[call] > 1 and names.get(call) != "again"]
 
 
+def each_result_is_true(played: Played) -> list[str]:
+    """A call has the result of its body. It is unknown only if its body was interrupted, or its process killed."""
+    history, results = played.history, results_in(played.messages)
+    names = {call["id"]: call["name"] for message in played.messages for call in getattr(message, "tool_calls", ())}
+    broken = []
+    for call, text in results.items():
+        has_ended = call in history.ended
+        if call in played.lost and UNKNOWN in text:
+            is_true = names.get(call) != "again"
+        elif UNKNOWN in text:
+            is_true = names.get(call) != "again" and call in history.interrupted and not has_ended
+        elif "cancelled by the application" in text:
+            is_true = REASON in text and call in history.stopped
+        else:
+            is_failure = names.get(call) == "fail"
+            has_text = f"failed {call}" in text if is_failure else text.endswith(f"result of {call}")
+            is_true = has_ended and has_text
+        if not is_true:
+            broken.append(f"{call} of {names.get(call)}: {text!r}")
+    return broken
+
+
+def a_cancelled_call_does_not_go_on(played: Played) -> list[str]:
+    """Promise 11: after `cancel` has reported the end of a call, the call has no effect, and its message says so."""
+    history, results = played.history, results_in(played.messages)
+    return [
+        *played.errors,
+        *(
+            f"{call}: {results.get(call)!r}, {history.ended.count(call)} effects"
+            for call, effects in history.stopped.items()
+            if call not in played.lost and (history.ended.count(call) > effects or REASON not in results.get(call, ""))
+        ),
+    ]
+
+
+def what_is_stored_stays(played: Played) -> list[str]:
+    """A result or a word that was stored once is in the conversation, unchanged."""
+    stored = [entry.get("output", entry.get("message")) for entry in played.entries]
+    final = {_identity(message): message for message in played.messages}
+    return [
+        f"{message.text!r} became {final.get(_identity(message))!r}"
+        for message in stored
+        if isinstance(message, BaseMessage) and not _is_same(message, final.get(_identity(message)))
+    ]
+
+
+def what_was_read_stays(played: Played) -> list[str]:
+    """A conversation goes on where it was: nothing that was read is changed, removed or moved."""
+    return [
+        f"message {place} was {message!r}"
+        for messages in played.readings
+        for place, message in enumerate(_without_open_step(messages))
+        if place >= len(played.messages) or not _is_same(message, played.messages[place])
+    ][:1]
+
+
+def _without_open_step(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return messages without the results after the last reply if one is missing: they get their order at the end."""
+    last = max((place for place, message in enumerate(messages) if message.type == "ai"), default=-1)
+    return messages if complaint(messages) is None else messages[: last + 1]
+
+
+def _identity(message: BaseMessage) -> str | None:
+    return message.tool_call_id if isinstance(message, ToolMessage) else message.id
+
+
+def _is_same(message: BaseMessage, other: BaseMessage | None) -> bool:
+    return other is not None and (message.type, _identity(message), message.content, message.additional_kwargs) == (
+        *(other.type, _identity(other), other.content, other.additional_kwargs),
+    )
+
+
+def messages_are_read_in_order(played: Played) -> list[str]:
+    """A run reads messages in the order in which they were stored."""
+    places = {message.id: place for place, message in enumerate(played.messages) if message.type == "human"}
+    stored = [entry["message"].id for entry in played.entries if entry["kind"] == "said"]
+    read = [places[message_id] for message_id in dict.fromkeys(stored) if message_id in places]
+    texts = [message.text for message in played.messages if message.type == "human"]
+    early = [
+        f"{word!r} was read before {earlier!r}"
+        for word, words in played.history.words_before.items()
+        for earlier in words
+        if word in texts and earlier in texts and texts.index(word) < texts.index(earlier)
+    ]
+    return [*early, *([f"{read}"] if read != sorted(read) else [])]
+
+
+def each_reply_answers_what_is_before_it(played: Played) -> list[str]:
+    """The model has read all that stands before its reply, and is not asked again after its own answer."""
+    requests = {tuple(map(_identity, messages)) for messages in played.requests}
+    path = [*map(_identity, played.messages)]
+    return [
+        f"message {place}, {message!r}"
+        for place, message in enumerate(played.messages)
+        if message.type == "ai" and (tuple(path[:place]) not in requests or played.messages[place - 1].type == "ai")
+    ]
+
+
 PROMISES = (
     no_task_is_left,
     no_run_ends_with_an_open_call,
@@ -474,6 +649,12 @@ PROMISES = (
     each_word_is_read_once,
     each_background_call_has_one_result,
     no_call_runs_twice,
+    each_result_is_true,
+    a_cancelled_call_does_not_go_on,
+    what_is_stored_stays,
+    what_was_read_stays,
+    messages_are_read_in_order,
+    each_reply_answers_what_is_before_it,
 )
 
 

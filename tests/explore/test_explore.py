@@ -1,17 +1,22 @@
 """A small, fixed share of the exploration keeps all promises, and the explorer finds planted defects."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from callboard._calls._permits import Permits
+from callboard._langchain._unknown_outcomes import UNKNOWN
 from callboard.agent._background import ThreadBackground
 from callboard.agent._live import LiveRun, LiveRuns
 from callboard.conversations._saved_thread import SavedThread
+from callboard.conversations._storage import Entry, Said
 from callboard.testing import backend_names
+from callboard.tools._background import BackgroundCall
+from callboard.tools._supervision import Supervision
 from callboard_actors._server.fleet._lease import Lease
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._worker_proxy import WorkerProxy
@@ -117,6 +122,9 @@ UNSTORABLE = _unstorable.Plan(((_unstorable.Asked("give", "object"), _unstorable
 TALK = _talks.Talk(((_talks.Work(seconds=2.0),),), ((_talks.Event("say", 1.0),),))
 LATE = _talks.Talk(((_talks.Work("build", 3.0),),))
 LOST = _talks.Talk(((_talks.Work("build", 5.0),),), ((_talks.Event("kill", 3.0),),))
+STORED = _talks.Talk(((_talks.Work("build", 2.0), _talks.Work(seconds=20.0)),), ((_talks.Event("kill", 10.0),),))
+WORDS = _talks.Talk(((_talks.Work(seconds=2.0),),), ((_talks.Event("say", 0.5), _talks.Event("say", 1.0)),))
+STOP = _talks.Talk(((_talks.Work(seconds=2.0),),), ((_talks.Event("stop", 1.0),),))
 
 
 async def lose(*_: object) -> None:
@@ -130,6 +138,29 @@ async def send_twice(self: LiveRuns, run: LiveRun, message: HumanMessage) -> boo
 
 
 send_once = LiveRuns.send
+
+
+def forget_unread_results(self: ThreadBackground, messages: Sequence[BaseMessage], _: object) -> object:
+    """Take a call for lost although its result is stored, and waits to be read."""
+    return find_lost_calls(self, messages, ())
+
+
+find_lost_calls = ThreadBackground.lost_calls
+
+
+def put_last_word_first(self: SavedThread, entry: Entry, **options: bool) -> None:
+    """Read messages in the opposite order."""
+    apply_entry(self, entry, **options)
+    if isinstance(entry, Said):
+        self.unread = (*self.unread[-1:], *self.unread[:-1])
+
+
+apply_entry = SavedThread.apply_entry
+
+
+async def cancel_nothing(*_: object) -> bool:
+    """Say that a call was cancelled."""
+    return True
 
 
 PLANTED = {
@@ -148,6 +179,22 @@ PLANTED = {
     "the result of a background call is delivered twice": (
         *("talks", LATE, LiveRuns, "send", send_twice),
         "each_background_call_has_one_result",
+    ),
+    "a stored result of a background call is replaced by an unknown outcome": (
+        *("talks", STORED, ThreadBackground, "lost_calls", forget_unread_results),
+        "what_is_stored_stays",
+    ),
+    "the result of a background call is told as an unknown outcome": (
+        *("talks", LATE, BackgroundCall, "notification", lambda self: self.notification_about(UNKNOWN)),
+        "each_result_is_true",
+    ),
+    "the last word is read first": (
+        *("talks", WORDS, SavedThread, "apply_entry", put_last_word_first),
+        "messages_are_read_in_order",
+    ),
+    "a call that was cancelled alone goes on": (
+        *("talks", STOP, Supervision, "cancel", cancel_nothing),
+        "a_cancelled_call_does_not_go_on",
     ),
     "a nested call takes a place at the limit that it shares with the outer call": (
         *("nested", NEST, Permits, "lend", lambda self, identity: None),
