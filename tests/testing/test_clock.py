@@ -13,7 +13,8 @@ import anyio.to_thread
 import pytest
 import trio
 
-from callboard.testing import VirtualClockLoop, backend, backend_names
+from callboard import RunDeadlineExceededError, create_react_agent
+from callboard.testing import Recorder, ScriptedModel, VirtualClockLoop, backend, backend_names, calls
 
 
 @pytest.mark.parametrize("seconds", [3600, 10 * 86_400, 5e7])
@@ -204,3 +205,21 @@ def test_a_run_under_a_schedule_leaves_trio_as_it_was() -> None:
 def test_a_schedule_needs_a_virtual_clock(name: str, real_clock: bool) -> None:
     with pytest.raises(ValueError, match=r"backend\(seed=...\) is for 'asyncio' and 'trio' on a virtual clock"):
         backend(name, real_clock=real_clock, seed=1)
+
+
+async def test_the_clock_gives_the_reply_of_a_model_time_to_arrive() -> None:
+    """On trio a model replies on asyncio, in another thread. A budget must not be spent before the reply is there."""
+    agent = create_react_agent(ScriptedModel([calls("report"), "Done."]), [Recorder().tool("report", seconds=30)])
+
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        state = await agent.ainvoke({"messages": [("user", "Go.")]}, budget=60)
+    assert state["messages"][-1].text == "Done."
+    assert anyio.current_time() - start == pytest.approx(30)
+
+
+async def test_the_clock_does_not_wait_for_a_model_that_hangs() -> None:
+    agent = create_react_agent(ScriptedModel(["Late."], delay=3600), [])
+
+    with pytest.raises(RunDeadlineExceededError):
+        await agent.ainvoke({"messages": [("user", "Go.")]}, budget=60)

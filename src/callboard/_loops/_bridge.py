@@ -119,6 +119,11 @@ def _background() -> _BackgroundLoop:
         return _shared
 
 
+def has_bridged_calls() -> bool:
+    """Return whether code in another thread waits for a call on the shared background loop."""
+    return _shared is not None and bool(_shared.crossings)
+
+
 class _BridgedCall(Generic[T]):
     """Call of an async function on a background loop; a cancelled call gets time for clean-up, like all calls."""
 
@@ -181,8 +186,9 @@ class _BridgedCall(Generic[T]):
     def _tell(self) -> None:
         """Wake the code that waits for the call, and remove the call from the loop's set of unfinished calls."""
         self._is_told = True
-        self._background.crossings.discard(self)
         self._on_end()
+        # Only now: `has_bridged_calls` holds until the code that waits has been woken.
+        self._background.crossings.discard(self)
 
     def cancel(self) -> None:
         """Cancel the call, from any thread, without waiting for its end; nothing may start it afterwards."""

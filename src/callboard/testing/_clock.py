@@ -6,7 +6,7 @@ and `await anyio.sleep(0.001)` waits until all other tasks are blocked. (`anyio.
 but may take 0.1 virtual seconds on asyncio.)
 
 A virtual clock does not see worker threads: it jumps while they are busy. Use `real_clock=True` to test code with
-threads.
+threads. Only asyncio code that runs for a trio task, such as the reply of a model, has a moment to end before a jump.
 
 With a seed, the event loop runs its tasks in an order that the seed decides, and lets some of them wait. Each such
 schedule may happen in production, where threads, sockets and other tasks delay a task.
@@ -21,6 +21,8 @@ from random import Random
 from typing import Any, TypeAlias, TypeVar
 
 import sniffio
+
+from callboard._loops._bridge import has_bridged_calls
 
 T = TypeVar("T")
 
@@ -148,7 +150,7 @@ def _make_seeded_trio(seed: int) -> Backend:
             _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = self._before
 
     name, options = _make_virtual_trio()
-    return name, {**options, "instruments": [Seeding()]}
+    return name, {**options, "instruments": [*options["instruments"], Seeding()]}
 
 
 _SEEDED: dict[str, Callable[[int], Backend]] = {
@@ -196,10 +198,31 @@ def _with_eager_tasks(make: Callable[[], asyncio.AbstractEventLoop]) -> Callable
     return make_loop
 
 
+_PATIENCE = 0.25
+"""Real seconds for which trio's virtual clock does not jump while a task waits for asyncio code in another thread."""
+
+
 def _make_virtual_trio() -> Backend:
+    from trio.abc import Instrument
     from trio.testing import MockClock
 
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
+    clock = MockClock(autojump_threshold=0)
+
+    class Patience(Instrument):
+        """trio instrument that gives asyncio code time to end: models, also scripted ones, reply there."""
+
+        # A task that waits for such code has been stepped before the loop waits, and so has the task that wakes it.
+        def __init__(self) -> None:
+            self._earlier: float | None = None
+
+        def after_task_step(self, task: object) -> None:
+            if not has_bridged_calls():
+                if self._earlier is not None:
+                    clock.autojump_threshold, self._earlier = self._earlier, None
+            elif clock.autojump_threshold < _PATIENCE:
+                self._earlier, clock.autojump_threshold = clock.autojump_threshold, _PATIENCE
+
+    return "trio", {"clock": clock, "instruments": [Patience()]}
 
 
 def _table(*rows: tuple[str, bool, Callable[[], Backend]]) -> dict[str, Callable[[], Backend]]:
