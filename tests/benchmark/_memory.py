@@ -1,7 +1,7 @@
 """Memory of a waiting call, and of a run of an agent that waits."""
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -57,7 +57,7 @@ Make = Callable[[Hall, AIMessage], Work]
 LIMITS = {"asyncio": 4.5, "trio": 6.0}
 """Budget of a waiting call in KB, by event loop."""
 
-PARKED_LIMITS = {"asyncio": 75.0, "trio": 77.0}
+PARKED_LIMITS = {"asyncio": 69.0, "trio": 77.0}
 """Budget of a parked run in KB, by event loop. In the memory of the checkpointer is its conversation, too."""
 
 _ROWS: tuple[tuple[str, Make, tuple[str, ...], bool], ...] = (
@@ -108,14 +108,18 @@ async def _parked(count: int) -> AsyncGenerator[None]:
             await run.result()
 
 
-@asynccontextmanager
-async def _waiting(make: Make, count: int) -> AsyncGenerator[None]:
-    """Run the calls, and enter the block once all of them wait: in the queue of a limit, all but one."""
+def _waiting(make: Make, count: int) -> AbstractAsyncContextManager[None]:
+    """Return a context in which the calls wait: in the queue of a limit, all but one. Their message is made here."""
     hall = Hall()
-    work = make(hall, queries(count, "wait"))
+    return _until_released(hall, make(hall, queries(count, "wait")), 1 if make is _in_queue else count)
+
+
+@asynccontextmanager
+async def _until_released(hall: Hall, work: Work, count: int) -> AsyncGenerator[None]:
+    """Start a piece of work, and enter the block once so many of its calls are in their bodies and all others wait."""
     async with anyio.create_task_group() as group:
         group.start_soon(_run, work)
-        while hall.started < (1 if make is _in_queue else count):
+        while hall.started < count:
             await anyio.sleep(0.02)
         await anyio.wait_all_tasks_blocked()
         yield
