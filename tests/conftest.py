@@ -67,7 +67,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, and restore the handling of Ctrl-C for programs that tests start."""
-    config.pluginmanager.register(_DefaultVariants())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` ignores it, and children inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger("asyncio").addFilter(_is_no_stop_of_hypothesis)
@@ -118,35 +117,9 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
         pytest.mark.usefixtures("anyio_backend")(obj)
 
 
-class _DefaultVariants:
-    """Plugin that makes no items of variants which the default run would deselect: half the work of a collection."""
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> Iterator[None]:
-        """Leave out variants after all plugins have added theirs."""
-        yield
-        is_default = metafunc.config.option.markexpr == DEFAULT and not _are_named(metafunc.config)
-        if is_default and (calls := metafunc._calls):
-            calls[:] = _default_calls(metafunc.definition, calls) or calls[:1]
-
-
 def _are_named(config: pytest.Config) -> bool:
     """Whether the command line names the tests to run."""
     return any("::" in argument for argument in config.args)
-
-
-def _default_calls(definition: pytest.Function, calls: Sequence[Any]) -> Sequence[Any]:
-    """Return the variants of a test that the default run may have; `_mark_exhaustive` leaves out the other backend."""
-    if definition.get_closest_marker("exhaustive"):
-        return ()
-    default = [call for call in calls if all(mark.name != "exhaustive" for mark in call.marks)]
-    if definition.get_closest_marker("every_variant"):
-        return default
-    variants: dict[str, list[Any]] = defaultdict(list)
-    for call in default:
-        variants[str(call.params.get("anyio_backend", ""))].append(call)
-    chosen = {id(call) for name, alike in variants.items() for call in _chosen(alike, name, definition.path)}
-    return [call for call in default if id(call) in chosen]
 
 
 def _chosen(alike: Sequence[Any], backend_name: str, path: Path) -> Sequence[Any]:
