@@ -239,7 +239,7 @@ test_a_wrapper_changes_the_tool_or_the_state = tabled(
         "a tool that is brought along and refuses arguments": unregistered(
             brings(StructuredTool.from_function(takes_y, name="missing"))
         ),
-        "another state, which does not reach injection": with_tools(with_another_state, [peek], "peek", {}),
+        "another state, which reaches injection": with_tools(with_another_state, [peek], "peek", {}),
         "forged values": with_tools(forges, [peek], "peek", {}),
     }
 )
