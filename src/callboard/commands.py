@@ -42,12 +42,12 @@ def load_named(name: str, app_dir: Path, *, example: str) -> tuple[ModuleType, A
     """
     module_name, _, attribute = name.partition(":")
     _check(module_name, name, example)
-    found: Any = (module := _module(module_name, app_dir))
+    target: Any = (module := _module(module_name, app_dir))
     for part in attribute.split(".") if attribute else ():
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise NotThereError(f"{module_name} has no {attribute!r}", module)
-        found = getattr(found, part)
-    return module, found
+        target = getattr(target, part)
+    return module, target
 
 
 def _check(module_name: str, name: str, example: str) -> None:

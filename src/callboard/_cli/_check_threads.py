@@ -89,6 +89,6 @@ def _reason_against_arguments(call: ToolCall, tool: BaseTool) -> str:
         try:
             schema.model_validate(call["args"])
         except ValidationError as error:
-            places = [(".".join(map(str, detail["loc"])), detail["msg"]) for detail in error.errors()]
-            return "; ".join(f"argument {place}: {message}" for place, message in places)
+            errors = [(".".join(map(str, detail["loc"])), detail["msg"]) for detail in error.errors()]
+            return "; ".join(f"argument {path}: {message}" for path, message in errors)
     return "its arguments do not fit the schema of the tool"

@@ -22,7 +22,7 @@ def write_project(options: InitOptions) -> int:
     directory = options.directory
     name = directory.resolve().name if options.name is None else options.name
     module = _module(name)
-    texts = _texts(name, module)
+    texts = _file_contents(name, module)
     try:
         _check_free(directory, texts)
         directory.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def _module(name: str) -> str:
     return module
 
 
-def _texts(name: str, module: str) -> dict[str, str]:
+def _file_contents(name: str, module: str) -> dict[str, str]:
     """Return the contents of the new project's files, by file name."""
     values = {
         "name": name,

@@ -37,11 +37,11 @@ class LineEditor:
                 lines.append(self.text)
                 self.text = ""
             else:
-                self.text = _edited(self.text, key)
+                self.text = _edit(self.text, key)
         return lines
 
 
-def _edited(text: str, key: str) -> str:
+def _edit(text: str, key: str) -> str:
     """Return the text after one key that does not finish the line."""
     if key in _DELETE_KEYS:
         return text[:-1]

@@ -63,11 +63,11 @@ class TypedLines:
         self._run_end.set()
 
     async def _handle_line(self, line: str, cancels: TaskGroup) -> None:
-        command, _, rest = line.partition(" ")
-        if command == _CANCEL and not rest.strip():
+        command, _, argument = line.partition(" ")
+        if command == _CANCEL and not argument.strip():
             self._list_calls()
         elif command == _CANCEL:
-            self._cancel(rest.strip(), cancels)
+            self._cancel(argument.strip(), cancels)
         elif line.startswith("/") and not line.startswith("//"):
             self._screen.note("not sent", f"{one_line(line, _LONGEST)}: {_HELP}", failed=True)
         elif line:
@@ -128,7 +128,7 @@ class TypedLines:
 
     def _find(self, name: str) -> LiveCall | None:
         """Return the call with a number in the last list, or else the running call with an id; `None` without one."""
-        with suppress(ValueError):
+        with suppress(ValueError):  # the name is no number
             if 1 <= (number := int(name)) <= len(self._listed_calls):
                 return self._listed_calls[number - 1]
         return self._find_call(lambda call_id: call_id == name)

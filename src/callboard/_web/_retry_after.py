@@ -15,7 +15,7 @@ def retry_after(error: BaseException) -> float:
         error: an error of an HTTP client or of callboard.
     """
     try:
-        value = _stated_value(error)
+        value = _read_value(error)
     except Exception:  # attributes of another library's error may raise, and must not hide the error
         return 0.0
     try:
@@ -24,7 +24,7 @@ def retry_after(error: BaseException) -> float:
         return _seconds_until(value) if isinstance(value, str) else 0.0
 
 
-def _stated_value(error: BaseException) -> Any:
+def _read_value(error: BaseException) -> Any:
     value = getattr(error, "retry_after", None)
     if value is not None:
         return value

@@ -230,6 +230,6 @@ class ThreadBackground:
         handles = open_handles(messages)
         if not handles:
             return handles
-        known = {open_call.call.handle for open_call in self.calls.of_thread(self.thread_id)}
-        known |= {message.id for message in unread}
-        return {handle: message for handle, message in handles.items() if handle not in known}
+        known_handles = {open_call.call.handle for open_call in self.calls.of_thread(self.thread_id)}
+        known_handles |= {message.id for message in unread}
+        return {handle: message for handle, message in handles.items() if handle not in known_handles}

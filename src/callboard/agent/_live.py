@@ -82,7 +82,7 @@ class LiveRun:
             RuntimeError: if `ainvoke` or another method runs it, whose caller gets the result.
             BaseException: the error of the run.
         """
-        self._started_log()
+        self._require_log()
         await self._end.wait()
         if self._error is not None:
             raise self._error
@@ -103,7 +103,7 @@ class LiveRun:
             RuntimeError: if `ainvoke` or another method runs it, whose caller gets the chunks.
             BaseException: the error of the run.
         """
-        log = self._started_log()
+        log = self._require_log()
         if after is not None and type(after) is not int:
             raise TypeError(f"stream(after=...) takes the number of a chunk, got {after!r}")
         numbered_chunks = log.read(self._start if after is None else after, lambda: self._last_number)
@@ -121,7 +121,7 @@ class LiveRun:
         Raises:
             RuntimeError: if `ainvoke` or another method runs it, or if it belongs to another event loop.
         """
-        self._started_log()
+        self._require_log()
         if not self._loop.is_here():
             raise RuntimeError(f"{self!r} belongs to another event loop: cancel it there")
         if not self.is_over:
@@ -131,7 +131,7 @@ class LiveRun:
                 self._task.cancel()
         await self._release.wait()
 
-    def _started_log(self) -> ChunkLog:
+    def _require_log(self) -> ChunkLog:
         if self._log is None:
             raise RuntimeError(
                 f"the run of the thread {self.thread_id!r} was not started by start() or say(start=True): whoever runs "

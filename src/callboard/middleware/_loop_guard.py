@@ -146,7 +146,7 @@ class LoopGuard(Middleware):
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Add the line about the repetition to an error message, which did not pass through the middleware."""
         repetition = self._repetition(request)
-        return _nudged(message, repetition) if self.nudge <= repetition < self.refuse else message
+        return _with_nudge(message, repetition) if self.nudge <= repetition < self.refuse else message
 
     def _repetition(self, request: ToolCallRequest) -> int:
         state: Any = request.state
@@ -250,12 +250,14 @@ def _with_line(output: Output, request: ToolCallRequest, repetition: int) -> Out
     return with_entries(
         output,
         lambda entry: (
-            _nudged(entry, repetition) if isinstance(entry, ToolMessage) and entry.tool_call_id == call_id else entry
+            _with_nudge(entry, repetition)
+            if isinstance(entry, ToolMessage) and entry.tool_call_id == call_id
+            else entry
         ),
     )
 
 
-def _nudged(message: ToolMessage, repetition: int) -> ToolMessage:
+def _with_nudge(message: ToolMessage, repetition: int) -> ToolMessage:
     """Return a copy of a result that ends with a line about the repetition."""
     note("loop_nudged", repetition=repetition)
     line = (

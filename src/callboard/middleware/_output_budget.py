@@ -101,7 +101,7 @@ class Outputs:
         from cachetools import LRUCache  # an extra
 
         self._store = store
-        self._memory: LRUCache[tuple[str, str], _Kept] = LRUCache(memory, getsizeof=lambda kept: kept.size)
+        self._memory: LRUCache[tuple[str, str], _Kept] = LRUCache(memory, getsizeof=lambda entry: entry.size)
         # Calls of several event loops and threads share the memory, and reading reorders it.
         self._lock = threading.Lock()
         self._access = StoreAccess()
@@ -127,9 +127,9 @@ class Outputs:
         # The thread comes from the configuration, not from the model: an id of another thread finds nothing.
         thread = _thread(runtime.config)
         with self._lock:
-            kept = self._memory.get((thread, output_id))
-        if kept is not None or (store := self._store_for(runtime)) is None:
-            return kept and kept.output
+            entry = self._memory.get((thread, output_id))
+        if entry is not None or (store := self._store_for(runtime)) is None:
+            return entry and entry.output
         refresh = (store.ttl_config or {}).get("refresh_on_read", True)
         [item] = await self._access.batch(store, [GetOp((*_NAMESPACE, thread), output_id, refresh)])
         if item is None:

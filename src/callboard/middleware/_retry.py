@@ -109,7 +109,7 @@ class Retry(Middleware):
         self._maximum = maximum
         self._any_tool = any_tool
         self._rng = rng or random.Random()  # noqa: S311 (jitter is no secret)
-        self._told: set[str] = set()
+        self._warned_tools: set[str] = set()
         """Names of tools about which a warning was given already."""
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
@@ -121,7 +121,7 @@ class Retry(Middleware):
             needs_policy
             and not self._any_tool
             and self._attempts > 1
-            and not policies.keys() <= self._told
+            and not policies.keys() <= self._warned_tools
             and not any(policy.idempotent for policy in policies.values())
         ):
             self._tell_idle(policies)
@@ -140,12 +140,15 @@ class Retry(Middleware):
             except Exception as error:
                 pause = self._pause(attempt, retry_after(error))
                 # A pause as long as the rest of the budget would replace the useful error by a timeout.
-                if not self._is_worth_another(error, request) or pause >= _left():
+                if not self._is_worth_another(error, request) or pause >= _remaining_budget():
                     raise
                 note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
             else:
                 pause = self._pause(attempt, 0.0)
-                if not (self._failures.has_message(output) and self._may_run_twice(request)) or pause >= _left():
+                if (
+                    not (self._failures.has_message(output) and self._may_run_twice(request))
+                    or pause >= _remaining_budget()
+                ):
                     return output
                 note("retry", attempt=attempt, pause=pause, error="error message")
             with waiting():
@@ -188,12 +191,12 @@ class Retry(Middleware):
         call = running_call()
         if self._any_tool or (call is not None and call.policy.idempotent):
             return True
-        if (name := request.tool_call["name"]) not in self._told:
+        if (name := request.tool_call["name"]) not in self._warned_tools:
             self._tell_idle([name])
         return False
 
     def _tell_idle(self, tools: Collection[str]) -> None:
-        self._told.update(tools)
+        self._warned_tools.update(tools)
         names = ", ".join(map(repr, sorted(tools)))
         warnings.warn(
             f"Retry does not run {names} again after a failure: only a tool that does no harm when it runs twice is "
@@ -219,8 +222,8 @@ class Failures:
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         has_types = all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)
         if not has_types and (isinstance(self.on, (type, tuple)) or not _is_plain(self.on)):
-            what = "an exception type, a tuple of them or a plain function of an error"
-            raise TypeError(f"{self.whose}(on=...) takes {what}, got {self.on!r}")
+            expected = "an exception type, a tuple of them or a plain function of an error"
+            raise TypeError(f"{self.whose}(on=...) takes {expected}, got {self.on!r}")
         if self.on_message is not None and not _is_plain(self.on_message):
             raise TypeError(
                 f"{self.whose}(on_message=...) takes a plain function of a ToolMessage, got {self.on_message!r}"
@@ -239,7 +242,7 @@ def _is_plain(function: object) -> bool:
     return callable(function) and not inspect.iscoroutinefunction(function)
 
 
-def _left() -> float:
+def _remaining_budget() -> float:
     """Return the seconds left in the time budget of the call; pauses between attempts count towards the budget."""
     with waiting():
         return remaining()

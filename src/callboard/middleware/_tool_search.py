@@ -129,7 +129,7 @@ class ToolSearch(Middleware):
         }
         if not targets:
             return reply
-        callable_names = {*_found_names(messages), *self._shown} - {SEARCH, CALL}
+        callable_names = {*_names_in_results(messages), *self._shown} - {SEARCH, CALL}
         calls = [
             targets[index] if index in targets and targets[index]["name"] in callable_names else call
             for index, call in enumerate(reply.tool_calls)
@@ -160,7 +160,7 @@ class ToolSearch(Middleware):
         if not isinstance(state, list):
             key = self._messages_key
             messages = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
-        return any(name == found_name for found_name in _found_names(messages or ()))
+        return any(name == found_name for found_name in _names_in_results(messages or ()))
 
     def _search(self, query: str, runtime: ToolRuntime[Any, Any]) -> tuple[str, list[str]]:
         """Return the descriptions of the tools that fit a query, and their names."""
@@ -192,17 +192,17 @@ class ToolSearch(Middleware):
 
     def _describe(self, tools: Sequence[BaseTool]) -> Iterator[tuple[str, str]]:
         """Yield the name of each tool and its description as JSON, as long as the texts fit into the result."""
-        left = self._characters
+        characters_left = self._characters
         for tool in tools:
             function = convert_to_openai_tool(tool)["function"]
             text = json.dumps(function, ensure_ascii=False)
-            if len(text) > left:
+            if len(text) > characters_left:
                 description = tool.description[:_SHORTENED]
                 omission = f"not shown, because the schema has {len(text)} characters"
                 text = json.dumps({"name": tool.name, "description": description, "parameters": omission})
-            if len(text) > left:
+            if len(text) > characters_left:
                 return
-            left -= len(text) + 3
+            characters_left -= len(text) + 3
             yield tool.name, text
 
 
@@ -217,14 +217,14 @@ def _target_of(call: ToolCall) -> ToolCall | None:
         return None
     name, args = call["args"].get("name"), call["args"].get("args") or {}
     if isinstance(args, str) and len(args) <= _MAX_ARGS:  # models often write such an object as a text
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError, RecursionError):  # it stays a text, which is refused below
             args = json.loads(args)
     if not isinstance(name, str) or not isinstance(args, dict):
         return None
     return ToolCall(name=name, args=args, id=call["id"], type="tool_call")
 
 
-def _found_names(messages: Sequence[Any]) -> Iterator[str]:
+def _names_in_results(messages: Sequence[Any]) -> Iterator[str]:
     """Yield the names of the tools that the searches of a conversation have found, the latest first."""
     for message in reversed(messages):
         if isinstance(message, ToolMessage) and message.name == SEARCH and isinstance(message.artifact, list):
@@ -236,7 +236,7 @@ def _unknown_text(name: str, tools: Collection[str]) -> str:
     if name in (SEARCH, CALL):
         return f"Error: {name} cannot be called by {CALL}. Call it directly."
     shown_name = name[:_MAX_NAME]
-    suggestion = did_you_mean(shown_name, [known for known in tools if known not in (SEARCH, CALL)]) or "."
+    suggestion = did_you_mean(shown_name, [tool for tool in tools if tool not in (SEARCH, CALL)]) or "."
     return f"Error: there is no tool {shown_name!r}{suggestion} Find tools with {SEARCH}."
 
 

@@ -152,7 +152,7 @@ def _key(call_id: str | None) -> str:
         return _digest(text)
     # A call with such an id must not replace the record of an agent's node.
     if text in NODES or text.endswith(_HOOKS):
-        return _escape(text[0]) + _ESCAPED_IN_KEYS.sub(_escape_match, text[1:])
+        return _percent_encode(text[0]) + _ESCAPED_IN_KEYS.sub(_escape_match, text[1:])
     return _ESCAPED_IN_KEYS.sub(_escape_match, text)
 
 
@@ -173,10 +173,10 @@ def segment_of(key: str, number: int) -> str:
 
 
 def _escape_match(match: "re.Match[str]") -> str:
-    return _escape(match[0])
+    return _percent_encode(match[0])
 
 
-def _escape(character: str) -> str:
+def _percent_encode(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
 
 

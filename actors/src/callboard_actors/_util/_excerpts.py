@@ -42,9 +42,9 @@ class Excerpt:
             begin = (self.head or self.tail)[:_SHOWN].hex(" ")
             return f"[binary output, {self.size:,} bytes, is not shown; it begins with {begin}]"
         if not self.left_out:
-            return clean(_decoded(self.head + self.tail))
-        head = clean(_decoded(self.head, is_cut=True))
-        tail = clean(_decoded(_without_cut_begin(self.tail)))
+            return clean(_decode(self.head + self.tail))
+        head = clean(_decode(self.head, is_cut=True))
+        tail = clean(_decode(_without_cut_begin(self.tail)))
         between = f"[... {self.left_out:,} bytes left out ...]"
         return f"{head}\n{between}\n{tail}" if head else f"{between}\n{tail}"
 
@@ -60,19 +60,19 @@ def clean(text: str) -> str:
 
 def _without_struck(text: str) -> str:
     """Apply the backspaces in a text: each removes the character before it in its line."""
-    left: list[str] = []
+    characters: list[str] = []
     for run in _RUNS.findall(text):
         if run[0] != "\x08":
-            left += run
+            characters += run
             continue
         for _ in run:
-            if not left or left[-1] == "\n":
+            if not characters or characters[-1] == "\n":
                 break
-            left.pop()
-    return "".join(left)
+            characters.pop()
+    return "".join(characters)
 
 
-def _decoded(data: bytes, *, is_cut: bool = False) -> str:
+def _decode(data: bytes, *, is_cut: bool = False) -> str:
     """Decode UTF-8 data; if the data was cut, leave out an incomplete character at its end."""
     return _DECODER("replace").decode(data, final=not is_cut)
 
@@ -85,5 +85,5 @@ def _without_cut_begin(data: bytes) -> bytes:
 def _is_binary(data: bytes) -> bool:
     if b"\0" in data:
         return True
-    broken = _decoded(_without_cut_begin(data), is_cut=True).count("\ufffd")
+    broken = _decode(_without_cut_begin(data), is_cut=True).count("\ufffd")
     return broken > 8 and broken * 10 > len(data)

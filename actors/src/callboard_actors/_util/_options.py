@@ -37,21 +37,21 @@ def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], long
             raise ValueError(f"{whose}({option}=...) is {least:g} to {longest:g} seconds, got {value!r}")
 
 
-def variables(where: str, given: object) -> dict[str, str]:
+def variables(title: str, value: object) -> dict[str, str]:
     """Check and return environment variables that a user gives; raise TypeError or ValueError if they are invalid."""
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         # The errors show names and types only: values may be secret keys.
-        raise TypeError(f"{where} is a mapping of names to texts, got one of type {type(given).__name__}")
-    found: dict[str, str] = {}
-    for name, text in given.items():
+        raise TypeError(f"{title} is a mapping of names to texts, got one of type {type(value).__name__}")
+    checked: dict[str, str] = {}
+    for name, text in value.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise TypeError(
-                f"{where} has {name!r} with a value of type {type(text).__name__}, and both have to be strings"
+                f"{title} has {name!r} with a value of type {type(text).__name__}, and both have to be strings"
             )
         if not name or "=" in name or "\0" in name + text:
-            raise ValueError(f"{where} has {name!r} with a text or a name that no process can have")
-        found[name] = text
-    return found
+            raise ValueError(f"{title} has {name!r} with a text or a name that no process can have")
+        checked[name] = text
+    return checked
 
 
 def needs(whose: str, package: str, *, extra: str) -> None:

@@ -11,13 +11,13 @@ class ValueCounter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin another text."""
+        """Set the count to that of an empty text: the next piece begins another text."""
         self.count = 1
         """Number of values so far. It is exact, or too high by one for each empty list or object."""
         self.end_line()
 
     def end_line(self) -> None:
-        """Begin another line of the same text. No string of JSON goes over the end of a line."""
+        """Close an open string, and keep the count: no string of JSON goes over the end of a line."""
         self._is_in_string = False
         self._escape = b""
         """Backslash at the end of the last piece, which belongs to the next character."""

@@ -195,7 +195,7 @@ class Cleaning:
         if "text" in (part.get("type"), part.get("source_type")):
             return {key: self._text(text) for key, text in data.items()}
         is_text = any(str(part.get(key)).lower().startswith("text/") for key in TYPE_KEYS)
-        return {key: self._encoded(text) for key, text in data.items() if is_text and not DATA_URL.match(text)}
+        return {key: self._encode(text) for key, text in data.items() if is_text and not DATA_URL.match(text)}
 
     def _address(self, url: str) -> str:
         """Return the checked form of a URL, or a data URL with a cleaned text; data in base64 unchanged."""
@@ -207,10 +207,10 @@ class Cleaning:
         mime_type, *parameters = match[1].lower().split(";")
         if not mime_type or mime_type.startswith("text/"):
             data = url[match.end() :] if "base64" in parameters else "not in base64"
-            return f"data:text/plain;base64,{self._encoded(data)}"
+            return f"data:text/plain;base64,{self._encode(data)}"
         return url if match[0].isprintable() and _is_base64(url, match.end()) else self._clean_visible(url)
 
-    def _encoded(self, data: str) -> str:
+    def _encode(self, data: str) -> str:
         """Return the base64 of a text file without what its reader would not see; empty if it cannot be decoded."""
         end = len(data)
         if self._remaining_chars is not None:

@@ -73,10 +73,10 @@ def fingerprint(secret: bytes) -> str:
     return _hash_with(secret, b"callboard fleet: whose secret is it?").hex()[:16]
 
 
-def _hash_with(secret: bytes, said: bytes) -> bytes:
+def _hash_with(secret: bytes, message: bytes) -> bytes:
     # The secret is hashed first. HMAC pads short keys with zeros, so a secret and the same secret with NUL bytes at its
     # end would be the same key.
-    return hmac.digest(hashlib.sha256(secret).digest(), said, "sha256")
+    return hmac.digest(hashlib.sha256(secret).digest(), message, "sha256")
 
 
 def check_secret(secret: bytes, name: str) -> None:
