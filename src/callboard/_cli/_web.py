@@ -354,7 +354,7 @@ class WebPage:
     def close(self) -> None:
         """End the server, by the end of its standard input."""
         assert self._process.stdin is not None
-        with self._lock, suppress(OSError):
+        with self._lock, suppress(OSError):  # the server has ended, and left text unread that a close would write
             self._process.stdin.close()
 
     def _send(self, line: str) -> None:

@@ -222,7 +222,7 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
     # The objects by which asyncio and callboard represent this thread's running loop, if any.
     loops: list[object] = []
     for running_loop in (asyncio.get_running_loop, current_loop):
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # no loop runs in this thread
             loops.append(running_loop())
     standing = _standing.set((*_standing.get(), *loops))
     try:

@@ -226,7 +226,7 @@ class Idle(Generic[_Worker]):
     def forget(self, worker: _Worker) -> None:
         """Remove a worker that has ended, or is about to end, from this queue."""
         self._busy.discard(worker)
-        with suppress(ValueError):
+        with suppress(ValueError):  # it is not idle
             self._workers.remove(worker)
         self._pair()
 

@@ -76,7 +76,7 @@ def as_markdown(html: str, base: str) -> str:
     from justhtml import Decide, Drop, Edit, JustHTML
 
     def complete_link(node: Any) -> None:
-        with suppress(ValueError):
+        with suppress(ValueError):  # no URL: it stays as it is written
             node.attrs["href"] = urljoin(base, (node.attrs["href"] or "").strip())
 
     def drop_if_hidden(node: Any) -> Any:

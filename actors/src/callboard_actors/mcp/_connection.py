@@ -317,7 +317,7 @@ class Connection(Actor):
             client = Client(transport, mode=plan.mode, message_handler=self._on_notification, **callbacks)
             self._client = await self.enter(client)
             # Results are judged within a budget; the SDK would validate them in the event loop without any limit.
-            self._client.session.validate_tool_result = self._outputs.judge  # type: ignore[method-assign]
+            self._client.session.validate_tool_result = self._outputs.judge  # type: ignore[method-assign]  # see above
             self._link.unfit.version = self._client.protocol_version
             await self._list()
         except Exception as error:
@@ -480,7 +480,7 @@ class Connection(Actor):
                         wait = _FIRST_LISTEN_PAUSE
                         self._changed.set()
             except SubscriptionLost:
-                pass
+                pass  # listens again below
             except (MCPError, TimeoutError) as error:
                 _log.info("the MCP server %r does not tell when its tools change: %s", self._plan.name, error)
             await anyio.sleep(wait)

@@ -271,7 +271,7 @@ class OutputSchemas:
     async def _run(self, judge: Callable[[Any, int | None], T], value: object, is_light: bool) -> T:
         """Run a validation in the event loop if it takes few steps, otherwise in a worker thread; return its result."""
         if is_light:
-            with suppress(OverBudgetError):
+            with suppress(OverBudgetError):  # it was not light: a thread does it again, with the whole budget
                 return judge(value, FEW_STEPS)
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_THREADS)

@@ -56,7 +56,7 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
                 value = json.loads(message.content)
     # Of a content block, a client that prefers structured content would hide the text from its model.
     elif not isinstance(artifact, dict) or not is_data_content_block(cast("dict[str, Any]", artifact)):
-        with suppress(PydanticSerializationError, ValueError):
+        with suppress(PydanticSerializationError, ValueError):  # no JSON form: the client gets the text alone
             value = _ANYTHING.dump_python(artifact, mode="json", by_alias=True)
     structured_content = cast("dict[str, Any]", value) if isinstance(value, dict) else None
     return types.CallToolResult(content=content, structured_content=structured_content)

@@ -127,7 +127,7 @@ class ZygoteProxy:
 
     async def listen(self) -> None:
         """Receive the zygote's reports about its workers, and update their proxies, until the zygote ends."""
-        with suppress(ConnectionError):
+        with suppress(ConnectionError):  # the end of the zygote
             while True:
                 header, payload = await self._reader.next()
                 [(report, value)] = from_json(payload).items()
@@ -205,7 +205,7 @@ def _start_zygote(control: socket.socket, confine: Confine | None) -> "subproces
     # prints to stderr, since stdout may carry this program's results. If this program has no stderr, descriptor 2 may
     # be an unrelated file.
     errors = subprocess.DEVNULL if sys.__stderr__ is None else _STDERR
-    return subprocess.Popen(  # noqa: S603
+    return subprocess.Popen(  # noqa: S603 (our own module)
         [sys.executable, "-c", code],
         pass_fds=[control.fileno()],
         stdin=subprocess.DEVNULL,

@@ -158,7 +158,7 @@ class WorkerProxy:
         self.settled.set()
         # A forked child of the worker may hold a copy of its socket. Without a shutdown, readers would wait for that
         # child.
-        with suppress(OSError):
+        with suppress(OSError):  # the worker has closed its end
             self._sock.shutdown(socket.SHUT_RDWR)
 
     @property
@@ -245,7 +245,7 @@ class WorkerProxy:
         if self._is_closed:
             return False
         # Bounded: a worker that writes without pause must not hold the event loop.
-        with suppress(BlockingIOError):
+        with suppress(BlockingIOError):  # everything that was available has been read
             for _ in range(reads):
                 data = os.read(self._output, _CHUNK)
                 if not data:
@@ -444,7 +444,7 @@ class SeatProxy:
 
     async def _write(self) -> None:
         # After the end of the process, the replies that it sent before are still read.
-        with suppress(*_LOSS_ERRORS):
+        with suppress(*_LOSS_ERRORS):  # `_read` reports the loss
             while True:
                 while self._queue and not self._worker.is_ending:  # what is not sent does not begin in its last moments
                     await self._worker.send(self._take_frames())

@@ -123,6 +123,6 @@ class Python(Actor):
             return answer(self._interpreter.run(code, timeout), self._packages)
         except BaseException:
             # The exit tells the pool that names are lost and that this call is the cause. `fatal` gets other errors.
-            with suppress(BaseException):
+            with suppress(BaseException):  # a cell may have replaced stderr, and the exit has to follow
                 traceback.print_exc()
             _exit(_BROKEN)

@@ -331,7 +331,7 @@ class HostProxy:
             # First ask it to exit: Ray reports an actor as killed before its process has ended, so its body could go
             # on.
             if ray.is_initialized():
-                with suppress(Exception):
+                with suppress(Exception):  # Ray cannot reach it: `kill` below ends it
                     self._actor.leave.remote()
             with anyio.move_on_after(_LEAVE_TIMEOUT):
                 await self.until_ended()

@@ -288,7 +288,7 @@ class Contract:
             # Not the tool's `tool_call_schema`: it lacks aliases, and does not say that extra arguments are forbidden.
             try:
                 schema = schema.model_json_schema(schema_generator=_AnySchema)
-            except Exception:
+            except Exception:  # raised again where the tool is offered to a model
                 schema = {}  # an empty schema allows everything, so nothing will be repaired
         return Shape(schema, self.injected)
 

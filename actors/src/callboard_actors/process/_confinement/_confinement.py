@@ -86,7 +86,7 @@ class Confinement:
         if os.geteuid() != 0:
             max_tasks = _EXTRA_TASKS
             for entry in Path("/proc").iterdir():
-                with suppress(OSError):
+                with suppress(OSError):  # a process that has ended meanwhile
                     if entry.name.isdigit() and entry.stat().st_uid == os.geteuid():
                         # Field 20 of /proc/PID/stat is the number of threads. The name in parentheses may have spaces.
                         max_tasks += int((entry / "stat").read_text().rpartition(")")[2].split()[17])

@@ -47,4 +47,4 @@ def _row(name: str, value: str, reason: str | None, remedy: str) -> Row:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_results()))  # noqa: T201
+    print(json.dumps(_results()))  # noqa: T201 (for the process that started this one)
