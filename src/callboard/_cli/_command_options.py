@@ -6,11 +6,14 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 class Backend(StrEnum):
@@ -248,7 +251,7 @@ def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=hints[field.name],
         )
-        for field in fields(kind)  # type: ignore[arg-type]
+        for field in fields(kind)
     ]
 
     def decorate(command: Callable[[T], None]) -> Callable[..., None]:
@@ -256,6 +259,7 @@ def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]
         def run_command(**values: object) -> None:
             command(kind(**values))
 
+        # Python reads this attribute of any function, and typeshed does not list it.
         run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run_command.__annotations__ = hints
         return run_command

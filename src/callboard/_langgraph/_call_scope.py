@@ -213,6 +213,8 @@ class CallScratchpad(PregelScratchpad):
     def thread(self) -> object:
         return self._owner.thread
 
+    # LangGraph declares these three as fields of a frozen dataclass, and only reads them. Here they are computed when
+    # they are read, because few calls need them: hence the suppressed checks.
     @property
     def step(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
         return 0 if (outer_scratchpad := self._owner.outer_scratchpad) is None else outer_scratchpad.step
@@ -349,13 +351,13 @@ def call_config(
     }
     if CONFIG_KEY_CALL not in conf:  # a task of LangGraph runs these functions as its own tasks
         keys[CONFIG_KEY_CALL] = scratchpad.start_task
-    called: Any = {**config, CONF: keys}
+    called: RunnableConfig = {**config, CONF: keys}
     metadata = config.get("metadata") or {}
     if not is_node and CONFIG_KEY_CHECKPOINT_NS in conf and CONFIG_KEY_CHECKPOINT_NS not in metadata:
         # LangChain puts it there for the tools of LangGraph's node, and not for nodes.
         namespace = scratchpad._namespace.partition(NS_SEP + CALL_PREFIX)[0]
         called["metadata"] = {**metadata, CONFIG_KEY_CHECKPOINT_NS: namespace}
-    return called  # type: ignore[no-any-return]  # `cast` would be one more function for each call
+    return called
 
 
 # Streams and callbacks of the outer graph
@@ -386,7 +388,7 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
 def _with_handlers(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig:
     callbacks = config.get("callbacks")
     if isinstance(callbacks, BaseCallbackManager):
-        if not any(map(_streams, callbacks.handlers)):
+        if not any(map(_is_stream_handler, callbacks.handlers)):
             return config
         renamed: Any = callbacks.copy()
         handlers_by_id = {id(handler): _rename_handler(handler, graphs) for handler in callbacks.handlers}
@@ -402,13 +404,13 @@ def _with_handlers(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig
     return cast("RunnableConfig", {**config, "callbacks": renamed})
 
 
-def _streams(handler: object) -> bool:
+def _is_stream_handler(handler: object) -> bool:
     return isinstance(handler, StreamMessagesHandler | StreamToolCallHandler)
 
 
 def _rename_handler(handler: Any, graphs: GraphNames) -> Any:
     """Return a copy of a stream handler that uses LangGraph's namespaces; return another handler unchanged."""
-    if not _streams(handler):
+    if not _is_stream_handler(handler):
         return handler
     # A shallow copy: both share the records of runs and messages, so that no message is streamed twice.
     renamed = copy.copy(handler)

@@ -179,11 +179,11 @@ class NodeConfigs:
         """Entries of `configurable` that all nodes share."""
         for key in _KEYS_OF_OUTER_TASK:
             self.conf.pop(key, None)
-        self._config: dict[str, Any] = {**config}
+        self._config: RunnableConfig = {**config}
         if self._config.get("callbacks") is None:
             self._config["callbacks"] = []  # LangGraph's `push_message` fails without a list
-        for key in ("run_id", "run_name"):  # those of the agent's own run
-            self._config.pop(key, None)
+        self._config.pop("run_id", None)  # this and the name are those of the agent's own run
+        self._config.pop("run_name", None)
         self._metadata = config.get("metadata") or {}
         self._checkpoints = conf.get(CONFIG_KEY_CHECKPOINT_MAP, {})
         self._thread_id = conf.get(CONFIG_KEY_THREAD_ID)
@@ -218,8 +218,7 @@ class NodeConfigs:
             "langgraph_path": node_place.path,
             "langgraph_checkpoint_ns": node_place.namespace,
         }
-        node_config: Any = {**self._config, "metadata": metadata, CONF: inner}
-        return node_config  # type: ignore[no-any-return]  # `cast` would be one more function for each node
+        return {**self._config, "metadata": metadata, CONF: inner}
 
 
 _SHARED = tuple(field.name for field in fields(Runtime) if field.name != "execution_info")

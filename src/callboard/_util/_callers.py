@@ -25,4 +25,5 @@ def user_stacklevel() -> int:
 
 def is_async(fn: object) -> bool:
     """Return whether a function or a callable object is async."""
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+    call_method = getattr(type(fn), "__call__", None)  # noqa: B004 (`callable` does not say whether it is async)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call_method)

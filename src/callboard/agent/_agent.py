@@ -73,6 +73,7 @@ class StreamForm(NamedTuple):
     version: Version
 
 
+# The first two bases declare the methods that the overloads below replace, each with other parameters.
 class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: ignore[reportIncompatibleMethodOverride]
     """Agent that calls its model and its tools in turn until the model answers.
 
@@ -118,6 +119,9 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
         agent = copy.copy(self)
         agent._entry_mode = "sync"
         return agent
+
+    # LangChain's methods take any keyword. These name their own, so that type checkers find one that does not exist;
+    # hence the suppressed checks of `ainvoke`, `astream`, `invoke`, `stream` and `astream_events`.
 
     @overload  # type: ignore[override]
     async def ainvoke(
@@ -702,6 +706,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
         """
         return await update(await self._open_thread(config), self._runner.plan.flow, values, as_node)
 
+    # LangGraph's protocol has another name for the second parameter than its graphs, which this method replaces.
     async def abulk_update_state(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
     ) -> RunnableConfig:
@@ -738,6 +743,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
         """Change the state of a thread as `aupdate_state` does, from sync code."""
         return run_from_sync(partial(Agent.aupdate_state, self._copy_for_sync(), config, values, as_node))
 
+    # As for `abulk_update_state`.
     def bulk_update_state(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
     ) -> RunnableConfig:

@@ -169,6 +169,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @name.setter
     def name(self, name: str) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        # `Runnable` declares a plain attribute, so the check is suppressed: a property may be set here as well.
         # A new runner, because runs in progress use the old one. Both share `in_flight`, so `drain` covers all runs.
         self._runner = replace(self._runner, name=name)
 

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 from anyio import Lock
@@ -15,14 +16,14 @@ from callboard.conversations._thread import Thread
 from callboard.tools._bounds import broken_text
 
 
-def person_message(message: object) -> HumanMessage:
+def person_message(message: Any) -> HumanMessage:
     """Return a message of a person, with an id, in any form that LangChain accepts; such as a text.
 
     Raises TypeError for what is no message, and ValueError for another kind of message, and for text that no database
     stores.
     """
     try:
-        (converted,) = convert_to_messages([message])  # type: ignore[list-item]
+        (converted,) = convert_to_messages([message])
     except (NotImplementedError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise TypeError(
             f"say() takes a text or a message, such as HumanMessage('stop'), got {message!r:.80}"

@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Interrupt, Send
-from pydantic import ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from callboard._langgraph._serializers import MEND, error_text
@@ -34,10 +34,10 @@ Source = Literal["input", "loop", "update", "command", "fork", "repair"]
 """Name of the cause of a state change, such as "input" or "loop" (a step); most names are LangGraph's."""
 
 
+@with_config(ConfigDict(strict=True))
 class _StoredRecord(TypedDict, total=False):
     """Fields of a stored `CallRecord` that are validated when the record is read."""
 
-    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     answers: Sequence[Any]
     digests: Sequence[str | None]
     pending: Sequence[InstanceOf[Interrupt]]
@@ -55,13 +55,13 @@ def _record_of(stored: Any) -> CallRecord:
 _Record = Annotated[CallRecord, PlainValidator(_record_of)]
 
 
+@with_config(ConfigDict(strict=True))
 class _Holder(TypedDict):
     """Stored description of the run that holds a thread: only this run may change the thread.
 
     See `callboard.conversations._lease`. Further keys are optional.
     """
 
-    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     token: str
     host: str
     boot: str
@@ -416,8 +416,8 @@ def reading_stored_data(location: str) -> Generator[None]:
         raise StorageError(location, f"cannot be read: {error_text(error)}. {MEND}") from error
 
 
+@with_config(ConfigDict(strict=True))
 class _StoredCheckpoint(TypedDict):
-    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     id: str
     ts: str
     channel_values: dict[Any, Any]
@@ -425,15 +425,15 @@ class _StoredCheckpoint(TypedDict):
     versions_seen: dict[Any, dict[Any, Any]]
 
 
+@with_config(ConfigDict(strict=True))
 class _StoredMetadata(TypedDict, total=False):
-    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     source: str
     step: int
     parents: dict[Any, Any]
 
 
+@with_config(ConfigDict(strict=True))
 class _StoredNotes(TypedDict, total=False):
-    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     of: str
     parent: str | None
     origin: Annotated[tuple[str, int], Strict(False)]

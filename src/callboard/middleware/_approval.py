@@ -224,7 +224,7 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
     """Return the form for the allowed kinds of answers."""
     # It is cached for all questions, so its validator finds the present question in a context variable.
     shapes = tuple(_SHAPES[answer][0] for answer in allowed)
-    shape: Any = shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007
+    shape: Any = shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007 (of a tuple)
 
     class Response(RootModel[shape]):
         @model_validator(mode="wrap")

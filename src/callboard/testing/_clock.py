@@ -122,7 +122,7 @@ class _SeededLoop(VirtualClockLoop):
         loop._ready.clear()
         # At least one callback is left, so the clock does not jump.
         loop._ready.extend(step for step in steps if step is not None)
-        super()._run_once()  # type: ignore[misc]
+        super()._run_once()  # type: ignore[misc]  # a private method, which typeshed does not list
         loop._ready.extend(later)
 
 
@@ -192,7 +192,8 @@ def backend(name: str, *, real_clock: bool = False, seed: int | None = None) -> 
 def _with_eager_tasks(make: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:
     def make_loop() -> asyncio.AbstractEventLoop:
         loop = make()
-        loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        if sys.version_info >= (3, 12):  # `_HAS_EAGER`, in a form that type checkers understand
+            loop.set_task_factory(asyncio.eager_task_factory)
         return loop
 
     return make_loop

@@ -340,15 +340,23 @@ class _Player:
             reply = _reply.get()
             return await original_ainvoke(model, *args, **kwargs) if reply is None else reply
 
-        setattr(Run, "go", go)  # noqa: B010
-        setattr(RunReporter, "ask", ask)  # noqa: B010
-        setattr(BaseChatModel, "ainvoke", ainvoke)  # noqa: B010
-        try:
+        with (
+            _replacing_method(Run, "go", go),
+            _replacing_method(RunReporter, "ask", ask),
+            _replacing_method(BaseChatModel, "ainvoke", ainvoke),
+        ):
             yield
-        finally:
-            setattr(Run, "go", original_go)  # noqa: B010
-            setattr(RunReporter, "ask", original_ask)  # noqa: B010
-            setattr(BaseChatModel, "ainvoke", original_ainvoke)  # noqa: B010
+
+
+@contextmanager
+def _replacing_method(owner: type, name: str, method: Callable[..., Any]) -> Generator[None]:
+    """Replace a method of a class inside the `with` block."""
+    original = getattr(owner, name)
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
 
 
 class _People:

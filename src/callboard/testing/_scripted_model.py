@@ -189,7 +189,7 @@ class ScriptedModel(BaseChatModel):
     def __init__(
         self, script: Iterable[ScriptedReply], /, *, loop: bool = False, delay: float = 0.0, **options: Any
     ) -> None:
-        super().__init__(loop=loop, delay=delay, **options)  # type: ignore[call-arg]
+        super().__init__(loop=loop, delay=delay, **options)  # type: ignore[call-arg]  # fields of this model
         self._playback = _Playback(script, loop=loop)
 
     @property

@@ -190,7 +190,7 @@ class BatchCall(SupervisedCall[Output]):
 
     __slots__ = ("_config", "batch", "index", "key")
 
-    call: ToolCall  # pyright: ignore[reportIncompatibleVariableOverride]
+    call: ToolCall  # pyright: ignore[reportIncompatibleVariableOverride]  # calls of a node have LangChain's form
 
     def __init__(
         self,

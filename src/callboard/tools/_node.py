@@ -314,6 +314,8 @@ class ToolNode(ManyInputs, Openable):
 
     # A state or calls give a dict, and messages a list. If a tool returns a `Command`, the output is a list of the
     # outputs of all calls, as in LangGraph; no type of the input tells so.
+    # LangChain's methods take any keyword. These name their own, so that type checkers find one that does not exist;
+    # hence the suppressed checks of `ainvoke` and `invoke`.
 
     @overload  # type: ignore[override]
     async def ainvoke(

@@ -47,6 +47,7 @@ class ValidationNode(Runnable[Any, Any]):
         self._format_error = format_error or _default_format
         self.schemas_by_name: dict[str, type[Any]] = dict(map(_schema_by_name, schemas))
 
+    # LangChain's methods take any keyword, and would ignore a wrong one: hence the suppressed checks of these two.
     def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None
     ) -> Any:
@@ -85,7 +86,7 @@ class ValidationNode(Runnable[Any, Any]):
             return answer(content=self._format_error(error, call, schema), additional_kwargs={"is_error": True})
 
 
-def _default_format(error: BaseException, call: ToolCall, schema: type[BaseModel]) -> str:  # noqa: ARG001 (FormatError)
+def _default_format(error: BaseException, _call: ToolCall, _schema: type[BaseModel]) -> str:
     return f"{error!r}\n\nRespond after fixing all validation errors."
 
 

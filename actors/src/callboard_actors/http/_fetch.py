@@ -46,7 +46,7 @@ class _Conversion:
         """Return what the process has written; `None` if it was stopped or has failed. Blocks its thread."""
         # Isolated, and with the search path of this program: the process imports what this one would import.
         command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=import_path())]
-        with subprocess.Popen(  # noqa: S603
+        with subprocess.Popen(  # noqa: S603 (our own module)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:
             self._process = process

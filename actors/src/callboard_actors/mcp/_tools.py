@@ -205,6 +205,7 @@ It returns the result, and a notice to the model or "".
 class ServersTool(StructuredTool):
     """LangChain tool that accepts any argument names, also the names `config`, `run_manager` and `self`."""
 
+    # LangChain's method has parameters of these names, and passes arguments of the tool by keyword.
     async def _arun(self, /, **arguments: Any) -> Any:  # type: ignore[override]
         assert self.coroutine is not None
         return await self.coroutine(**arguments)

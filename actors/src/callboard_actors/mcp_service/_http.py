@@ -213,7 +213,7 @@ async def serve_http(app: McpApp, host: str, port: int, drain: float) -> Drained
         async with app.lifespan(), drain_on_signal(app, server, timeout=drain) as shutdown:
             address, bound_port = listener.getsockname()[:2]
             url = f"http://{url_host(address)}:{bound_port}{PATH}"
-            print(f"{len(app.tool_names)} served at {url}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"{len(app.tool_names)} served at {url}", file=sys.stderr, flush=True)  # noqa: T201 (output of a command)
             await server.serve(sockets=[listener])
             server.has_ended.set()
     return shutdown.report

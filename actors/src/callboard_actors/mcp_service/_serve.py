@@ -218,5 +218,5 @@ def _prepare(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
 
 
 def _fail(code: int, text: str) -> int:
-    print(f"Error: {text}", file=sys.stderr)  # noqa: T201
+    print(f"Error: {text}", file=sys.stderr)  # noqa: T201 (output of a command)
     return code

@@ -250,7 +250,7 @@ class PostgresFleetTransport(PostgresConnection):
     async def _call_function(self, function: str, *arguments: object) -> Any:
         placeholders = ", ".join(["%s"] * (len(arguments) + 1))
         # Not an injection: `function` is a literal of this file, and all text from outside is a parameter.
-        statement = f"SELECT * FROM callboard_fleet_{function}_1({placeholders})"  # noqa: S608
+        statement = f"SELECT * FROM callboard_fleet_{function}_1({placeholders})"  # noqa: S608 (see above)
         [row] = await self._fetch(statement, self._prefix, *arguments)
         return row
 

@@ -115,6 +115,7 @@ def disconnect() -> None:
 
 def missing_resources(terms: RayOptions) -> str | None:
     """Return a text that names the resources which a new Ray actor lacks; `None` if all are free. Blocks the thread."""
+    # Ray has no types for these two.
     free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
     total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     needs = {"CPU": terms.cpus, "GPU": terms.gpus, "memory": terms.memory or 0, **terms.resources}

@@ -131,7 +131,7 @@ def real_path(path: str) -> str:
     missing: list[str] = []
     while True:
         try:
-            return os.path.join(os.path.realpath(path, strict=True), *reversed(missing))  # noqa: PTH118
+            return os.path.join(os.path.realpath(path, strict=True), *reversed(missing))  # noqa: PTH118 (all paths here are texts)
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
