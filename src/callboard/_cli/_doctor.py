@@ -204,7 +204,7 @@ def _run_agent(backend: str, options: dict[str, Any]) -> float:
     from callboard.testing import ScriptedModel, calls
 
     async def ping() -> str:
-        """Return "pong"."""
+        """Let the event loop run once, as a tool that waits does, and return "pong"."""
         await anyio.lowlevel.checkpoint()
         return "pong"
 

@@ -130,7 +130,7 @@ class ReactFlow:
         if node == AGENT:
             index = last_reply(messages)
             are_results = index is not None and all(isinstance(item, ToolMessage) for item in messages[index + 1 :])
-            return AFTER if self.after else self._after_reply(messages, calls=are_results)
+            return AFTER if self.after else self._after_reply(messages, may_run_calls=are_results)
         if node == AFTER:
             return self._after_reply(messages)
         if node == TOOLS:
@@ -153,8 +153,9 @@ class ReactFlow:
             if not (call["id"] in answered and any(call in calls_in(message) for message in earlier))
         ]
 
-    def _after_reply(self, messages: Sequence[BaseMessage], *, calls: bool = True) -> str:
-        if self.tools and calls and self.open_calls(messages):
+    def _after_reply(self, messages: Sequence[BaseMessage], *, may_run_calls: bool = True) -> str:
+        """Return the node after the model's reply and its hook; the hook may have answered the calls of the reply."""
+        if self.tools and may_run_calls and self.open_calls(messages):
             return TOOLS
         last = messages[-1] if messages else None
         if self.tools and isinstance(last, ToolMessage):
@@ -165,6 +166,7 @@ class ReactFlow:
                 # An answer from outside, such as by `update_state`.
                 return END if self._has_direct_answer(messages) else self.entry
         if self.tools and has_only_malformed(last):
+            # The model reads the errors of its malformed calls and replies again, but not for ever.
             turn = takewhile(lambda message: message.type != "human", reversed(messages))
             in_a_row = takewhile(has_only_malformed, (message for message in turn if message.type == "ai"))
             if sum(1 for _ in in_a_row) < _MOST_MALFORMED:

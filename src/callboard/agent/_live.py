@@ -132,6 +132,7 @@ class LiveRun:
         await self._release.wait()
 
     def _require_log(self) -> ChunkLog:
+        """Return the log of the run's chunks; raise `RuntimeError` for a run that nobody started in the background."""
         if self._log is None:
             raise RuntimeError(
                 f"the run of the thread {self.thread_id!r} was not started by start() or say(start=True): whoever runs "
@@ -387,7 +388,7 @@ class LiveRuns:
                 with scope:
                     await run._perform(perform)
                     return
-                raise RunCancelledError(thread_id)
+                raise RunCancelledError(thread_id)  # the scope was cancelled, and has ended the run
             except BaseException as error:
                 is_cancelled = isinstance(error, loop.cancelled_class)
                 run._error = RunCancelledError(thread_id) if is_cancelled else error

@@ -89,6 +89,7 @@ class Story:
         return turns
 
     def _turn(self, call: RecordedCall) -> int:
+        """Return the number of the model request whose reply contains the call; 0 if no reply before it does."""
         # By the ids in replies, because on a virtual clock many events have the same time.
         before = [number for number, request in enumerate(self.run.requests, 1) if request.start <= call.start]
         replies = [self.run.requests[number - 1].reply or {} for number in before]

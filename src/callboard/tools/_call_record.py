@@ -177,6 +177,7 @@ def _escape_match(match: "re.Match[str]") -> str:
 
 
 def _percent_encode(character: str) -> str:
+    # Not `urllib.parse.quote`, which leaves some of the characters as they are.
     return "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
 
 

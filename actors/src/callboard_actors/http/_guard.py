@@ -176,7 +176,7 @@ class _BoundedStream(httpcore2.AsyncNetworkStream):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write all bytes of the buffer."""
+        """Write all bytes of the buffer; the next read is the first of a response's head."""
         self.is_in_head = True
         self._head_bytes = self._head_lines = 0
         await self._stream.write(buffer, timeout)
@@ -466,7 +466,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
         )
 
     async def aclose(self) -> None:
-        """Close all connections; called when the client is closed."""
+        """Close all connections, also of responses that are still being read; called when the client is closed."""
         await self._pool.aclose()
 
 

@@ -19,6 +19,7 @@ from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._pickles import attributes_to, find_by_attributes, loads
 
 
+# Ray has no types for its cloudpickle.
 class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
     """Pickler that stores a decorated function of an importable module by its name, not by its code."""
 
