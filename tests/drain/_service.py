@@ -109,6 +109,14 @@ class Service:
             time.sleep(0.02)
         return found
 
+    def refuses_connections(self) -> bool:
+        """Return whether the server has closed its port."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
     def terminate(self) -> None:
         """Send SIGTERM to the first process only, as Docker and Kubernetes do."""
         self.process.send_signal(signal.SIGTERM)

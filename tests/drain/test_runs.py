@@ -128,7 +128,7 @@ async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
             group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
             await until(lambda: recorder.running == 1)
             group.start_soon(found.run, agent.drain)
-            await anyio.sleep(0.05)
+            await anyio.wait_all_tasks_blocked()
             with pytest.raises(DrainingError, match="the agent 'LangGraph' is being drained") as refused:
                 await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
     assert not refused.value.begun

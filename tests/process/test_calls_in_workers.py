@@ -155,7 +155,7 @@ async def test_a_call_that_was_not_begun_runs_in_another_worker() -> None:
             found.append(await pool.run(bodies.pid))
 
         group.start_soon(call)
-        await anyio.sleep(0.1)
+        await anyio.wait_all_tasks_blocked()  # the call has been sent
         os.kill(first, signal.SIGKILL)
 
     assert found

@@ -26,7 +26,7 @@ async def test_asks_of_other_processes_wait_while_their_owner_drains(fleets: Fle
             drains.append(await here.drain(20.0))
 
         tasks.start_soon(drain)
-        await anyio.sleep(0.1)
+        await anyio.wait_all_tasks_blocked()
         asked = list[str]()
 
         async def ask(what: str) -> None:
