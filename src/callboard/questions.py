@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 __all__ = ["WORDS", "Action", "Answer", "Approval", "Word", "approval_in", "free_answer", "printable"]
 
@@ -63,11 +63,10 @@ def approval_in(value: object) -> Approval | None:
     schema: object = getattr(value, "response_schema", None)
     value = getattr(value, "value", value)
     if isinstance(value, Mapping):
-        question = cast("Mapping[str, Any]", value)
-        if question.get("type") == "tool_approval" and {"name", "args"} <= question.keys():
-            return _approval_of_call(question, schema)
-        if {"action_requests", "review_configs"} <= question.keys():
-            return _batch(question)
+        if value.get("type") == "tool_approval" and {"name", "args"} <= value.keys():
+            return _approval_of_call(value, schema)
+        if {"action_requests", "review_configs"} <= value.keys():
+            return _batch(value)
     interrupts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if not interrupts or not all(_is_human_interrupt(item) for item in interrupts):
         return None

@@ -237,7 +237,7 @@ def _text_from_tool(tool: BaseTool, error: Exception) -> Any:
     """Return the text of `handle_tool_error` or `handle_validation_error`; raise an error that neither handles."""
     if isinstance(error, ToolException):
         if tool.handle_tool_error:
-            return _handle_tool_error(error, flag=cast("Any", tool.handle_tool_error))
+            return _handle_tool_error(error, flag=tool.handle_tool_error)
     elif tool.handle_validation_error:
         return _handle_validation_error(cast("Any", error), flag=cast("Any", tool.handle_validation_error))
     raise error
@@ -308,15 +308,12 @@ def _validate(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, An
 
 def copy_config(config: RunnableConfig) -> RunnableConfig:
     """Return a copy of a config whose tags, metadata and `configurable` may be changed."""
-    return cast(
-        "RunnableConfig",
-        {
-            **config,
-            "tags": config["tags"].copy(),
-            "metadata": config["metadata"].copy(),
-            "configurable": config["configurable"].copy(),
-        },
-    )
+    return {
+        **config,
+        "tags": config["tags"].copy(),
+        "metadata": config["metadata"].copy(),
+        "configurable": config["configurable"].copy(),
+    }
 
 
 def _restore_tracing(before: dict[str, Any]) -> None:

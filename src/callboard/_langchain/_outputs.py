@@ -47,10 +47,10 @@ def entries_in(output: Output) -> Iterator[object]:
         return
     update: Any = output.update
     if isinstance(update, dict):
-        for value in cast("dict[str, object]", update).values():
+        for value in update.values():
             yield from _values(value)
     elif isinstance(update, (list, tuple)):
-        for entry in cast("list[Any]", update):
+        for entry in update:
             yield from _values(entry[1]) if _is_pair(entry) else (entry,)
 
 
@@ -84,16 +84,15 @@ def _is_pair(entry: Any) -> bool:
 
 
 def _values(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else [value]
+    return value if isinstance(value, list) else [value]
 
 
 def _change_entries(value: object, change: Callable[[Any], Any]) -> Any:
     if not isinstance(value, list):
         return change(value)
-    entries = cast("list[object]", value)
-    changed_entries = [change(entry) for entry in entries]
+    changed_entries = [change(entry) for entry in value]
     # A subclass of list keeps its class if no entry in it has changed.
-    return value if all(new is old for new, old in zip(changed_entries, entries, strict=True)) else changed_entries
+    return value if all(new is old for new, old in zip(changed_entries, value, strict=True)) else changed_entries
 
 
 def with_facts(message: ToolMessage, **facts: object) -> dict[str, Any]:

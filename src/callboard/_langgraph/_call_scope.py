@@ -7,7 +7,7 @@ their way to the streams and callbacks of the outer graph.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 
 from langchain_core.callbacks import BaseCallbackManager
@@ -401,7 +401,7 @@ def _with_handlers(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig
         renamed = [_rename_handler(handler, graphs) for handler in callbacks]
     else:
         return config
-    return cast("RunnableConfig", {**config, "callbacks": renamed})
+    return {**config, "callbacks": renamed}
 
 
 def _is_stream_handler(handler: object) -> bool:
@@ -448,7 +448,7 @@ def _with_writer(config: RunnableConfig, graphs: GraphNames | None) -> RunnableC
     write, namespace = runtime.stream_writer, config[CONF].get(CONFIG_KEY_CHECKPOINT_NS, "")
 
     def write_renamed(chunk: Any) -> None:
-        current = var_child_runnable_config.get() or cast("RunnableConfig", {})
+        current = var_child_runnable_config.get() or {}
         name = current.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, "")
         if not name or name.rpartition(NS_SEP)[0] == namespace:
             _write_within(config, write, chunk)

@@ -106,7 +106,7 @@ def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
 
 def with_key(config: RunnableConfig, key: str, value: object) -> RunnableConfig:
     """Return a copy of a config in which one key of its `configurable` has another value."""
-    return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), key: value}})
+    return {**config, CONF: {**config.get(CONF, {}), key: value}}
 
 
 def with_runtime(config: RunnableConfig, runtime: object) -> RunnableConfig:
@@ -144,7 +144,7 @@ class GraphTask:
     @property
     def resume_map(self) -> Mapping[str, Any] | None:
         """Answers that this run was resumed with, by interrupt id."""
-        return cast("Mapping[str, Any] | None", self.conf.get(CONFIG_KEY_RESUME_MAP))
+        return self.conf.get(CONFIG_KEY_RESUME_MAP)
 
     @property
     def attempt(self) -> int:

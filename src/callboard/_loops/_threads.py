@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 from anyio import CancelScope
 from anyio.lowlevel import EventLoopToken, current_token
@@ -143,7 +143,7 @@ _thread_state = _Here()
 
 def _leading_back(token: EventLoopToken) -> EventLoopToken:
     """Return a token with which `anyio.from_thread` works in callboard's threads; trio's own token does not."""
-    backend, native = cast("Any", token.backend_class), token.native_token
+    backend, native = token.backend_class, token.native_token
 
     class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs
         @classmethod

@@ -137,7 +137,7 @@ class Reply(Generic[T]):
 
         Raises RuntimeError if a result or an error was sent before.
         """
-        if not isinstance(cast("object", error), Exception):
+        if not isinstance(error, Exception):
             raise TypeError(f"{self._title}: Reply.fail() takes an exception, such as ValueError('no'); got {error!r}")
         return self._take_owed().settle(None, error)
 

@@ -193,7 +193,7 @@ def _check_options(owner: str, spec: ChildSpec[Any]) -> None:
     if spec.cap is not None:
         check_count(f"{owner}: cap", spec.cap, least=1)
     check_seconds(f"{owner}: idle", spec.idle, zero=False)
-    if not isinstance(cast("object", spec.prefix), str):
+    if not isinstance(spec.prefix, str):
         raise TypeError(f"{owner}: prefix is a text, such as 'browser_'; got {spec.prefix!r}")
     if spec.save not in SAVES:
         raise ValueError(f"{owner}: save is one of {SAVES}, got {spec.save!r}")
@@ -210,7 +210,7 @@ def _check_options(owner: str, spec: ChildSpec[Any]) -> None:
         raise ValueError(f"{owner}: there is nothing to save; {spec.kind.__name__} needs snapshot and restore")
     if spec.fleet is None:
         return
-    if not has_members_of(Fleet, cast("object", spec.fleet)):
+    if not has_members_of(Fleet, spec.fleet):
         raise TypeError(
             f"{owner}: fleet is one such as PostgresFleet(url, secret=...) of callboard_actors; got {spec.fleet!r}"
         )

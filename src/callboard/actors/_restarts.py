@@ -6,7 +6,7 @@ Its terms and rules are those of OTP. It only decides, and never waits.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from callboard._records._policies import check_seconds
 
@@ -45,7 +45,7 @@ class Backoff:
         check_seconds("Backoff(first=...)", self.first)
         check_seconds("Backoff(maximum=...)", self.maximum)
         for name, value in (("factor", self.factor), ("jitter", self.jitter)):
-            if isinstance(value, bool) or not isinstance(cast("object", value), (int, float)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"Backoff({name}=...) is a number, got {value!r}")
         if self.factor < 1:
             raise ValueError(f"Backoff(factor=...) must be 1 or more, got {self.factor!r}")

@@ -269,7 +269,7 @@ class Supervisor(Openable):
         period: float = PERIOD,
         backoff: Backoff | None = None,
     ) -> None:
-        if not isinstance(cast("object", name), str):
+        if not isinstance(name, str):
             raise TypeError(f"Supervisor(name=...) is a text, got {name!r}")
         if strategy not in STRATEGIES:
             raise ValueError(f"Supervisor(strategy=...) is one of {STRATEGIES}, got {strategy!r}")

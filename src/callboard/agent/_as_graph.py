@@ -301,8 +301,8 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         graph = self.builder.compile(
             self.checkpointer,
             store=self.store,
-            interrupt_before=cast("Any", self._breakpoints.before),
-            interrupt_after=cast("Any", self._breakpoints.after),
+            interrupt_before=self._breakpoints.before,
+            interrupt_after=self._breakpoints.after,
             debug=self.debug,
             name=self.name,
             transformers=self.stream_transformers or None,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, NotRequired, cast
+from typing import Annotated, Any, Generic, NotRequired
 
 from langchain_core.messages import AnyMessage, BaseMessage, ToolCall, ToolMessage
 from langchain_core.runnables import Runnable, RunnablePassthrough
@@ -249,7 +249,4 @@ def _with_model_input(schema: type[Any]) -> type[Any]:
     """Return a subclass of the state's schema with the key `llm_input_messages`, which a hook may set for the model."""
     if issubclass(schema, BaseModel):
         return create_model("CallModelInputSchema", llm_input_messages=(list[AnyMessage] | None, None), __base__=schema)
-    return cast(
-        "type[Any]",
-        type("CallModelInputSchema", (schema,), {"__annotations__": {"llm_input_messages": list[AnyMessage]}}),
-    )
+    return type("CallModelInputSchema", (schema,), {"__annotations__": {"llm_input_messages": list[AnyMessage]}})

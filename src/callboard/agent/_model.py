@@ -180,7 +180,7 @@ class ChosenModel:
         chosen: object = await _run_in_own_task(choose_model, name)
         if not isinstance(chosen, Runnable):
             raise TypeError(f"model={choose!r} has to return a chat model for the state, got {chosen!r}")
-        return cast("Model", chosen)
+        return chosen
 
 
 class _Prompt:
@@ -212,7 +212,7 @@ async def request_structured_response(model: Model, state: Any, config: Runnable
     """Ask the model for the final result in the form `response_format`, in a request without tools."""
     messages = messages_of(state)
     if isinstance(response_format, tuple):
-        prompt, response_format = cast("tuple[str, Any]", response_format)
+        prompt, response_format = response_format
         messages = [SystemMessage(content=prompt), *messages]
     model = _step_with_tools(model)
     chat_model = model.bound if isinstance(model, RunnableBinding) else model

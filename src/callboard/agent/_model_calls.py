@@ -158,4 +158,4 @@ class ModelMiddleware(AgentMiddleware[Any, Any, Any]):
             return await run_function(partial(handler, request), "the model")
 
         with _name_the_model():
-            return cast("Response", run_from_sync(partial(self._middleware.awrap_model_call, request, call_next)))
+            return run_from_sync(partial(self._middleware.awrap_model_call, request, call_next))

@@ -139,7 +139,7 @@ def parse_modes(option: str, modes: StreamModes) -> frozenset[str]:
 
 def parse_names(option: str, names: object, expected: str) -> frozenset[str]:
     """Return one or several names as a set; raise TypeError for what is neither a text nor a list of texts."""
-    items = [names] if isinstance(names, str) or not isinstance(names, Iterable) else [*cast("Iterable[object]", names)]
+    items = [names] if isinstance(names, str) or not isinstance(names, Iterable) else [*names]
     if not all(isinstance(item, str) for item in items):
         raise TypeError(f"{option} takes {expected}, or a single one; got {names!r}")
     return frozenset(cast("list[str]", items))
@@ -155,8 +155,7 @@ def check_stops(option: str, nodes: object, known_nodes: Collection[str] | None 
     if isinstance(nodes, str) or not isinstance(nodes, Collection):
         example = [nodes] if isinstance(nodes, str) else ["tools"]
         raise TypeError(f"{option} is a list of nodes, such as {example!r}, or '*'; got {nodes!r}")
-    names = cast("Collection[str]", nodes)
-    if known_nodes is not None and (unknown := next((name for name in names if name not in known_nodes), None)):
+    if known_nodes is not None and (unknown := next((name for name in nodes if name not in known_nodes), None)):
         raise ValueError(f"{option}={nodes!r}: {no_such('node', unknown, known_nodes)}")
 
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from operator import attrgetter
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from langchain_core.messages import (
     AIMessage,
@@ -96,7 +96,7 @@ class Schema:
     def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", flow: Flow) -> None:
         self._builder = builder
         self.flow = flow
-        self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
+        self.specs = builder.channels
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
         self.replayable = [name for name, spec in self.specs.items() if isinstance(spec, _REDUCED)]
         """Keys of which LangGraph may have stored only the writes.

@@ -138,7 +138,7 @@ class PostgresServer(Generic[T]):
         return -1 if row is None or row["v"] is None else int(row["v"])
 
     def close(self, opened: T) -> None:
-        cast("Any", opened.conn).close()
+        opened.conn.close()
 
     def join_writes(self, opened: T) -> AbstractContextManager[None]:
         return nullcontext()  # each operation has a connection of its own

@@ -359,7 +359,7 @@ class Base:
 
     @property
     def messages(self) -> Sequence[BaseMessage]:
-        return cast("Sequence[BaseMessage]", self.checkpoint["channel_values"].get(MESSAGES) or ())
+        return self.checkpoint["channel_values"].get(MESSAGES) or ()
 
     def make_thin(self, newer: "Base") -> "Base | None":
         """Return a copy of the checkpoint that refers to `newer` for its messages; `None` if that is impossible."""
@@ -379,7 +379,7 @@ def base_of(checkpoint_tuple: CheckpointTuple) -> Base:
     parent_config: Any = checkpoint_tuple.parent_config or {}
     return Base(
         checkpoint_tuple.checkpoint,
-        cast("Any", checkpoint_tuple.metadata),
+        checkpoint_tuple.metadata,
         parent_config.get("configurable", {}).get("checkpoint_id"),
     )
 
@@ -500,9 +500,7 @@ def with_messages(checkpoint_tuple: CheckpointTuple, messages: Sequence[BaseMess
     """Return a copy of a checkpoint with its missing messages, which are the first messages of the list `messages`."""
     count = notes_of(checkpoint_tuple.checkpoint)[COUNT]
     values = {**checkpoint_tuple.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
-    return checkpoint_tuple._replace(
-        checkpoint=cast("Checkpoint", {**checkpoint_tuple.checkpoint, "channel_values": values})
-    )
+    return checkpoint_tuple._replace(checkpoint={**checkpoint_tuple.checkpoint, "channel_values": values})
 
 
 def is_incomplete(checkpoint_tuple: CheckpointTuple) -> bool:

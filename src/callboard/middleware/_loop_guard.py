@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
@@ -149,11 +149,10 @@ class LoopGuard(Middleware):
         return _with_nudge(message, repetition) if self.nudge <= repetition < self.refuse else message
 
     def _repetition(self, request: ToolCallRequest) -> int:
-        state: Any = request.state
-        if not isinstance(state, list):
+        messages: Any = request.state
+        if not isinstance(messages, list):
             key = self._messages_key
-            state = (state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)) or []
-        messages = cast("Sequence[Any]", state)
+            messages = (messages.get(key) if isinstance(messages, Mapping) else getattr(messages, key, None)) or []
         call_id = request.tool_call["id"]
         for end in range(len(messages), 0, -1):
             reply = messages[end - 1]
@@ -228,7 +227,7 @@ def _result_of(message: ToolMessage) -> object:
 def _facts_of(message: BaseMessage) -> Mapping[str, Any]:
     """Return what callboard has noted at a message."""
     value: object = message.additional_kwargs.get("callboard")
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _is_late_result(message: object) -> bool:

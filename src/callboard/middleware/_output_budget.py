@@ -302,7 +302,7 @@ class OutputBudget(Middleware):
         media: int | None = 5_000_000,
     ) -> None:
         check_count("OutputBudget(characters)", characters, least=1)
-        if not (store is None or isinstance(cast("object", store), BaseStore)):
+        if not (store is None or isinstance(store, BaseStore)):
             raise TypeError(f"OutputBudget(store=...) takes a LangGraph store, such as InMemoryStore(); got {store!r}")
         check_count("OutputBudget(memory=...)", memory, least=0)
         if media is not None:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert_to_messages
 from langgraph.types import Command
@@ -93,10 +93,9 @@ def _without_media(value: Any) -> Any:
         return value if url is None else {"mime_type": url[1], **_describe_file(value[url.end() :])}
     if not isinstance(value, dict):
         return value
-    block = cast("dict[str, Any]", value)
-    key = "data" if "base64" in (block.get("type"), block.get("source_type")) else "base64"
-    data = block.get(key) if "mime_type" in block or "media_type" in block else None
-    fields = {name: _without_media(item) for name, item in block.items() if name != key or not isinstance(data, str)}
+    key = "data" if "base64" in (value.get("type"), value.get("source_type")) else "base64"
+    data = value.get(key) if "mime_type" in value or "media_type" in value else None
+    fields = {name: _without_media(item) for name, item in value.items() if name != key or not isinstance(data, str)}
     return {**fields, **_describe_file(data)} if isinstance(data, str) else fields
 
 
@@ -130,7 +129,7 @@ class _Beginning:
     def copy(self, value: Any) -> Any:
         """Return a copy of the value, or of its beginning."""
         if isinstance(value, dict):
-            return {key: self.copy(item) for key, item in cast("dict[str, Any]", value).items() if self._has_room(key)}
+            return {key: self.copy(item) for key, item in value.items() if self._has_room(key)}
         if isinstance(value, list):
             return [self.copy(item) for item in value if self._has_room("")]
         if not isinstance(value, str):

@@ -4,7 +4,7 @@ Larger calls are refused one by one.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from langchain_core.messages import ToolCall, ToolMessage
 
@@ -203,7 +203,7 @@ def _keys_and_values(value: object) -> Iterator[object]:
             yield value
         elif id(value) not in containers:
             containers.add(id(value))  # a list may contain itself
-            values += (*value, *value.values()) if isinstance(value, dict) else cast("Collection[Any]", value)
+            values += (*value, *value.values()) if isinstance(value, dict) else value
 
 
 def _without_content(call: ToolCall) -> ToolCall:

@@ -180,7 +180,7 @@ def _count_answers(item: Item, call_id: str | None) -> float:
         if isinstance(entry, RemoveMessage) and entry.id == REMOVE_ALL_MESSAGES:
             return math.nan
         if isinstance(entry, dict):  # LangChain also accepts messages as dicts
-            answers += cast("dict[str, object]", entry).get("tool_call_id") == call_id
+            answers += entry.get("tool_call_id") == call_id
         elif isinstance(entry, ToolMessage):
             answers += entry.tool_call_id == call_id
     return answers

@@ -67,7 +67,7 @@ class ErrorPolicy:
             return f"Error: {reason}"
         if isinstance(self._handling, (bool, tuple, type)):
             return default_text(error)
-        return cast("Callable[[Exception], str]", self._handling)(error)
+        return self._handling(error)
 
     def _kinds(self, error: Exception) -> set[Kind]:
         kinds: set[Kind] = set()

@@ -151,7 +151,7 @@ class ToolNode(ManyInputs, Openable):
         max_calls: int | None = None,
         on_unknown: OnUnknown | None = None,
     ) -> None:
-        if tags is not None and not isinstance(cast("object", tags), (list, tuple)):
+        if tags is not None and not isinstance(tags, (list, tuple)):
             raise TypeError(f"{self._owner}(tags=...) is a list of texts, got {tags!r}")
         self.name = name
         self.tags = tags

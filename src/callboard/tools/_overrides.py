@@ -11,7 +11,7 @@ from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -191,9 +191,7 @@ async def around_all(
         return await entries(inner_entry, call_next)
 
     async def inner(inner_entry: Entry) -> Any:
-        return await step(
-            parse_input(inner_entry.input, messages_key), _config(inner_entry, cast("RunnableConfig", entry.config))
-        )
+        return await step(parse_input(inner_entry.input, messages_key), _config(inner_entry, entry.config))
 
     result = await Chain([Link(around)])(entry, inner)
     return outputs_of(result, calls, messages_key, entries.name)

@@ -281,7 +281,7 @@ class ResultRules(NamedTuple):
                 continue
             goto = item.goto
             if item.graph is Command.PARENT and isinstance(goto, list) and all(isinstance(s, Send) for s in goto):
-                sends.extend(cast("list[Send]", goto))
+                sends.extend(goto)
             else:
                 results.append(item)
         if sends:

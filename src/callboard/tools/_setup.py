@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
@@ -168,7 +168,7 @@ def _check_options(options: Options) -> None:
     if options.on_error not in _ON_ERROR:
         raise ValueError(f"{options.owner}(on_error=...) is 'cancel' or 'finish', got {options.on_error!r}")
     for option, value in (("name", options.name), ("messages_key", options.messages_key)):
-        if not isinstance(cast("object", value), str):
+        if not isinstance(value, str):
             raise TypeError(f"{options.owner}({option}=...) is a text, got {value!r}")
     if options.max_calls is not None:
         check_count(f"{options.owner}(max_calls=...)", options.max_calls, least=1)

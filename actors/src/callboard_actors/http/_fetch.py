@@ -86,7 +86,7 @@ async def read_part(body: bytes | bytearray, task: Task, seconds: float) -> Part
         # caller waits for the thread, which ends at once because the other task stops the process.
         output = await anyio.to_thread.run_sync(conversion.run, head, body)
         group.cancel_scope.cancel()
-    return None if output is None else cast("Part", json.loads(output))
+    return None if output is None else json.loads(output)
 
 
 # Texts for a model.

@@ -106,11 +106,10 @@ def target_of(
     if isinstance(target, Sequence):
         _check_options("a command", options, ("headers", "auth"))
         environment = {} if env is None else variables("McpServer(env=...)", env)
-        words = cast("Sequence[object]", target)
-        arguments = [fspath(cast("Any", word)) if isinstance(word, PathLike) else word for word in words]
+        arguments = [fspath(word) if isinstance(word, PathLike) else word for word in target]
         if not arguments or not all(isinstance(word, str) for word in arguments) or not arguments[0]:
             raise ValueError(f"McpServer(target) is a command as a list of texts, the program first; got {target!r}")
-        return Command(cast("list[str]", arguments), environment, None if cwd is None else fspath(cwd))
+        return Command(arguments, environment, None if cwd is None else fspath(cwd))
     if target is None or isinstance(target, (bytes, type)):
         raise TypeError(f"McpServer(target) is {_KINDS}; got {target!r}")
     _check_options("a server of the SDK or a transport", options, tuple(options))

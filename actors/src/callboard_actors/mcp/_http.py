@@ -88,7 +88,7 @@ def _parse(message: bytes) -> dict[str, Any]:
         value = json.loads(message)
     except (ValueError, RecursionError):
         return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 # The transport.
@@ -275,7 +275,7 @@ async def _read_body(response: httpx2.Response, max_size: int) -> bytes | None:
     """Return the decompressed body of a response; `None` if it has more than `max_size` bytes."""
     # A small compressed body may be huge when decompressed.
     body, is_too_long = bytearray(), False
-    chunks: AsyncGenerator[bytes] = cast("Any", response.aiter_bytes())
+    chunks: AsyncGenerator[bytes] = response.aiter_bytes()
     async with aclosing(chunks):
         try:
             async for chunk in chunks:

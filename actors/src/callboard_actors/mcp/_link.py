@@ -7,7 +7,7 @@ list, so that the valid ones can be used. `watch_transport` wraps a transport of
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
@@ -56,21 +56,20 @@ class InvalidTools:
         # The SDK would validate all items. Structured content is not counted, because it is not validated here.
         for field, item_name in _LISTS.items():
             items = result.get(field)
-            if isinstance(items, list) and len(cast("list[object]", items)) > MOST_PARTS:
+            if isinstance(items, list) and len(items) > MOST_PARTS:
                 reason = f"it has more than {MOST_PARTS} {item_name}"
                 return error_response(answer.id, reason, metadata=message.metadata)
         tools = result.get("tools")
         # Answers are recognised by their fields, because a JSON-RPC response does not name its request.
         if self.version is None or not isinstance(tools, list) or "content" in result:
             return message
-        listed = cast("list[object]", tools)
-        flaws = [_flaw(tool, self._schemas) for tool in listed]
+        flaws = [_flaw(tool, self._schemas) for tool in tools]
         if _misfit(result, self.version) is None and not any(flaws):
             return message
         if _misfit({**result, "tools": []}, self.version) is not None:
             return message  # invalid beyond its tools, which the SDK reports
         result["tools"] = []
-        for tool, flaw in zip(listed, flaws, strict=True):
+        for tool, flaw in zip(tools, flaws, strict=True):
             if (misfit := _misfit({**result, "tools": [tool]}, self.version) or flaw) is None:
                 result["tools"].append(tool)
             else:
@@ -105,15 +104,14 @@ def _flaw(tool: object, schemas: "_Expansions") -> str | None:
         return "name: it is empty"
     if not name.isprintable():
         return "name: it has characters that cannot be printed"
-    schema = cast("Mapping[str, Any]", tool).get("inputSchema")
+    schema = tool.get("inputSchema")
     declared: object = schema.get("properties", {}) if isinstance(schema, dict) else {}
     if not isinstance(declared, dict):
         return "inputSchema.properties: it is no object"
-    properties = cast("Mapping[str, object]", declared)
-    property_name = next((name for name, value in properties.items() if not isinstance(value, (dict, bool))), None)
+    property_name = next((name for name, value in declared.items() if not isinstance(value, (dict, bool))), None)
     if property_name is not None:
         return f"inputSchema.properties.{property_name}: it is no schema"
-    return None if (reason := schemas.flaw(cast("object", schema))) is None else f"inputSchema: {reason}"
+    return None if (reason := schemas.flaw(schema)) is None else f"inputSchema: {reason}"
 
 
 _MAX_SCHEMA = 5_000
@@ -144,17 +142,16 @@ class _Expansions:
             if size > _MAX_SCHEMA or len(references) > _MAX_REFERENCES:
                 return f"with its references expanded, it has more than {_MAX_SCHEMA} parts"
             if isinstance(part, dict):
-                keywords = cast("dict[str, object]", part)
-                if "$ref" in keywords:
+                if "$ref" in part:
                     try:
-                        reference, target = _target(schema, keywords["$ref"])
+                        reference, target = _target(schema, part["$ref"])
                     except LookupError:
-                        return f"its reference {keywords['$ref']!r:.200} leads to no part of it"
+                        return f"its reference {part['$ref']!r:.200} leads to no part of it"
                     if reference not in references:
                         remaining.append((target, references | {reference}))
-                remaining += [(value, references) for keyword, value in keywords.items() if keyword != "$defs"]
+                remaining += [(value, references) for keyword, value in part.items() if keyword != "$defs"]
             elif isinstance(part, list):
-                remaining += [(value, references) for value in cast("list[object]", part)]
+                remaining += [(value, references) for value in part]
         if self._total + size > _MAX_SCHEMAS:
             return f"with the schemas of the tools before it, it has more than {_MAX_SCHEMAS} parts"
         self._total += size
@@ -168,9 +165,9 @@ def _target(schema: object, reference: object) -> tuple[str, object]:
     part = schema
     for name in reference.split("/")[1:]:
         if isinstance(part, dict):
-            part = cast("dict[str, object]", part)[name]
+            part = part[name]
         elif isinstance(part, list) and name.isdecimal():
-            part = cast("list[object]", part)[int(name[:9])]
+            part = part[int(name[:9])]
         else:
             raise LookupError
     return reference, part
@@ -178,7 +175,7 @@ def _target(schema: object, reference: object) -> tuple[str, object]:
 
 def _name(tool: object) -> str:
     """Return the name of a listed tool; "" if it has none."""
-    name = cast("Mapping[str, object]", tool).get("name") if isinstance(tool, dict) else None
+    name = tool.get("name") if isinstance(tool, dict) else None
     return name if isinstance(name, str) else ""
 
 

@@ -47,12 +47,9 @@ def check_form(schema: dict[str, Any], server: str) -> None:
 
 def _find_keyword(keywords: frozenset[str], value: object) -> str | None:
     if isinstance(value, dict):
-        mapping = cast("dict[str, object]", value)
-        return min(keywords & mapping.keys(), default=None) or _find_keyword(keywords, list(mapping.values()))
+        return min(keywords & value.keys(), default=None) or _find_keyword(keywords, list(value.values()))
     if isinstance(value, list):
-        return next(
-            (keyword for item in cast("list[object]", value) if (keyword := _find_keyword(keywords, item))), None
-        )
+        return next((keyword for item in value if (keyword := _find_keyword(keywords, item))), None)
     return None
 
 
@@ -124,7 +121,7 @@ class Judge:
     """
 
     def __init__(self, schema: dict[str, Any], steps: int | None = None) -> None:
-        self._schema = cast("dict[str, Any]", _without_costly_keywords(schema))
+        self._schema = _without_costly_keywords(schema)
         self._rules: Any = _counting_class(validator_for(schema))
         self._flaw: str | None
         try:
@@ -173,10 +170,9 @@ def _parts_of(value: object) -> Iterator[object]:
         part = values.pop()
         yield part
         if isinstance(part, dict):
-            names = cast("dict[str, object]", part)
-            values += [*names, *names.values()]
+            values += [*part, *part.values()]
         elif isinstance(part, list):
-            values += cast("list[object]", part)
+            values += part
 
 
 @cache
@@ -205,21 +201,19 @@ def _counting_class(validator_class: Any) -> Any:
 def _without_costly_keywords(schema: object) -> object:
     """Return a copy of a schema without the keywords in `_COSTLY`, whose validation may take too long."""
     if isinstance(schema, list):
-        return [_without_costly_keywords(item) for item in cast("list[object]", schema)]
+        return [_without_costly_keywords(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    keywords = cast("dict[str, object]", schema)
     # `additionalProperties` depends on `patternProperties`, which is removed, so it would refuse valid properties.
-    open_ = {"additionalProperties"} if "patternProperties" in keywords else set[str]()
+    open_ = {"additionalProperties"} if "patternProperties" in schema else set[str]()
     reduced: dict[str, object] = {}
-    for keyword, value in keywords.items():
+    for keyword, value in schema.items():
         if keyword in _COSTLY | open_:
             continue
         if keyword in _VALUES:
             reduced[keyword] = value
         elif keyword in _BY_NAME and isinstance(value, dict):
-            schemas = cast("dict[str, object]", value)
-            reduced[keyword] = {name: _without_costly_keywords(inner) for name, inner in schemas.items()}
+            reduced[keyword] = {name: _without_costly_keywords(inner) for name, inner in value.items()}
         else:
             reduced[keyword] = _without_costly_keywords(value)
     return reduced

@@ -130,9 +130,9 @@ class McpServer(Openable):
         bounds = McpBounds() if bounds is None else bounds
         if name is not None and (not isinstance(cast("object", name), str) or not name):
             raise TypeError(f"McpServer(name=...) is a text, got {name!r}")
-        if not isinstance(cast("object", bounds), McpBounds):
+        if not isinstance(bounds, McpBounds):
             raise TypeError(f"McpServer(bounds=...) is an McpBounds, such as McpBounds(grace=5.0); got {bounds!r}")
-        if not isinstance(cast("object", prefix), str):
+        if not isinstance(prefix, str):
             raise TypeError(f"McpServer(prefix=...) is a text, such as 'files_'; got {prefix!r}")
         if key is not None and not callable(key):
             raise TypeError(f"McpServer(key=...) is a function of a run's config, got {key!r}")
@@ -314,9 +314,7 @@ class McpServer(Openable):
         )
 
     async def _use(self, name: str, operation: Callable[[Client], Awaitable[T]], key: Hashable) -> T:
-        return await self._retry_unsent(
-            name, key, lambda connection, _: cast("Awaitable[T]", connection.use(name, operation))
-        )
+        return await self._retry_unsent(name, key, lambda connection, _: connection.use(name, operation))
 
     async def _retry_unsent(self, name: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
         """Call the function `ask` with a key's connection; retry if the connection was lost before sending."""

@@ -20,7 +20,7 @@ import re
 import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Final, cast
+from typing import Final
 
 import anyio
 from anyio.abc import Process
@@ -236,7 +236,7 @@ def _request_id_in(line: bytes) -> int | str | None:
     match = _ID_BEFORE_RESULT.match(line)
     if match is None and line.startswith(b'{"result":'):
         match = _ID_AFTER_RESULT.search(line, len(line) - _TAIL)
-    return None if match is None else cast("int | str", json.loads(match[1]))
+    return None if match is None else json.loads(match[1])
 
 
 def _error_for(line: bytes) -> SessionMessage | None:

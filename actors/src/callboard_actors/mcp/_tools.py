@@ -334,7 +334,7 @@ def _tool(name: str, description: str, ask: Callable[..., Awaitable[Any]]) -> Ba
         name=name,
         description=description,
         response_format="content_and_artifact",
-        handle_tool_error=cast("Any", content_of_error),
+        handle_tool_error=content_of_error,
         metadata={"readOnlyHint": True, "idempotent": True},
     )
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 from langgraph.types import Interrupt
@@ -62,7 +62,7 @@ class FormQuestion:
     def answer(self, results: Sequence[types.ElicitResult]) -> object:
         """Convert the filled-in forms to the value with which the interrupted run is resumed."""
         if self.forwarded is not None:
-            return McpAnswer(action=results[0].action, content=cast("dict[str, Any] | None", results[0].content))
+            return McpAnswer(action=results[0].action, content=results[0].content)
         if self.approval is None:
             return _read_free_answer(self.question, results[0])
         actions = zip(self.approval.actions, results, strict=True)

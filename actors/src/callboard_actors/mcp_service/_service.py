@@ -45,8 +45,8 @@ def block_of(served: object) -> Block | None:
     """Return a function that opens the served object (an async context manager), or `None` if the object is open."""
     # Two kinds need it: functions with `@asynccontextmanager`, and MCP servers that are not open yet.
     if inspect.isfunction(served) and inspect.isasyncgenfunction(inspect.unwrap(served)):
-        return cast("Block", served)
-    listed: list[object] = list(cast("Sequence[object]", served)) if isinstance(served, (list, tuple)) else [served]
+        return served
+    listed: list[object] = list(served) if isinstance(served, (list, tuple)) else [served]
     closed = [server for server in listed if isinstance(server, McpServer) and not server.is_open]
     return (lambda: _with_open(closed, listed)) if closed else None
 
@@ -217,7 +217,7 @@ class Service:
         """Open the object that has the served tools, such as a client of an MCP server, for the `async with` block."""
         self._is_closing = False
         async with AsyncExitStack() as stack:
-            served, offer = cast("Any", self._served), self._own_offer
+            served, offer = self._served, self._own_offer
             while offer is None:
                 block = cast("Block", block_of(served))
                 served = await stack.enter_async_context(block())
@@ -344,7 +344,7 @@ def _tools_of(served: object) -> list[Any]:
     """Convert served objects to forms that `ToolNode` accepts; raise TypeError for an unsupported type."""
     # Actors and MCP servers are taken unchanged. Tools and functions become tools with JSON results.
     tools: list[Any] = []
-    for tool in cast("Sequence[object]", served if isinstance(served, (list, tuple)) else [served]):
+    for tool in served if isinstance(served, (list, tuple)) else [served]:
         if isinstance(tool, (Actor, ChildSpec, McpServer)):
             tools.append(tool)
         elif isinstance(tool, BaseTool):

@@ -3,7 +3,7 @@
 import resource
 import sys
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._main_module import MainModule
@@ -51,7 +51,7 @@ class PoolOptions:
         if self.memory is not None and not _kernel.LIMITS_MEMORY:
             raise ValueError(f"memory={self.memory} needs a kernel that keeps RLIMIT_AS, {system}, which does not")
         if self.confine is not None:
-            if not isinstance(cast("object", self.confine), Confine):
+            if not isinstance(self.confine, Confine):
                 raise TypeError(f"confine={self.confine!r} is no Confine")
             if not _kernel.FORKS:
                 raise ValueError(f"confine= needs Linux, whose Landlock and seccomp keep what it says, {system}")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables.config import ensure_config
@@ -375,7 +375,7 @@ class Redact(Middleware):
         """Names of the arguments with values, by the name of the tool; `None` stands for all arguments."""
         if isinstance(reveal, Mapping):
             for tool, names in reveal.items():
-                if isinstance(names, str) or not isinstance(cast("object", names), Iterable):
+                if isinstance(names, str) or not isinstance(names, Iterable):
                     example = "write reveal={'pay': ['card']}"
                     raise TypeError(
                         f"Redact(reveal=...) takes names of arguments for {tool!r}, got {names!r}; {example}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from functools import cached_property, reduce
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ValidationError
@@ -78,7 +78,7 @@ class Shape:
 
     def _target(self, reference: Any) -> Schema:
         part = referenced_part(reference, self._document) if isinstance(reference, str) else reference
-        return {} if part is None else cast("Schema", part)
+        return {} if part is None else part
 
     def along(self, path: Path) -> list[list[Schema]]:
         """Return the alternative schemas for the root value, then for each value on a path of keys and indices."""

@@ -286,7 +286,7 @@ class Sanitize(Middleware):
         check_type("Sanitize(results=...)", results, Results, "Results(max_chars=1000)")
         self._for_all = _validate_rules("arguments", arguments or {})
         by_tool = tools or {}
-        if not isinstance(cast("object", by_tool), Mapping):
+        if not isinstance(by_tool, Mapping):
             raise TypeError(
                 f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
             )

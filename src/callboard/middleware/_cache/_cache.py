@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
@@ -146,14 +146,14 @@ class Cache(Middleware):
         if store is None and version is not None:
             raise ValueError("Cache(version=...) is for results that outlive the process; give it a store: store=...")
         if store is not None:
-            if not isinstance(cast("object", store), BaseCache):
+            if not isinstance(store, BaseCache):
                 raise TypeError(
                     "Cache(store=...) takes a LangGraph cache, such as langgraph.cache.sqlite.SqliteCache(path=...); "
                     f"got {store!r}"
                 )
             if size is not None:
                 raise ValueError(f"Cache(size={size!r}, store=...): a store has bounds of its own; leave size out")
-            if version is not None and not isinstance(cast("object", version), (str, int)):
+            if version is not None and not isinstance(version, (str, int)):
                 raise TypeError(f"Cache(version=...) is a text or a number, got {version!r}")
         self._tools = tool_names("Cache(tools)", tools)
         check_seconds("Cache(ttl=...)", ttl, zero=False)
