@@ -549,6 +549,36 @@ async def test_a_message_does_not_give_up_a_call_without_a_result(make: Any) -> 
     assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "human", "ai"]
 
 
+@AGENTS
+async def test_a_message_gives_up_no_call_of_a_reply_if_a_kill_came_before_the_end_of_its_step(make: Any) -> None:
+    """The reply is stored, and the calls have not begun: input that gives them up says so, and not "unknown"."""
+    gate, saver, copies = Gate(), InMemorySaver(), list[InMemorySaver]()
+    write = saver.put_writes
+
+    def write_and_copy(*args: Any) -> None:
+        write(*args)
+        copies.append(copy_of(saver))
+
+    saver.put_writes = write_and_copy  # type: ignore[method-assign]
+    gate.open.set()
+    with anyio.fail_after(SECONDS):
+        model = ScriptedModel([calls("work"), "done"])
+        await make(model, [gate.work], checkpointer=saver).ainvoke(GO, AT, durability="sync")
+
+        texts_of_calls = []
+        for stored in copies:
+            agent = make(ScriptedModel(["done"]), [gate.work], checkpointer=stored)
+            messages = (await agent.aget_state(AT)).values.get("messages")
+            if messages and messages[-1].type == "ai" and "claim" not in str(dict(stored.writes)):
+                async with agent:
+                    with pytest.raises(OpenCallsError):
+                        await agent.say("hello", AT, start=True)
+                texts_of_calls.append((await agent.ainvoke(GO, AT))["messages"][2].text)
+
+    assert texts_of_calls
+    assert all("did not run" in text for text in texts_of_calls)
+
+
 # Runs that were started.
 
 

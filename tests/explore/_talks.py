@@ -259,7 +259,7 @@ class Process:
 
     def reply(self, messages: list[BaseMessage]) -> Any:
         self.played.requests.append(messages)
-        if self.survivor is None:
+        if self.survivor is None and self.played.plan.durability == "sync":
             self.played.readings.append(messages)
         number = sum(isinstance(message, AIMessage) for message in messages)
         replies = self.played.plan.replies

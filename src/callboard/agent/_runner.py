@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.runtime import RunControl, Runtime
@@ -94,8 +94,19 @@ async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     return {}, False
 
 
+def _calls_of_unfinished_step(thread: Thread) -> Sequence[ToolCall]:
+    """Return the calls of a reply that is stored as the result of a node, before the end of the node's step."""
+    if TOOLS in thread.next_nodes or not (writes := writes_of_finished_tasks(thread)):
+        return ()
+    before, after = (state.get(MESSAGES) or [] for state in (thread.state, thread.state.with_writes(writes)))
+    earlier_calls = thread.schema.flow.open_calls(before)
+    return [call for call in thread.schema.flow.open_calls(after) if call not in earlier_calls]
+
+
 def _find_calls_not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
     """Return the ids of open calls that certainly have not begun."""
+    if calls_of_step := _calls_of_unfinished_step(thread):
+        return frozenset(map(id_of, calls_of_step))
     calls = open_calls(thread)
     approval_node = flow.approval_node(None, TOOLS, [call for _, call in calls], thread.state)
     # A hook after the model asks about all calls of a reply.
@@ -183,6 +194,7 @@ async def _refuse_open_calls(thread: Thread) -> None:
     Raise `ThreadBusyError` if the calls are those of a live run.
     """
     is_open = thread.questions or thread.has_unattributed_questions or TOOLS in thread.next_nodes
+    is_open = is_open or bool(_calls_of_unfinished_step(thread))
     if is_open and isinstance(thread, SavedThread):
         await thread.refuse_if_held()
         raise OpenCallsError(thread.saver.thread_id, thread.questions)
