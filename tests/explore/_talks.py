@@ -7,6 +7,7 @@ from contextlib import ExitStack, aclosing, contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -26,6 +27,7 @@ from callboard._loops._side_tasks import shielded
 from callboard.agent._background import BackgroundCalls
 from callboard.agent._live import LiveRuns
 from callboard.conversations._database import saver_of
+from callboard.conversations._history import NOT_BEGUN
 from callboard.conversations._storage import CHANNEL
 from callboard.exceptions import DrainingError, OpenCallsError, RunCancelledError, RunNotFoundError, ThreadBusyError
 from callboard.testing import ScriptedModel
@@ -37,6 +39,7 @@ from tests.helpers import live_tasks, make
 from ._watch import Complaint, run_on
 
 AT: dict[str, Any] = {"configurable": {"thread_id": "t"}}
+BESIDE: dict[str, Any] = {"configurable": {"thread_id": "u"}}
 MOMENT = 0.01
 """Seconds that a use of a database takes."""
 SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)
@@ -75,6 +78,10 @@ class Talk:
     block: bool = True
     """`True` if the runs are started in a block of the agent; otherwise they are those of `ainvoke`."""
     durability: str = "async"
+    stay: float = 20.0
+    """Seconds that the block of a life goes on after the end of its first run."""
+    has_neighbour: bool = False
+    """`True` if each life has a run in a second thread."""
     database: str = "memory"
     """Kind of the database: `memory`, `sqlite` or `postgresql`."""
 
@@ -93,24 +100,30 @@ def draw(chance: Random, database: str = "memory") -> Talk:
         langchain=chance.random() < 0.3,
         block=chance.random() < 0.8,
         durability=chance.choice(("async", "async", "sync")),
+        stay=chance.choice((20.0, 20.0, 0.0, 1.5)),
+        has_neighbour=chance.random() < 0.15,
         database=database,
     )
 
 
 def _draw_event(chance: Random) -> Event:
     kind = chance.choice(("say", "say", "say", "cancel", "stop", "leave", "drain", "kill", "kill"))
-    return Event(kind, chance.choice(SECONDS), chance.choice((0, *range(1, 15))) if kind == "kill" else 0)
+    seconds = chance.choice((*SECONDS, MOMENT * chance.randrange(1, 10)))
+    return Event(kind, seconds, chance.choice((0, *range(1, 15))) if kind == "kill" else 0)
+
+
+Writes = dict[tuple[str, str], list[dict[str, Any]]]
 
 
 class Database:
     """Database as one process sees it: it calls a function before a chosen write, and takes no write after a kill.
 
-    `entries` gets the entries of the journal that the database has stored.
+    `writes` gets the entries of the journal that the database has stored in the thread, by the ids of their writes.
     """
 
-    def __init__(self, saver: Any, entries: list[dict[str, Any]]) -> None:
+    def __init__(self, saver: Any, writes: Writes) -> None:
         self.saver = saver
-        self.entries = entries
+        self.writes = writes
         self.writes_left = 0
         self.on_kill: Callable[[], None] | None = None
         self.is_dead = False
@@ -121,10 +134,12 @@ class Database:
         saver.put_writes = self._listing(saver.put_writes)
 
     def _listing(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        def write_and_list(config: Any, writes: Any, *args: Any) -> Any:
-            result = write(config, writes, *args)
-            if not self.is_dead:
-                self.entries += [entry for channel, entries in writes if channel == CHANNEL for entry in entries]
+        def write_and_list(config: Any, writes: Any, task_id: str, *args: Any) -> Any:
+            result = write(config, writes, task_id, *args)
+            if not self.is_dead and config["configurable"]["thread_id"] == "t":
+                entries = [entry for channel, entries in writes if channel == CHANNEL for entry in entries]
+                # Savers keep the first of two writes with one id.
+                self.writes.setdefault((config["configurable"]["checkpoint_id"], task_id), entries)
             return result
 
         return write_and_list
@@ -140,25 +155,26 @@ class Database:
 
 
 @contextmanager
-def databases(kind: str, entries: list[dict[str, Any]]) -> Iterator[Callable[[], Database]]:
-    """Return a function that opens a database for each process; it is empty at first. See `Database` for `entries`."""
+def databases(kind: str, writes: Writes) -> Iterator[Callable[[], Database]]:
+    """Return a function that opens a database for each process; it is empty at first. See `Database` for `writes`."""
     if kind == "memory":
         storage = InMemorySaver()
 
         def open_in_memory() -> Database:
             saver = InMemorySaver()
             saver.storage, saver.writes, saver.blobs = storage.storage, storage.writes, storage.blobs
-            return Database(saver, entries)
+            return Database(saver, writes)
 
         yield open_in_memory
         return
     opened = _open_saver(kind)
     opened.delete_thread("t")
+    opened.delete_thread("u")
 
     def open_again() -> Database:
         saver = copy(opened)
         saver.close = _stay_open
-        return Database(saver, entries)
+        return Database(saver, writes)
 
     with _in_this_thread():
         yield open_again
@@ -215,6 +231,8 @@ class History:
     """Ids of the calls whose bodies have had their effect."""
     interrupted: set[str] = field(default_factory=set)
     """Ids of the calls whose bodies were cancelled."""
+    cancellations: set[str] = field(default_factory=set)
+    """Ids of the calls of which the cancellation alone was begun."""
     stopped: dict[str, int] = field(default_factory=dict)
     """Ids of the calls that were cancelled alone, with the number of their effects before."""
 
@@ -228,8 +246,12 @@ class Played:
     requests: list[list[BaseMessage]] = field(default_factory=list)
     messages: list[BaseMessage] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    """Entries of the journal that were stored, in all lives."""
+    writes: Writes = field(default_factory=dict)
+    """Entries of the journal that were stored, in all lives, by the ids of their writes."""
+    unclaimed: list[str] = field(default_factory=list)
+    """Ids of the calls whose bodies have begun before their claims were stored."""
+    beside: list[BaseMessage] = field(default_factory=list)
+    """Messages of the thread beside the first one, at the end."""
     lost: set[str] = field(default_factory=set)
     """Ids of the calls that had begun, and whose results were not stored, at a kill."""
     readings: list[list[BaseMessage]] = field(default_factory=list)
@@ -241,6 +263,14 @@ class Played:
     """Calls that are open, or have no result in the conversation, when a run had ended without a question."""
     tasks: int = 0
     is_over: bool = False
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return [*chain.from_iterable(self.writes.values())]
+
+    @property
+    def claims(self) -> set[str]:
+        return {entry["task"] for entry in self.entries if entry["kind"] == "claim"}
 
 
 class Process:
@@ -258,6 +288,10 @@ class Process:
         stage.process = self
 
     def reply(self, messages: list[BaseMessage]) -> Any:
+        if messages[0].text == "aside":
+            number = len(messages)
+            calls = [tool_call("work", f"u{number}", call_id=f"u{number}", seconds=2.0)] if number % 4 == 1 else []
+            return AIMessage("" if calls else "well", tool_calls=calls)
         self.played.requests.append(messages)
         if self.survivor is None and self.played.plan.durability == "sync":
             self.played.readings.append(messages)
@@ -273,6 +307,8 @@ class Process:
     async def work(self, name: str, call_id: str, seconds: float) -> str:
         """Perform a call of a tool."""
         is_first = call_id not in self.history.begun
+        if name != "again" and call_id[0] == "c" and self.survivor is None and call_id not in self.played.claims:
+            self.played.unclaimed.append(call_id)
         if name != "ask" or is_first:
             self.history.begun.append(call_id)
         if name == "ask" and is_first:
@@ -293,8 +329,7 @@ class Process:
     def kill(self) -> None:
         if self.survivor is None:
             self.survivor, self.database.is_dead = deepcopy(self.history), True
-            claims = {entry["task"] for entry in self.played.entries if entry["kind"] == "claim"}
-            self.played.lost |= claims - stored_results(self.played.entries).keys()
+            self.played.lost |= {*self.played.claims, *self.history.begun} - stored_results(self.played.entries).keys()
             self.scope.cancel()
 
     async def live(self, events: tuple[Event, ...]) -> None:
@@ -343,8 +378,12 @@ class Process:
 
     async def _stop(self) -> None:
         """Cancel one call alone."""
-        calls = self.agent.running()
-        if not calls or not await self.agent.cancel(call_id := calls[-1].call_id, REASON, thread_id="t"):
+        calls = [call for call in self.agent.running() if call.thread_id == "t"]
+        if not calls:
+            return
+        call_id = str(calls[-1].call_id)
+        self.history.cancellations.add(call_id)
+        if not await self.agent.cancel(call_id, REASON, thread_id="t"):
             return
         self.history.stopped[call_id] = self.history.ended.count(call_id)
         if call_id in self.running and self.survivor is None:
@@ -372,8 +411,12 @@ class Process:
             await self._go_on()
             return
         async with self.agent:
+            if self.played.plan.has_neighbour:
+                await self._guard(lambda: self.agent.say("aside", BESIDE, start=True))
             await self._go_on()
-            await anyio.sleep(20)
+            await anyio.sleep(self.played.plan.stay)
+        if self.survivor is None:
+            self.played.open_at_end += self.running
 
     async def _go_on(self) -> None:
         """Run the thread until nothing is left to do in it."""
@@ -400,8 +443,9 @@ class Process:
             result = await self.agent.ainvoke(given, AT, durability=durability)
         if "__interrupt__" in result:
             return False
-        live_calls = [str(call.call_id) for call in self.agent.running()]
-        self.played.open_at_end += [*self.running, *live_calls, *open_handles(result["messages"])]
+        live_calls = [call.call_id for call in self.agent.running() if call.thread_id == "t"]
+        running = [call_id for call_id in self.running if call_id[0] == "c"]
+        self.played.open_at_end += [*running, *map(str, live_calls), *open_handles(result["messages"])]
         return True
 
 
@@ -453,12 +497,14 @@ async def observe(plan: Talk) -> Played:
     MODEL.requests.clear()
     MODEL.requested_tools.clear()
     before = live_tasks()
-    with databases(plan.database, played.entries) as open_database:
+    with databases(plan.database, played.writes) as open_database:
         for events in (*plan.lives, (), ()):  # the last lives do what is left to do
             process = Process(played, open_database())
             await process.live(events)
             played.history = process.survivor or process.history
-        state = await Process(played, open_database()).agent.aget_state(AT)
+        agent = Process(played, open_database()).agent
+        state, state_beside = await agent.aget_state(AT), await agent.aget_state(BESIDE)
+    played.beside = state_beside.values.get("messages", [])
     played.messages, played.is_over = state.values.get("messages", []), not state.next and not state.interrupts
     await anyio.sleep(10)
     played.tasks = len(live_tasks() - before)
@@ -477,10 +523,10 @@ def stored_results(entries: list[dict[str, Any]]) -> dict[str, BaseMessage]:
     return results
 
 
-def results_in(messages: list[BaseMessage]) -> dict[str, str]:
-    """Return the texts of the results in a conversation, by the id of their call."""
+def results_in(messages: list[BaseMessage]) -> dict[str, BaseMessage]:
+    """Return the results in a conversation, by the id of their call."""
     return {
-        message.tool_call_id if isinstance(message, ToolMessage) else str(message.id).removeprefix("bg-"): message.text
+        message.tool_call_id if isinstance(message, ToolMessage) else str(message.id).removeprefix("bg-"): message
         for message in messages
         if is_notification(message) or (isinstance(message, ToolMessage) and handle_in(message) is None)
     }
@@ -548,21 +594,55 @@ def each_result_is_true(played: Played) -> list[str]:
     history, results = played.history, results_in(played.messages)
     names = {call["id"]: call["name"] for message in played.messages for call in getattr(message, "tool_calls", ())}
     broken = []
-    for call, text in results.items():
-        has_ended = call in history.ended
+    for call, message in results.items():
+        text, has_ended, is_failure = message.text, call in history.ended, names.get(call) == "fail"
+        status = (
+            message.status if isinstance(message, ToolMessage) else message.additional_kwargs["callboard"]["status"]
+        )
         if call in played.lost and UNKNOWN in text:
             is_true = names.get(call) != "again"
         elif UNKNOWN in text:
             is_true = names.get(call) != "again" and call in history.interrupted and not has_ended
+        elif NOT_BEGUN in text:
+            is_true = call not in history.begun
         elif "cancelled by the application" in text:
-            is_true = REASON in text and call in history.stopped
+            is_true = REASON in text and call in history.cancellations
         else:
-            is_failure = names.get(call) == "fail"
             has_text = f"failed {call}" in text if is_failure else text.endswith(f"result of {call}")
             is_true = has_ended and has_text
-        if not is_true:
-            broken.append(f"{call} of {names.get(call)}: {text!r}")
+        is_error = is_failure or not text.endswith(f"result of {call}")
+        if not is_true or status != ("error" if is_error else "success"):
+            broken.append(f"{call} of {names.get(call)}: {status}, {text!r}")
     return broken
+
+
+def a_claim_is_stored_before_its_body(played: Played) -> list[str]:
+    """After a kill, a call that may have had its effect has left a trace."""
+    return played.unclaimed
+
+
+def no_call_begins_twice(played: Played) -> list[str]:
+    """Promise 10: the body of a call that is not safe to repeat begins once, also if it is killed."""
+    names = {call["id"]: call["name"] for message in played.messages for call in getattr(message, "tool_calls", ())}
+    times = Counter(played.history.begun)
+    return [f"{call} began {times[call]} times" for call in times if times[call] > 1 and names.get(call) != "again"]
+
+
+def each_stored_message_is_read_once(played: Played) -> list[str]:
+    """A message that a run has received is added to the conversation by one entry, also after a kill."""
+    stored = {entry["message"].id for entry in played.entries if entry["kind"] == "said"}
+    read = Counter(chain.from_iterable(entry.get("read", ()) for entry in played.entries))
+    return [f"{message_id} was read {read[message_id]} times" for message_id in stored if read[message_id] != 1]
+
+
+def threads_have_their_own_messages(played: Played) -> list[str]:
+    """Runs of one agent at the same time do not mix the words and the calls of their threads."""
+    people = {message.text for message in played.beside if message.type == "human"}
+    ids = [message.tool_call_id for message in played.beside if isinstance(message, ToolMessage)]
+    wrong = [call_id for call_id in ids if call_id[0] != "u"] + [
+        call for call in results_in(played.messages) if call[0] != "c"
+    ]
+    return [*(people - {"aside"}), *wrong, *(m.text for m in played.messages if m.text == "aside")]
 
 
 def a_cancelled_call_does_not_go_on(played: Played) -> list[str]:
@@ -573,7 +653,8 @@ def a_cancelled_call_does_not_go_on(played: Played) -> list[str]:
         *(
             f"{call}: {results.get(call)!r}, {history.ended.count(call)} effects"
             for call, effects in history.stopped.items()
-            if call not in played.lost and (history.ended.count(call) > effects or REASON not in results.get(call, ""))
+            if call not in played.lost
+            and (history.ended.count(call) > effects or call not in results or REASON not in results[call].text)
         ),
     ]
 
@@ -650,6 +731,10 @@ PROMISES = (
     each_background_call_has_one_result,
     no_call_runs_twice,
     each_result_is_true,
+    a_claim_is_stored_before_its_body,
+    no_call_begins_twice,
+    each_stored_message_is_read_once,
+    threads_have_their_own_messages,
     a_cancelled_call_does_not_go_on,
     what_is_stored_stays,
     what_was_read_stays,

@@ -124,6 +124,9 @@ LATE = _talks.Talk(((_talks.Work("build", 3.0),),))
 LOST = _talks.Talk(((_talks.Work("build", 5.0),),), ((_talks.Event("kill", 3.0),),))
 STORED = _talks.Talk(((_talks.Work("build", 2.0), _talks.Work(seconds=20.0)),), ((_talks.Event("kill", 10.0),),))
 WORDS = _talks.Talk(((_talks.Work(seconds=2.0),),), ((_talks.Event("say", 0.5), _talks.Event("say", 1.0)),))
+NEIGHBOUR = _talks.Talk(
+    ((_talks.Work(seconds=5.0),),), ((_talks.Event("say", 1.0), _talks.Event("say", 4.0)),), has_neighbour=True
+)
 STOP = _talks.Talk(((_talks.Work(seconds=2.0),),), ((_talks.Event("stop", 1.0),),))
 
 
@@ -191,6 +194,10 @@ PLANTED = {
     "the last word is read first": (
         *("talks", WORDS, SavedThread, "apply_entry", put_last_word_first),
         "messages_are_read_in_order",
+    ),
+    "a message is sent to another thread": (
+        *("talks", NEIGHBOUR, LiveRuns, "find", lambda self, _: next(iter(self._live.values()), None)),
+        "threads_have_their_own_messages",
     ),
     "a call that was cancelled alone goes on": (
         *("talks", STOP, Supervision, "cancel", cancel_nothing),
