@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
+from pydantic.v1 import BaseModel as BaseModelV1
 
 from callboard import Actor, CallPolicy, ChainLink, Limit, Rate, ToolNode, child, create_react_agent, handler, tool_call
 from callboard.guards import Redact, RepairArguments, Sanitize
@@ -157,6 +158,19 @@ def test_each_middleware_states_its_effect_on_the_tool() -> None:
     assert effects(node, "search")[8:] == [
         "runs a call again only if its body never ran: its policy does not say idempotent=True",
         "replaces secrets by tokens",
+    ]
+
+
+def test_a_tool_whose_arguments_cannot_be_repaired_is_explained_as_such() -> None:
+    """`RepairArguments` does not read models of pydantic v1."""
+
+    class Query(BaseModelV1):
+        text: str
+
+    find = StructuredTool.from_function(lambda text: text, name="fetch", description="Find.", args_schema=Query)
+
+    assert effects(ToolNode([find], middleware=[RepairArguments()])) == [
+        "nothing, it cannot repair arguments of the tool"
     ]
 
 

@@ -392,6 +392,8 @@ class RepairArguments(Middleware):
 
     def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
         """Return in a few words what this middleware does with the calls of a tool."""
+        if self._contracts.of(tool) is None:
+            return "nothing, it cannot repair arguments of the tool"
         return "repairs invalid arguments that have one correction"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
