@@ -12,11 +12,13 @@ from typing import Any
 import anyio
 import pytest
 import sniffio
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import EmptyInputError, UnknownInterruptError
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 from callboard import Agent, create_agent, create_react_agent
 from callboard.exceptions import (
@@ -154,6 +156,49 @@ async def test_a_message_that_arrives_during_the_last_reply_is_read_before_the_r
 
     assert results[0] is not None
     assert texts(state) == ["human: go", "ai: done", "human: and this?", "ai: and that, too"]
+
+
+class Weather(BaseModel):
+    """Structured response."""
+
+    city: str
+
+
+def typed_replies(make: Any, form: Any, city: str) -> list[Any]:
+    """Return the replies of a model that answers with the weather of this city."""
+    if isinstance(form, ProviderStrategy):
+        return [Weather(city=city).model_dump_json()]
+    typed = calls(("Weather", {"city": city}))
+    return [typed] if make is create_agent else ["done", typed]
+
+
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [(create_agent, ToolStrategy(Weather)), (create_agent, ProviderStrategy(Weather)), (create_react_agent, Weather)],
+)
+async def test_a_message_that_arrives_during_a_typed_reply_is_answered_by_a_new_one(make: Any, form: Any) -> None:
+    asked, answer = threading.Event(), threading.Event()
+    *before, last = typed_replies(make, form, "Oslo")
+
+    def reply(_: Sequence[Any]) -> Any:
+        asked.set()
+        answer.wait(SECONDS)
+        return last
+
+    model = ScriptedModel([*before, reply, *typed_replies(make, form, "Rome")])
+    with anyio.fail_after(SECONDS):
+        async with make(model, [], response_format=form, checkpointer=InMemorySaver()) as agent:
+
+            async def speak() -> None:
+                await anyio.to_thread.run_sync(asked.wait)
+                await agent.say("no: Rome", AT)
+                answer.set()
+
+            # The model blocks its thread, as a client that is not async does.
+            _, state = await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT)))
+
+    assert "human: no: Rome" in texts(state)
+    assert state["structured_response"] == Weather(city="Rome")
 
 
 @AGENTS
