@@ -278,7 +278,7 @@ def test_the_tests_on_the_page_pass(project: pytest.Pytester) -> None:
     """Users copy them."""
     project.makepyfile(code_of_page("python"))
 
-    run(project).assert_outcomes(passed=1 + 2 + 40 + 2)
+    run(project).assert_outcomes(passed=1 + 2 + 2 + 40 + 2)
 
 
 RACES = """

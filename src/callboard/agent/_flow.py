@@ -72,7 +72,7 @@ class AgentOutput(TypedDict, Generic[ResponseT]):
 
     messages: list[AnyMessage]
     structured_response: ResponseT
-    """Answer of the model, as an object of the `response_format`. It is missing in a run that stops at a question."""
+    """Answer of the model, as an object of the `response_format`; `None` or missing if a run stops at a question."""
     __interrupt__: NotRequired[list[Interrupt]]
     """Open questions of a run that stops before its answer."""
 
