@@ -178,22 +178,31 @@ async def test_handlers_of_actors_that_run_calls_of_the_asking_node_are_lent_pla
 @pytest.mark.real_clock
 async def test_sub_agents_share_the_node_of_their_agent() -> None:
     """Users ran four sub-agents as tools of one node with four places, which deadlocked."""
-    recorder = Recorder()
     holder: list[ToolNode] = []
+    searching: list[str] = []
+    all_search = anyio.Event()
 
     async def delegate(query: str) -> str:
         """Give work to a sub-agent."""
         model = ScriptedModel([calls(tool_call("search", query=query)), "found"])
-        found = await create_react_agent(model, holder[0]).ainvoke({"messages": [("user", query)]})
-        return str(found["messages"][-1].content)
+        state = await create_react_agent(model, holder[0]).ainvoke({"messages": [("user", query)]})
+        return str(state["messages"][-1].content)
 
-    node = ToolNode([tool("delegate")(delegate), recorder.tool("search", seconds=0.02)], limit=Limit(concurrency=4))
+    async def search(query: str) -> str:
+        """Search, and wait until all four sub-agents do."""
+        searching.append(query)
+        if len(searching) == 4:
+            all_search.set()
+        await all_search.wait()
+        return f"result of {query}"
+
+    node = ToolNode([tool("delegate")(delegate), tool("search")(search)], limit=Limit(concurrency=4))
     holder.append(node)
     batch = calls(*(tool_call("delegate", f"c{n}", query=str(n)) for n in range(4)))
     with anyio.fail_after(60):
         state = await create_react_agent(ScriptedModel([batch, "done"]), node).ainvoke({"messages": [("user", "go")]})
     assert [message.content for message in state["messages"][2:]] == ["found"] * 4 + ["done"]
-    assert recorder.peak == 4
+    assert sorted(searching) == ["0", "1", "2", "3"]
 
 
 async def test_two_tools_that_wait_for_each_others_places_are_told_of_the_deadlock() -> None:
