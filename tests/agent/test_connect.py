@@ -31,7 +31,7 @@ from ._savers import AT, QUESTION, contents, errors_at_once, scripted, use_datab
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
+WAIT = 60
 
 
 def agent_of(*replies: Any, url: Any, **options: Any) -> Any:

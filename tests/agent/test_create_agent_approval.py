@@ -23,7 +23,7 @@ from ._savers import AT, MORE, QUESTION, complaint
 # Code of LangChain runs on a loop in another thread, which a virtual clock would not wait for.
 pytestmark = pytest.mark.real_clock
 
-WAIT = 10
+WAIT = 60
 APPROVED = {"decisions": [{"type": "approve"}]}
 REJECTED = {"decisions": [{"type": "reject", "message": "no"}]}
 DELETE = tool_call("delete", "1", path="/")

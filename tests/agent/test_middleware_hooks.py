@@ -19,7 +19,7 @@ from ._savers import say
 # Code of LangChain runs on a loop in another thread, which a virtual clock would not wait for.
 pytestmark = pytest.mark.real_clock
 
-WAIT = 10
+WAIT = 60
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "middleware.md"
 SECTION = "## Hooks of LangChain's middleware in `create_agent`"
 HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "wrap_tool_call", "after_agent")

@@ -22,7 +22,7 @@ from ._savers import QUESTION, run
 # A model of LangChain needs asyncio: on trio it runs on a loop in another thread.
 pytestmark = pytest.mark.real_clock
 
-WAIT = 10
+WAIT = 60
 
 
 class Silent(BaseChatModel):

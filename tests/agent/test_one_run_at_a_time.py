@@ -30,7 +30,7 @@ from ._savers import AT, FAR, ON_DISK, QUESTION, SAVERS, Recording, complaint, f
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
+WAIT = 60
 ROUNDS = 15
 # In another process.
 

@@ -20,7 +20,7 @@ from ._savers import QUESTION
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
+WAIT = 60
 
 
 def results_in(values: dict[str, Any]) -> dict[str, ToolMessage]:

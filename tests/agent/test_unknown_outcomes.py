@@ -43,7 +43,7 @@ from ._unknown_agent import ENTRIES, Case, Life, Log, agent_in
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 15
+WAIT = 60
 ROOT = Path(__file__).parents[2]
 ACCEPT, IGNORE = {"type": "accept"}, {"type": "ignore"}
 BEGUN = ("after claim", "in body", "before write")

@@ -15,7 +15,7 @@ from callboard.middleware import OutputBudget
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
+WAIT = 60
 CALL = [tool_call("double", "1", x=21)]
 
 

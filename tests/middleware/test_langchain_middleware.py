@@ -44,7 +44,7 @@ from tests.helpers import contents, make
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 30
+WAIT = 60
 
 
 async def run(node: ToolNode, *batch: Any, **options: Any) -> list[Any]:

@@ -24,7 +24,7 @@ from callboard.guards._repair._repair_arguments import UNREADABLE, Repair, Repai
 from callboard.guards._repair._schema import Contract, contract_of
 from tests.helpers import examples, make
 
-WAIT = 30
+WAIT = 60
 CORPUS = Path(__file__).parent / "corpus_repair"
 
 
