@@ -1,6 +1,8 @@
 """A `Retry-After` of one call pauses the limit of its tool for all calls, as a wait in the queue."""
 
+from email.message import Message
 from typing import Any
+from urllib.error import HTTPError
 
 import anyio
 import pytest
@@ -69,6 +71,27 @@ async def test_an_error_whose_attributes_raise_stays_the_error_of_the_call() -> 
     node = ToolNode([fetch], policies={"fetch": CallPolicy(limit=Limit(concurrency=1))})
     with anyio.fail_after(WAIT), pytest.raises(Unreadable, match="no route"):
         await node.ainvoke([tool_call("fetch", "1")])
+
+
+async def test_the_header_is_read_from_an_error_without_a_response() -> None:
+    """Errors of urllib and aiohttp have the headers themselves."""
+    starts = []
+    headers = Message()
+    headers["Retry-After"] = "5"
+
+    async def fetch() -> str:
+        """Fetch."""
+        starts.append(anyio.current_time())
+        if len(starts) == 1:
+            raise HTTPError("https://example.org/", 429, "Too Many Requests", headers, None)
+        return "a page"
+
+    policies = {"fetch": CallPolicy(limit=Limit(concurrency=1))}
+    node = ToolNode([fetch], policies=policies, handle_tool_errors=True)
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("fetch", f"c{number}") for number in range(2)])
+
+    assert round(starts[1] - starts[0], 3) == 5.0
 
 
 async def test_other_keys_go_on() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 def retry_after(error: BaseException) -> float:
     """Return how many seconds to wait before the next request, as stated in an HTTP error; 0 if no time is stated.
 
-    Reads a number from `error.retry_after`, or the header `Retry-After` from `error.response.headers`, in seconds or as
-    a date (RFC 9110, section 10.2.3).
+    Reads a number from `error.retry_after`, or the header `Retry-After` from `error.response.headers` or
+    `error.headers`, in seconds or as a date (RFC 9110, section 10.2.3).
 
     Args:
         error: an error of an HTTP client or of callboard.
@@ -28,7 +28,9 @@ def _read_value(error: BaseException) -> Any:
     value = getattr(error, "retry_after", None)
     if value is not None:
         return value
-    headers: Any = getattr(getattr(error, "response", None), "headers", None)
+    response = getattr(error, "response", None)
+    # errors of aiohttp and urllib have no response, and its headers themselves
+    headers: Any = getattr(error if response is None else response, "headers", None)
     if not hasattr(headers, "get"):
         return None
     value = headers.get("Retry-After")
