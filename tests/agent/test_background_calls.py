@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -35,8 +36,9 @@ from callboard.exceptions import DrainingError, DuplicateCallIdWarning, Foregrou
 from callboard.guards import Sanitize
 from callboard.middleware import LoopGuard, RequireApproval, Retry, Supervise
 from callboard.testing import ScriptedModel, calls
+from tests.helpers import watched_loop
 
-from ._savers import complaint, copy_of
+from ._savers import FAR, Recording, complaint, copy_of, forge
 
 pytestmark = pytest.mark.real_clock
 SECONDS = 30.0
@@ -281,7 +283,7 @@ async def test_a_call_has_no_name_of_a_call_of_its_reply_that_has_ended(make: An
 
     async def build() -> str:
         """Build."""
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.1)  # longer than until the hand-over to the background
         return "built"
 
     model = ScriptedModel([[tool_call("build", "same")] * 3, *["done"] * 4])
@@ -774,3 +776,120 @@ async def test_a_run_that_is_drained_before_its_background_call_ends_as_drained(
         async with agents[0]:
             messages = (await agents[0].ainvoke(None, AT))["messages"]
     assert sum("built" in message.text for message in messages) == build.times == 1
+
+
+MANY = pytest.mark.parametrize("number", [600, pytest.param(2_000, marks=pytest.mark.exhaustive)])
+
+
+def builds(number: int) -> list[Any]:
+    return [tool_call("build", f"call-{index}") for index in range(number)]
+
+
+@MANY
+async def test_results_of_one_moment_share_writes_and_a_request_and_leave_the_loop_free(number: int) -> None:
+    """One write, and at last one request to the model, for each result would take minutes, and cost a fortune."""
+    build, saver = Build(), Recording()
+    model = ScriptedModel([builds(number), *["done"] * 10])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(create_react_agent, model, [build.build], saver) as agent:
+            run = await agent.start(GO, AT)
+            await until_asked(model, 2)
+            writes = saver.commits
+            async with watched_loop() as hold:
+                build.open.set()
+                messages = (await run.result())["messages"]
+
+    assert results_in(messages) == ["built"] * number
+    assert len({message.id for message in messages}) == len(messages)
+    assert len(model.requests) <= 5
+    assert saver.commits - writes <= 30
+    assert hold.longest < 0.5
+
+
+@MANY
+async def test_results_of_one_moment_without_a_live_run_share_an_update_of_their_thread(number: int) -> None:
+    """Reading the thread for each of them would hold the event loop for minutes."""
+    build, saver = Build(), Recording()
+
+    async def decide() -> str:
+        """Decide."""
+        return str(interrupt("which?"))
+
+    model = ScriptedModel([[*builds(number), tool_call("decide", "ask")], "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
+            assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+            writes = saver.commits
+            async with watched_loop() as hold:
+                build.open.set()
+                while saver.kinds.count("said") < number:
+                    await anyio.sleep(0.005)
+            assert saver.commits - writes <= 30
+            messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
+
+    assert results_in(messages) == ["built"] * number
+    assert complaint(messages) is None
+    assert hold.longest < 0.5
+
+
+async def test_a_thread_that_is_busy_elsewhere_is_tried_once_for_all_results() -> None:
+    build, reads = Build(), list[str]()
+
+    class Counting(InMemorySaver):
+        def get_tuple(self, config: Any) -> Any:
+            reads.append(config["configurable"]["thread_id"])
+            return super().get_tuple(config)
+
+    async def decide() -> str:
+        """Decide."""
+        return str(interrupt("which?"))
+
+    saver = Counting()
+    model = ScriptedModel([[*builds(50), tool_call("decide", "ask")], "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
+            assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+            forge(saver, AT, {"kind": "hold", "holder": {**FAR, "until": time.time() + 1_000.0}})
+            reads.clear()
+            build.open.set()
+            await anyio.sleep(0.5)  # less than the pause before the results are tried again
+            assert 1 <= len(reads) <= 3
+            forge(saver, AT, {"kind": "leave"})
+        messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
+
+    assert results_in(messages) == ["built"] * 50
+
+
+async def test_a_message_that_comes_while_a_result_is_stored_without_a_run_starts_a_run() -> None:
+    build, is_stored, storing = Build(), threading.Event(), threading.Event()
+
+    class Slow(Recording):
+        def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+            if build.open.is_set() and not storing.is_set():
+                storing.set()
+                is_stored.wait(SECONDS)
+            super().put_writes(config, writes, task_id, task_path)
+
+    async def decide() -> str:
+        """Decide."""
+        return str(interrupt("which?"))
+
+    model = ScriptedModel([calls("build", "decide"), "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(create_react_agent, model, [build.build, decide], Slow()) as agent:
+            assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+            build.open.set()
+            while not storing.is_set():
+                await anyio.sleep(0.005)
+
+            async def let_go() -> None:
+                await anyio.sleep(0.05)
+                is_stored.set()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(let_go)
+                run = await agent.say("never mind", AT, start=True, give_up=True)
+            messages = (await run.result())["messages"]
+
+    assert results_in(messages) == ["built"]
+    assert kinds(messages)[-3:] == ["result", "human", "ai"]

@@ -155,7 +155,7 @@ def put_last_word_first(self: SavedThread, entry: Entry, **options: bool) -> Non
     """Read messages in the opposite order."""
     apply_entry(self, entry, **options)
     if isinstance(entry, Said):
-        self.unread = (*self.unread[-1:], *self.unread[:-1])
+        self.unread = [*self.unread[-1:], *self.unread[:-1]]
 
 
 apply_entry = SavedThread.apply_entry
@@ -168,11 +168,11 @@ async def cancel_nothing(*_: object) -> bool:
 
 PLANTED = {
     "a message to a live run is not stored": (
-        *("talks", TALK, SavedThread, "receive_message", lose),
+        *("talks", TALK, SavedThread, "receive_messages", lose),
         "each_word_is_read_once",
     ),
     "a message to a live run is not stored in a file": (
-        *("talks on sqlite", replace(TALK, database="sqlite"), SavedThread, "receive_message", lose),
+        *("talks on sqlite", replace(TALK, database="sqlite"), SavedThread, "receive_messages", lose),
         "each_word_is_read_once",
     ),
     "the background calls of a killed process are not looked for": (

@@ -2,11 +2,13 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from typing import Any
 from uuid import uuid4
 
 from anyio import Lock
+from anyio.lowlevel import checkpoint
 from langchain_core.messages import HumanMessage, convert_to_messages
 
 from callboard._loops._current import current_loop
@@ -14,6 +16,10 @@ from callboard._loops._protocol import Wakeup
 from callboard._loops._shared_event import SharedEvent
 from callboard.conversations._thread import Thread
 from callboard.tools._bounds import broken_text
+
+_MOST = 500
+"""Maximum number of letters in one write. A checkpointer in memory, which writes in the event loop, would hold the loop
+for tens of milliseconds with more."""
 
 
 def person_message(message: Any) -> HumanMessage:
@@ -110,13 +116,13 @@ class Inbox:
             self._is_closed = self._is_closed or not self._letters
             return self._is_closed
 
-    def close(self) -> None:
-        """Close the inbox, and return the letters in it to their senders."""
+    def close(self, error: Exception | None = None) -> None:
+        """Close the inbox, and return the letters in it to their senders, with an error if there is one."""
         with self._lock:
             self._is_closed = True
             letters, self._letters = self._letters, deque()
         for letter in letters:
-            letter.settle(is_stored=False)
+            letter.settle(is_stored=False, error=error)
 
     async def keep_storing(self, thread: Thread) -> None:
         """Store letters in the thread as they arrive, until this task is cancelled."""
@@ -128,14 +134,24 @@ class Inbox:
             await arrival.wait()
             await self.store_letters(thread)
 
-    async def store_letters(self, thread: Thread) -> None:
-        """Store all letters that are in the inbox in the thread, for its next turn."""
+    async def store_letters(self, thread: Thread, known_ids: Collection[str | None] = ()) -> None:
+        """Store all letters that are in the inbox in the thread, for its next turn; all that wait share a write.
+
+        A message whose id is in `known_ids` is stored already.
+        """
+        if not self._letters:
+            return
         if self._storing is None:
             self._storing = Lock()
         async with self._storing:
-            while self._letters:
-                await self._store(self._letters[0], thread)
+            while letters := self._first_letters():
+                await self._store(letters, thread, known_ids)
+                await checkpoint()
         self.report_change()
+
+    def _first_letters(self) -> list[Letter]:
+        with self._lock:
+            return [*islice(self._letters, _MOST)]
 
     def report_change(self) -> None:
         """Let a run that waits for a letter look again."""
@@ -143,25 +159,39 @@ class Inbox:
             change, self.change = self.change, SharedEvent()
         change.set()
 
-    async def _store(self, letter: Letter, thread: Thread) -> None:
+    async def _store(self, letters: Sequence[Letter], thread: Thread, known_ids: Collection[str | None]) -> None:
+        storable_letters: list[Letter] = []
         try:
-            thread.check_storable("a message", letter.message)
-            await thread.receive_message(letter.message)
+            for letter in letters:
+                if letter.message.id in known_ids:
+                    letter.settle(is_stored=True)
+                    continue
+                try:
+                    thread.check_storable("a message", letter.message)
+                except Exception as error:
+                    letter.settle(is_stored=False, error=error)
+                else:
+                    storable_letters.append(letter)
+            await thread.receive_messages([letter.message for letter in storable_letters])
         except BaseException as error:
             reason = error if isinstance(error, Exception) else None
-            if any(message is letter.message for message in thread.unread):
-                self._unconfirmed.append(letter)
-            else:
-                letter.settle(is_stored=False, error=reason)
+            recorded_messages = {id(message) for message in thread.unread}
+            for letter in storable_letters:
+                if id(letter.message) in recorded_messages:
+                    self._unconfirmed.append(letter)
+                else:
+                    letter.settle(is_stored=False, error=reason)
             if reason is None:
                 raise
         else:
-            letter.settle(is_stored=True)
+            for letter in storable_letters:
+                letter.settle(is_stored=True)
         finally:
-            # Removed only now, so that the run does not end between the removal and the entry in the thread.
+            # Removed only now, so that the run does not end between the removal and the entries in the thread.
             with self._lock:
-                if self._letters and self._letters[0] is letter:
-                    self._letters.popleft()
+                for letter in letters:
+                    if self._letters and self._letters[0] is letter:
+                        self._letters.popleft()
 
     def settle(self, error: Exception | None) -> None:
         """Settle the recorded letters after the run's end; `error` is `None` if the thread has stored its end."""

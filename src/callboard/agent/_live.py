@@ -218,10 +218,10 @@ class LiveRuns:
         """
         while True:
             while (run := self.find(thread_id)) is not None:
-                if await self.send(run, message):
+                if not run._is_update and await self.send(run, message):
                     return run
                 # Code of the run itself, such as a callback handler at its end, must not wait for its end.
-                if self._in_flight.has_enclosing(thread_id):
+                if not run._is_update and self._in_flight.has_enclosing(thread_id):
                     if start_run is None:
                         return None
                     raise RuntimeError(
@@ -313,8 +313,11 @@ class LiveRuns:
             await run._release.wait()
 
     @contextmanager
-    def update(self, thread_id: str) -> Generator[None]:
-        """Register an update of a thread during a `with` block; raise `ThreadBusyError` if there is a live run."""
+    def update(self, thread_id: str) -> Generator[Inbox]:
+        """Register an update of a thread during a `with` block, and yield the inbox for results of background calls.
+
+        Raises `ThreadBusyError` if there is a live run. An error of the block is also that of each letter in the inbox.
+        """
         update = LiveRun(thread_id)
         update._is_update = True
         with self._lock:
@@ -322,7 +325,10 @@ class LiveRuns:
                 raise ThreadBusyError(thread_id, "another run of this agent")
             self._live[thread_id] = update
         try:
-            yield
+            yield update._inbox
+        except Exception as error:
+            update._inbox.close(error)
+            raise
         finally:
             self._remove(update)
             update._report_end()

@@ -158,24 +158,26 @@ class Run:
             if self.interrupts:
                 self._has_stopped = True
                 return ()
+        if is_before_turn and inbox is not None:
+            await inbox.store_letters(thread)  # all that have arrived: each turn costs a request to the model
         if thread.unread and is_before_turn:
             await self._read_messages("turn", None)
         while not (nodes := thread.next_nodes):
             change, background = None if inbox is None else inbox.change, self.context.background
+            if inbox is not None:
+                await inbox.store_letters(thread)
             if thread.unread:
                 await self._read_messages("end", lambda: [flow.entry])
             elif change is not None and background is not None and background.has_open_calls():
                 await change.wait()
             elif inbox is None or inbox.close_if_empty():
                 break
-            else:
-                await inbox.store_letters(thread)
         return nodes
 
     async def _read_messages(self, point: Literal["turn", "end"], next_targets: NextTargets | None) -> None:
         if self.context.background is not None:
             self.context.background.raise_fatal_error()
-        messages, reporter = self.thread.unread, self.context.reporter
+        messages, reporter = [*self.thread.unread], self.context.reporter
         if not all(map(is_notification, messages)):
             self.context.restart_step_limit()
         writes = await self.thread.read_messages(next_targets)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from langchain_core.messages import BaseMessage, ToolCall
+from anyio.lowlevel import checkpoint
+from langchain_core.messages import HumanMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.runtime import RunControl, Runtime
@@ -27,7 +28,7 @@ from callboard._loops._entry_mode import EntryMode, entered_from
 from callboard._loops._side_tasks import beside
 from callboard._util._suggestions import did_you_mean
 from callboard.agent._background import BackgroundCalls, ThreadBackground
-from callboard.agent._inbox import Inbox
+from callboard.agent._inbox import Inbox, Letter
 from callboard.agent._live import LiveRuns
 from callboard.agent._run import Run
 from callboard.agent._run_context import AgentPlan, Breakpoints, RunBackground, RunContext
@@ -78,7 +79,7 @@ async def apply_input(input: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     writes = thread.schema.writes_of_input(values)
     if input and not writes:
         raise _empty_input_error(input)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
-    unread = thread.unread
+    unread = [*thread.unread]
     # New input gives up questions, also those about background calls of an ended process.
     handles = open_handles(thread.state.get(MESSAGES) or []) if thread.questions else {}
     given_up = [lost_notification(*call) for call in handles.items() if thread.record_of(call[0]).pending]
@@ -310,7 +311,7 @@ class Runner:
             elif checkpointer is True and outer is not None and isinstance(thread, SavedThread):
                 await self._hold_for_call(thread, continues_input=continues_input)
             try:
-                unread = thread.unread
+                unread = [*thread.unread]
                 run = await self._start_run(thread, saver, request, put, outer, continues_input=continues_input)
                 if reporter is not None and not thread.unread:
                     reporter.report_messages(unread, "input")
@@ -359,19 +360,25 @@ class Runner:
             return nullcontext()
         return self.background_calls.belonging_to_run(str(config["configurable"]["thread_id"]))
 
-    async def _store_message(self, saver: Saver, message: BaseMessage) -> None:
-        """Store a message in a thread without a live run, unless it is there; the next run reads it."""
-        with self.live_runs.update(saver.thread_id):
+    async def _store_message(self, saver: Saver, message: HumanMessage) -> None:
+        """Store a message in a thread without a live run, unless it is there; the next run reads it.
+
+        Results of other calls that come meanwhile are stored, too: to read the thread for each of them would take long.
+        """
+        letter = Letter(message)
+        with self.live_runs.update(saver.thread_id) as inbox:
+            inbox.put(letter)
+            await checkpoint()  # other calls may end in the same moment
             thread = SavedThread(self.plan.schema, saver, "sync")
             await thread.open(None)
-            if any(other.id == message.id for other in (*(thread.state.get(MESSAGES) or []), *thread.unread)):
-                return
+            known_ids = {message.id for message in (*(thread.state.get(MESSAGES) or []), *thread.unread)}
             await thread.hold(joins_next_write=True)
             try:
-                thread.check_storable("a message", message)
-                await thread.receive_message(message)
+                while not inbox.close_if_empty():
+                    await inbox.store_letters(thread, known_ids)
             finally:
-                await thread.stop()
+                await _stop(thread, inbox)
+        await letter.wait()
 
     async def _hold_for_call(self, thread: SavedThread, *, continues_input: bool) -> None:
         """Take the thread of an agent that continues one conversation in all tasks of the outer graph."""

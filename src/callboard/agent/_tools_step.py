@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from anyio import to_thread
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import HumanMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, Interrupt
@@ -73,6 +73,7 @@ async def settle_lost_calls(run: RunContext) -> dict[str, ToolCall]:
     lost_calls = {} if run.background is None else run.background.lost_calls(messages, thread.unread)
     exchanges = exchanges_in(messages) if lost_calls else []
     calls = {answer and answer.id: call for exchange in exchanges for call, answer in exchange.answers_by_call()}
+    notifications: list[HumanMessage] = []
     for handle, message in lost_calls.items():
         call = calls.get(message.id)
         policy = None if call is None else run.tools.policy(call)
@@ -81,7 +82,9 @@ async def settle_lost_calls(run: RunContext) -> dict[str, ToolCall]:
         elif call is not None and policy is not None and policy.on_unknown == "ask":
             calls_to_ask_about[handle] = call
         else:
-            await thread.receive_message(lost_notification(handle, message))
+            notifications.append(lost_notification(handle, message))
+    if notifications:
+        await thread.receive_messages(notifications)
     return calls_to_ask_about
 
 
@@ -106,7 +109,7 @@ async def ask_about_lost_calls(run: RunContext, lost_calls: dict[str, ToolCall])
         if message is None:
             await _restart(run, call, handle)
         else:
-            await thread.receive_message(notification(handle, message))
+            await thread.receive_messages([notification(handle, message)])
         del lost_calls[handle]
     if questions:
         run.stream.send_questions(run.node_place(TOOLS), questions, thread.state)

@@ -130,7 +130,7 @@ def _read_sends(thread: Thread, checkpoint_tuple: CheckpointTuple) -> IndexedSen
         for number, send in enumerate(sends)
         if isinstance(send, Send) and send.node in thread.schema.flow.nodes
     ]
-    call_ids = [(call["name"], id_of(call)) for _, call in open_calls(thread)]
+    call_ids = {(call["name"], id_of(call)) for _, call in open_calls(thread)}  # there may be very many
     send_count: int | None = notes_of(checkpoint_tuple.checkpoint).get(SENDS)
     if send_count is not None:
         calls = [(number, send) for number, send in numbered_sends if number >= send_count]
@@ -140,7 +140,8 @@ def _read_sends(thread: Thread, checkpoint_tuple: CheckpointTuple) -> IndexedSen
             for number, send in numbered_sends
             if send.node == TOOLS and (call := _call_in(send)) is not None and (call["name"], id_of(call)) in call_ids
         ]
-    other_sends = [numbered_send for numbered_send in numbered_sends if numbered_send not in calls]
+    call_numbers = {number for number, _ in calls}
+    other_sends = [numbered_send for numbered_send in numbered_sends if numbered_send[0] not in call_numbers]
     thread.sends = number_sends(send for _, send in other_sends)
     for (number, _), numbered_send in zip(other_sends, thread.sends, strict=True):
         _read_sent(thread, _read_push_writes(thread, checkpoint_tuple, numbered_send.node, number), numbered_send)

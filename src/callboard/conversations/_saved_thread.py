@@ -152,7 +152,7 @@ class SavedThread(Thread):
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
         self.parent_id = base.notes.get(PARENT, base.parent_id)
         self._origin = tuple(base.notes[ORIGIN]) if ORIGIN in base.notes else None
-        self.next, self.sends, self.records, self.unread = (), (), {}, ()
+        self.next, self.sends, self.records, self.unread = (), (), {}, []
         self.actor_states = ActorStates.read(actor_notes_of(base.checkpoint))
         read_next_nodes(self, checkpoint_tuple)
 
@@ -246,7 +246,7 @@ class SavedThread(Thread):
         elif isinstance(entry, (Finished, Claimed)):
             self.records.pop(entry.task, None)
         elif isinstance(entry, Said):
-            self.unread = tuple(message for message in self.unread if message is not entry.message)
+            self.unread = [message for message in self.unread if message is not entry.message]
         elif isinstance(entry, Asked):
             for task in entry.records:
                 self.records.pop(task, None)
@@ -264,8 +264,9 @@ class SavedThread(Thread):
         if (part := self.unstorable(value)) is not None:
             raise self._journal.error_about(subject, part)
 
-    async def receive_message(self, message: BaseMessage) -> None:
-        await self.record(Said(message), joins_next_write=True)
+    async def receive_messages(self, messages: Sequence[BaseMessage]) -> None:
+        for message in messages:
+            await self.record(Said(message), joins_next_write=True)
         if self._durability != "exit":
             await self._journal.flush(wait=True)
 

@@ -92,8 +92,8 @@ class Thread:
         self.actor_states = ActorStates()
         self.pending_actor_states = PendingStates()
         """States of actors after calls whose results are not stored yet."""
-        self.unread: tuple[BaseMessage, ...] = ()
-        """Messages that the thread has received and that are not in the conversation yet."""
+        self.unread: list[BaseMessage] = []
+        """Messages that the thread has received and that are not in the conversation yet; there may be very many."""
         self.holder: Mapping[str, Any] | None = None
         """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
         self._arrival: Mapping[str, Any] = {}
@@ -171,7 +171,7 @@ class Thread:
 
     async def read_messages(self, next_targets: NextTargets | None) -> list[Write]:
         """Add the unread messages to the conversation, record the change, and return its writes."""
-        messages = self.unread
+        messages = [*self.unread]  # more may arrive during the change
         writes: list[Write] = [(MESSAGES, [*messages])]
         await self.amend(writes, next_targets, "update", read=messages)
         return writes
@@ -253,9 +253,10 @@ class Thread:
     def check_storable(self, subject: str, value: object) -> None:
         """Raise `StorageError` if a value, which the text `subject` names, cannot be stored."""
 
-    async def receive_message(self, message: BaseMessage) -> None:
-        """Record a message for the next turn, and store it; with the durability "exit", at the end of the run."""
-        await self.record(Said(message))
+    async def receive_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Record messages for the next turn, and store them in one write; with the durability "exit", at the end."""
+        for message in messages:
+            await self.record(Said(message))
 
     @property
     def loss(self) -> Exception | None:
@@ -369,13 +370,13 @@ class Thread:
             case ActorState():
                 self.actor_states = self.actor_states.with_state(entry)
             case Said():
-                self.unread = (*self.unread, entry.message)
+                self.unread.append(entry.message)
             case Amended():
                 if not is_applied:
                     self.state.apply(entry.writes)
                 if entry.read:
                     read_ids = frozenset(entry.read)  # there may be very many
-                    self.unread = tuple(message for message in self.unread if message.id not in read_ids)
+                    self.unread = [message for message in self.unread if message.id not in read_ids]
                 self._move(entry, entry.source, entry.received)
             case _:
                 assert_never(entry)
