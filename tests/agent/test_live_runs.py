@@ -851,3 +851,27 @@ async def test_the_parts_of_a_reply_and_their_messages_are_whole_after_each_mess
     assert [message.text for message in messages if isinstance(message, HumanMessage)] == ["go", "m0", "m1", "m2"]
     assert sum(isinstance(message, ToolMessage) for message in messages) == 3
     assert all(complaint(request) is None for request in model.requests)
+
+
+async def test_a_message_to_a_live_run_has_its_config_checked_once() -> None:
+    """Each check makes a config, which takes longer than the way of the message."""
+    checks: list[str] = []
+
+    class Config(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            if key == "recursion_limit":
+                checks.append(key)
+            return super().get(key, default)
+
+    gate = Gate()
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
+    with anyio.fail_after(SECONDS):
+        async with agent:
+            run = await agent.start(GO, AT)
+            await gate.begun.wait()
+            config: Any = Config(AT)
+            assert await agent.say("and hurry", config) is run
+            gate.open.set()
+            await run.result()
+
+    assert len(checks) == 1

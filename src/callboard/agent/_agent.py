@@ -299,8 +299,9 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
             BaseException: the other errors of `ainvoke` that arise before the input is stored.
         """
         stream = StreamForm(stream_mode, output_keys, version)
-        start_run = partial(self._start, input, config, options, stream, buffer)
-        return await self._runner.live_runs.start_alone(self._thread_id(config), start_run)
+        thread_id = self._thread_id(run_config(self.config, config))
+        start_run = partial(self._start, input, config, options, stream, buffer, thread_id=thread_id)
+        return await self._runner.live_runs.start_alone(thread_id, start_run)
 
     def _start(
         self,
@@ -310,6 +311,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
         stream: StreamForm,
         buffer: int,
         *,
+        thread_id: str,
         gives_up_calls: bool = True,
     ) -> LiveRun | None:
         """Start a run in a task of the agent's block; return `None` if the thread has a live run."""
@@ -324,7 +326,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
             run = await self._runner.run(self.checkpointer, request, LoggedChunks(log, modes, form), inbox)
             return self._output_of(run, stream.output_keys, stream.version)
 
-        return self._runner.live_runs.start(self._thread_id(config), perform, buffer)
+        return self._runner.live_runs.start(thread_id, perform, buffer)
 
     @overload
     async def say(
@@ -384,13 +386,16 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
                 run that reads no more messages, such as a callback handler at its end.
             DrainingError: with `start=True`, if the agent is drained.
         """
-        human_message, thread_id = person_message(message), self._thread_id(config)
+        human_message = person_message(message)
         # A wrong option is an error also if there is a live run, which does not use the options.
         check_buffer("say", buffer)
-        self._request(None, config, stream_mode, output_keys, version, **options)
+        request = self._request(None, config, stream_mode, output_keys, version, **options)
 
+        thread_id = self._thread_id(request.config)
         stream, values = StreamForm(stream_mode, output_keys, version), {MESSAGES: [human_message]}
-        start_run = partial(self._start, values, config, options, stream, buffer, gives_up_calls=give_up)
+        start_run = partial(
+            self._start, values, config, options, stream, buffer, thread_id=thread_id, gives_up_calls=give_up
+        )
 
         async def refuse_if_held() -> None:
             thread = await self._open_thread(config)
@@ -414,8 +419,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
         return self._runner.live_runs.latest(str(thread_id))
 
     def _thread_id(self, config: RunnableConfig) -> str:
-        """Return the id of the thread that a config names; raise ValueError if the agent cannot store a thread."""
-        config = run_config(self.config, config)
+        """Return the id of the thread that a complete config names; raise ValueError if it cannot be stored."""
         if saver_for(checkpointer_in(config) or self.checkpointer, config, None) is None:
             raise ValueError("No checkpointer set: a live run needs one, such as checkpointer=InMemorySaver()")
         thread_id = config["configurable"]["thread_id"]
