@@ -298,8 +298,8 @@ def test_customers_use_public_names_only() -> None:
 
 PUBLIC_MODULES = ["callboard", "callboard.extend", "callboard.exceptions", "callboard.middleware", "callboard.guards"]
 FOR_OPTIONS = frozenset(
-    "check_count check_seconds check_type has_members_of KeyFunction key_function LimitKey Missing argument_names"
-    " check_argument_names check_missing check_tool_names spellings tool_names".split()
+    "check_count check_factor check_seconds check_type has_members_of KeyFunction key_function LimitKey Missing"
+    " argument_names check_argument_names check_missing check_tool_names spellings tool_names".split()
 )
 """Names that check the options of a constructor, and write their errors."""
 KNOWN_PRIVATE = {

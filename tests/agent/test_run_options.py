@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
+from uuid import UUID
 
 import anyio
 import pytest
@@ -48,6 +49,9 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"interrupt_after": 3}, TypeError, r"interrupt_after is a list of nodes, such as \['tools'\], or '\*'; got 3"),
     ({"interrupt_before": ["tool"]}, ValueError, "there is no node 'tool', only .*; did you mean 'tools'"),
     ({"control": "stop"}, TypeError, "control is a RunControl of langgraph.runtime, got 'stop'"),
+    ({"debug": "no"}, TypeError, "debug takes bool, such as True; got 'no'"),
+    ({"subgraphs": "no"}, TypeError, "subgraphs takes bool, such as True; got 'no'"),
+    ({"budget": 10**400}, ValueError, "budget is too large, a whole number of 1,329 bits; math.inf is without a bound"),
 ]
 CONFIGS: list[tuple[Any, type[Exception], str]] = [
     ("t", TypeError, r"config is a mapping, such as \{'configurable': .*; got 't'"),
@@ -56,6 +60,10 @@ CONFIGS: list[tuple[Any, type[Exception], str]] = [
     ({**AT, "metadata": "web"}, TypeError, r"config\['metadata'\] is a mapping; got 'web'"),
     ({**AT, "callbacks": "web"}, TypeError, r"config\['callbacks'\] is a list of callback handlers.*; got 'web'"),
     ({**AT, "recursion_limit": "9"}, TypeError, r"config\['recursion_limit'\] is a whole number; got '9'"),
+]
+THREADS: list[tuple[Any, type[Exception], str]] = [
+    ({"configurable": {"thread_id": thread_id}}, TypeError, "thread_id is a text or a number, and names the conversat")
+    for thread_id in (["1"], {"id": "1"}, b"1", ("1", "2"))
 ]
 
 
@@ -69,7 +77,7 @@ async def test_an_option_that_does_not_exist_is_refused_with_those_that_do(make:
             for options, error, message in OPTIONS:
                 with pytest.raises(error, match=message):
                     await METHODS[method](agent, AT, options)
-            for config, error, message in CONFIGS:
+            for config, error, message in [*CONFIGS, *THREADS]:
                 with pytest.raises(error, match=message):
                     await METHODS[method](agent, config, {})
             assert (await agent.aget_state(AT)).values == {}
@@ -90,6 +98,32 @@ async def test_a_started_run_needs_a_thread_and_a_buffer(make: Any) -> None:
             for config in ("t", None):
                 with pytest.raises((TypeError, ValueError), match=r"'configurable': \{'thread_id': '1'\}"):
                     await agent.aget_state(config)
+
+
+@AGENTS
+async def test_a_text_is_no_answer_to_a_question_of_yes_or_no(make: Any) -> None:
+    """The text "no" would count as yes."""
+    with pytest.raises(TypeError, match=r"create_.*agent\(debug=\.\.\.\) takes bool, such as True; got 'no'"):
+        make(ScriptedModel([]), [look_up], debug="no")
+    with anyio.fail_after(SECONDS):
+        async with make(ScriptedModel([]), [look_up], checkpointer=InMemorySaver()) as agent:
+            for option in ("start", "give_up"):
+                with pytest.raises(TypeError, match=rf"say\({option}=\.\.\.\) takes bool, such as True; got 'no'"):
+                    await agent.say("hello", AT, **{option: "no"})
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@AGENTS
+@pytest.mark.parametrize("thread_id", [Name("1"), 1, 2.5, UUID(int=1)])
+async def test_a_thread_has_a_text_or_a_number_as_its_id(make: Any, thread_id: Any) -> None:
+    agent = make(ScriptedModel(["hello"]), [look_up], checkpointer=InMemorySaver())
+    with anyio.fail_after(SECONDS):
+        await agent.ainvoke(GO, {"configurable": {"thread_id": thread_id}})
+        state = await agent.aget_state({"configurable": {"thread_id": str(thread_id)}})
+    assert len(state.values["messages"]) == 2
 
 
 @AGENTS

@@ -48,6 +48,13 @@ async def test_pauses_double_up_to_the_longest(recorder: Recorder) -> None:
     assert recorder.times("started") == pytest.approx([0, 1, 3, 7, 12, 17])
 
 
+async def test_pauses_stay_at_the_longest_where_their_double_is_larger_than_any_float(recorder: Recorder) -> None:
+    retry = Retry(1_100, initial=1, maximum=5, rng=Full())
+    result = await node_of(recorder, retry, raises=ValueError("no"), times=1_050).ainvoke([tool_call("work", "1")])
+    assert contents(result) == ["work"]
+    assert recorder.times("started")[-1] == pytest.approx(1 + 2 + 4 + 1_047 * 5)
+
+
 async def test_the_jitter_is_full_and_comes_from_the_seed() -> None:
     """The pause is a random share of the full one, and reproducible with the same seed."""
     recorder, expected = Recorder(), random.Random(7)

@@ -1,14 +1,16 @@
 """The two forms of a key function: the form is detected once, when the function is given."""
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from callboard import CallContext
+from callboard import Backoff, CallContext, CallPolicy, Rate, ToolNode
 from callboard._records._policies import key_function
+from callboard.middleware import Retry
 
 CALL: dict[str, Any] = {"name": "fetch", "args": {"host": "a.org"}, "id": "1"}
 CONTEXT = CallContext({"configurable": {"user": "Ann"}}, {"team": "red"}, "the context")
@@ -86,3 +88,30 @@ def test_what_cannot_be_hashed_is_no_key() -> None:
     for key in (lambda call: call["args"], lambda call, context: context.state):
         with pytest.raises(TypeError, match="unhashable"):
             key_function("key", key).of(CALL, lambda: CONTEXT)
+
+
+HUGE = 10**400
+TOO_LARGE: list[tuple[str, Callable[[Any], object]]] = [
+    *(
+        (f"CallPolicy({name}=...)", lambda value, name=name: CallPolicy(**{name: value}))
+        for name in ("timeout", "idle_timeout", "budget", "grace", "background")
+    ),
+    ("Rate(per=...)", lambda value: Rate(1, per=value)),
+    ("timeout", lambda value: ToolNode([], timeout=value)),
+    ("grace", lambda value: ToolNode([], grace=value)),
+    ("Retry(initial=...)", lambda value: Retry(3, initial=value)),
+    ("Retry(factor=...)", lambda value: Retry(3, factor=value)),
+    ("Backoff(first=...)", lambda value: Backoff(first=value)),
+    ("Backoff(factor=...)", lambda value: Backoff(factor=value)),
+]
+
+
+@pytest.mark.parametrize(("option", "make"), TOO_LARGE, ids=[option for option, _ in TOO_LARGE])
+def test_a_time_that_no_float_holds_is_refused_with_its_name(option: str, make: Callable[[Any], object]) -> None:
+    """A model or a file of settings may name any number, and the error of a calculation says nothing of the option."""
+    for value in (HUGE, 10**5_000):
+        with pytest.raises(ValueError, match=r"too large, a whole number of [0-9,]+ bits; math.inf is") as caught:
+            make(value)
+        assert option in str(caught.value)
+    with pytest.raises(ValueError, match="got nan"):
+        make(math.nan)

@@ -413,8 +413,28 @@ def check_duration(name: str, value: object, *, zero: bool = True) -> None:
     """Raise TypeError or ValueError unless a value is a number of seconds; `zero` says whether 0 is valid."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, got {value!r}")
+    check_size(name, value)
     if math.isnan(value) or value < 0 or (value == 0 and not zero):
         raise ValueError(f"{name} must be {'0 or more' if zero else 'more than 0'} seconds, got {value!r}")
+
+
+def check_size(name: str, value: float) -> None:
+    """Raise ValueError for a whole number that is too large to calculate with as a time or a factor."""
+    try:
+        float(value)
+    except OverflowError:
+        # Without its text, which may have thousands of digits.
+        bits = int(value).bit_length()
+        raise ValueError(f"{name} is too large, a whole number of {bits:,} bits; math.inf is without a bound") from None
+
+
+def check_factor(name: str, value: object) -> None:
+    """Raise TypeError or ValueError unless a value is a number of 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number, got {value!r}")
+    check_size(name, value)
+    if not value >= 1:
+        raise ValueError(f"{name} must be 1 or more, got {value!r}")
 
 
 def check_count(name: str, value: object, *, least: int) -> None:

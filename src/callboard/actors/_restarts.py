@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, get_args
 
-from callboard._records._policies import check_seconds
+from callboard._records._policies import check_factor, check_seconds
 
 Restart = Literal["permanent", "transient", "temporary"]
 """Restart type of a child: restarted always, restarted unless it ended in order, or never restarted."""
@@ -44,11 +44,9 @@ class Backoff:
     def __post_init__(self) -> None:
         check_seconds("Backoff(first=...)", self.first)
         check_seconds("Backoff(maximum=...)", self.maximum)
-        for name, value in (("factor", self.factor), ("jitter", self.jitter)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"Backoff({name}=...) is a number, got {value!r}")
-        if self.factor < 1:
-            raise ValueError(f"Backoff(factor=...) must be 1 or more, got {self.factor!r}")
+        check_factor("Backoff(factor=...)", self.factor)
+        if isinstance(self.jitter, bool) or not isinstance(self.jitter, (int, float)):
+            raise TypeError(f"Backoff(jitter=...) is a number, got {self.jitter!r}")
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"Backoff(jitter=...) is a part of the whole, from 0 to 1; got {self.jitter!r}")
 

@@ -23,7 +23,7 @@ from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import EntryMode, entered_from
 from callboard._loops._owner_task import Openable
 from callboard._loops._task_stream import items_of
-from callboard._records._policies import check_seconds
+from callboard._records._policies import check_seconds, check_type
 from callboard._records._reports import Drained, LiveCall
 from callboard._util._suggestions import no_such
 from callboard.agent._as_graph import GraphLike
@@ -389,6 +389,8 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
         human_message = person_message(message)
         # A wrong option is an error also if there is a live run, which does not use the options.
         check_buffer("say", buffer)
+        check_type("say(start=...)", start, bool, "True")
+        check_type("say(give_up=...)", give_up, bool, "True")
         request = self._request(None, config, stream_mode, output_keys, version, **options)
 
         thread_id = self._thread_id(request.config)
@@ -523,6 +525,8 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
             raise TypeError(f"a run of an agent: {hint}")
         if budget is not None:
             check_seconds("budget", budget, zero=False)
+        check_type("debug", debug, bool, "True")
+        check_type("subgraphs", subgraphs, bool, "True")
         check_run_options(version, durability, control)
         check_stops("interrupt_before", interrupt_before, self._runner.plan.flow.nodes)
         check_stops("interrupt_after", interrupt_after, self._runner.plan.flow.nodes)

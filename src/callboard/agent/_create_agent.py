@@ -385,6 +385,7 @@ def create_agent(
             with a saver that has its own serializer.
     """
     check_seconds("create_agent(budget=...)", budget, zero=False)
+    check_type("create_agent(debug=...)", debug, bool, "True")
     warn_about_milliseconds("create_agent(budget=...)", budget)
     extra_types = parse_stored_types(stored_types, checkpointer)
     factory = _langchains_factory()

@@ -16,7 +16,7 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
 from callboard._langgraph._outer_task import arguments_of
-from callboard._records._policies import OnUnknown, check_seconds
+from callboard._records._policies import OnUnknown, check_seconds, check_type
 from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor
@@ -240,6 +240,7 @@ def create_react_agent(
     if version not in ("v1", "v2"):
         raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
+    check_type("create_react_agent(debug=...)", debug, bool, "True")
     warn_about_milliseconds("create_react_agent(budget=...)", budget)
     extra_types = parse_stored_types(stored_types, checkpointer)
     schema = _choose_state_schema(state_schema, with_response=response_format is not None)

@@ -502,7 +502,10 @@ def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) ->
             "Checkpointer requires one or more of the following 'configurable' keys: thread_id, checkpoint_ns, "
             "checkpoint_id; name the conversation: config={'configurable': {'thread_id': '1'}}"
         )
-    thread_id = str(config["configurable"]["thread_id"])
+    named: object = config["configurable"]["thread_id"]
+    if isinstance(named, (list, tuple, dict, set, frozenset, bytes, bytearray)):
+        raise TypeError(f"thread_id is a text or a number, and names the conversation; got {named!r:.80}")
+    thread_id = str(named)
     try:
         thread_id.encode()
     except UnicodeEncodeError as error:

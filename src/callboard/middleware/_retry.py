@@ -17,7 +17,7 @@ from callboard._langchain._errors import is_control_flow
 from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
-from callboard._records._policies import CallPolicy, check_count, check_seconds, check_type
+from callboard._records._policies import CallPolicy, check_count, check_factor, check_seconds, check_type
 from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import suggests_options
 from callboard._web._retry_after import retry_after
@@ -93,10 +93,7 @@ class Retry(Middleware):
         rng: random.Random | None = None,
     ) -> None:
         check_count("Retry(attempts=...)", attempts, least=1)
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
-            raise TypeError(f"Retry(factor=...) is a number, got {factor!r}")
-        if factor < 1:
-            raise ValueError(f"Retry(factor=...) must be 1 or more, got {factor!r}")
+        check_factor("Retry(factor=...)", factor)
         check_seconds("Retry(initial=...)", initial)
         check_seconds("Retry(maximum=...)", maximum)
         self._failures = Failures("Retry", on, on_message)
@@ -175,7 +172,10 @@ class Retry(Middleware):
     def _pause(self, attempt: int, at_least: float) -> float:
         if at_least > _LONGEST_ASKED:
             return math.inf  # longer than any rest of a budget, so that the error is raised
-        longest = min(self._maximum, self._initial * self._factor ** (attempt - 1))
+        try:
+            longest = min(self._maximum, self._initial * self._factor ** (attempt - 1))
+        except OverflowError:  # larger than any float, and so than `maximum`
+            longest = self._maximum if self._initial else 0.0
         # Added, because a server tells many callers the same time: they would come back together.
         return at_least + self._rng.uniform(0.0, longest)
 
