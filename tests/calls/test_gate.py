@@ -1,8 +1,11 @@
 """Decisions of a gate and a limiter, on a clock of the test and without an event loop; calls are run step by step."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Generator
 from functools import partial
+from pathlib import Path
 from types import coroutine
 from typing import Any
 
@@ -335,3 +338,14 @@ def test_holders_of_interchangeable_permits_are_listed_together_until_they_leave
     twin.remove_holder(other)
     assert permit.holders == set()
     assert permit.identity not in _shared_permits._holders  # keys come from the model, in any number
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_forked_child_has_all_permits_of_a_limit(backend: str) -> None:
+    """The calls that held them go on in the parent alone, and those of the child waited for their ends for ever."""
+    command = [sys.executable, "-m", "tests.calls._forked_limit", backend]
+    root = Path(__file__).parents[2]
+    program = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    results = "['worked', 'worked']"
+    assert program.stdout.splitlines() == [f"child: {results}", f"parent: {results}"], program.stderr

@@ -14,6 +14,7 @@ from dataclasses import InitVar, dataclass, field
 from anyio import sleep_until
 
 from callboard._calls._deadlocks import Holder
+from callboard._loops._forks import forget_tasks_after_fork
 from callboard._loops._protocol import EventLoop, Wakeup
 from callboard._records._policies import Limit, Rate
 
@@ -130,23 +131,30 @@ class Gate:
     holders: set[Holder] = field(default_factory=set[Holder], init=False)
     """Attempts that hold a permit, for deadlock detection; holders that are not attempts are not listed."""
     # The next four and the fields of waiters change only under `_lock`: threads and loops share a gate.
-    _free_permits: float = field(default=math.inf, init=False)
-    _queue: _Queue = field(default_factory=_Queue, init=False)
+    _free_permits: float = field(init=False)
+    _queue: _Queue = field(init=False)
     _window: Window | None = field(default=None, init=False)
     _paused_until: float | None = field(default=None, init=False)
     """Time before which no call takes a permit, on the common clock; `None` without a pause."""
     start_rate_gate: "Gate | None" = field(default=None, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _lock: threading.Lock = field(init=False)
 
     def __post_init__(self, is_last: bool) -> None:
-        if self._limit.concurrency is not None:
-            self._free_permits = self._limit.concurrency
+        self.forget_tasks()
+        forget_tasks_after_fork(self)
         if self._limit.rate is not None:
             self._window = Window(self._limit.rate)
             # A call that passed this gate may wait at other gates before it starts, but the rate limits starts. So it
             # is applied twice: here, so that calls pass in FIFO order, and at a second gate right before the start.
             if not is_last:
                 self.start_rate_gate = Gate(Limit(rate=self._limit.rate), self._title, is_last=True)
+
+    def forget_tasks(self) -> None:
+        """Forget permits and waiting calls: a forked child process has this object, and none of the calls."""
+        self._lock = threading.Lock()  # another thread of the parent may have held the lock
+        self._queue = _Queue()
+        self._free_permits = math.inf if self._limit.concurrency is None else self._limit.concurrency
+        self.holders.clear()
 
     @property
     def title(self) -> str:
