@@ -20,7 +20,7 @@ from langgraph.errors import EmptyInputError, UnknownInterruptError
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
-from callboard import Agent, create_agent, create_react_agent
+from callboard import Agent, RunEvent, create_agent, create_react_agent, observe
 from callboard.exceptions import (
     ChunksDroppedError,
     DrainingError,
@@ -622,6 +622,43 @@ async def test_a_message_gives_up_no_call_of_a_reply_if_a_kill_came_before_the_e
 
     assert texts_of_calls
     assert all("did not run" in text for text in texts_of_calls)
+
+
+@AGENTS
+async def test_a_message_is_read_once_if_a_killed_run_left_its_entries_without_their_checkpoint(make: Any) -> None:
+    """The next run stops at the same position, and stores the same entries on the same checkpoint."""
+    tool, saver, copies, read = Asking(), InMemorySaver(), list[InMemorySaver](), list[str]()
+    write = saver.put_writes
+
+    def write_and_copy(*args: Any) -> None:
+        write(*args)
+        copies.append(copy_of(saver))
+
+    def note(event: RunEvent) -> None:
+        if event.phase == "read":
+            read.append(event.input.text)
+
+    def ask_first(_: Sequence[Any]) -> AIMessage:
+        asked.set()
+        answer.wait(SECONDS)
+        return calls("work")
+
+    async def speak() -> None:
+        await anyio.to_thread.run_sync(asked.wait)
+        await agent.say("hello", AT)
+        answer.set()
+
+    asked, answer = threading.Event(), threading.Event()
+    saver.put_writes = write_and_copy  # type: ignore[method-assign]
+    with anyio.fail_after(SECONDS):
+        async with make(ScriptedModel([ask_first]), [tool.work], checkpointer=saver) as agent:
+            await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT, durability="sync")))
+        agent = make(ScriptedModel(["done"]), [tool.work], checkpointer=copies[-1])
+        await agent.ainvoke(None, AT)
+        with observe(lambda _: None, runs=note):
+            await agent.ainvoke(Command(resume="yes"), AT)
+
+    assert read == ["hello"]
 
 
 # Runs that were started.

@@ -138,6 +138,8 @@ class SavedThread(Thread):
             self._journal.start_on(base_of(checkpoint_tuple), commits_in(checkpoint_tuple))
             for entry in entries:
                 self.apply_entry(entry)
+            # A run that was killed before it stored this checkpoint may have left a copy of the entries on it.
+            self.unread = [*{message.id: message for message in self.unread}.values()]
             for name in self.schema.conversations:
                 _check_messages(self.state.get(name) or [])
 
