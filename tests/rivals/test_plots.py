@@ -13,7 +13,7 @@ def test_a_plot_has_the_figures_of_its_table(name: str, theme: str) -> None:
     """A table is measured again, and the plot is forgotten; `python -m tests.rivals.plots` draws it again."""
     figures = plots.PLOTS[name].figures()
 
-    assert figures.count(";") > 1
+    assert ";" in figures
     assert f"<dc:description>{figures}</dc:description>" in (plots.FOLDER / f"{name}-{theme}.svg").read_text()
 
 
@@ -21,7 +21,7 @@ HOME = {
     "time of the framework for each of 100 calls in one reply": (
         "cost-by-size", "100 calls", ("callboard", "LangGraph create_react_agent")
     ),
-    "a durable run of 50 turns on SQLite": (
+    "a run of 50 replies of the model, each stored in SQLite": (
         "durable-runs", "50 x 1", ("callboard, AsyncSqliteSaver", "LangGraph create_react_agent, v1")
     ),
     "memory of each of 10,000 waiting calls": (
