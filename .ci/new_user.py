@@ -249,9 +249,9 @@ def trace(desk: Desk) -> str:
 
 
 def test(desk: Desk) -> str:
-    """The test of `callboard init`, and docs/how-to/test-your-agents.md down to the schedules."""
+    """The test of `callboard init`, and docs/how-to/test-your-agents.md down to the test with an MCP server."""
     add(desk, "pytest")
-    page = code("how-to/test-your-agents.md", "## Find races between calls")
+    page = code("how-to/test-your-agents.md", "## Test with an MCP server")
     (desk.project / "test_page.py").write_text(page)
     shown = desk.run("pytest", "-q", "-p", "no:cacheprovider", folder=desk.project)
     expect("5 passed" in shown, "five tests pass: two of them on asyncio and trio", shown)
