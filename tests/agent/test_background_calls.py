@@ -1,26 +1,21 @@
 """A call goes on in the background: the agent works on, and its model reads the result in a message of its own."""
 
-import asyncio
-import gc
 import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from pathlib import Path
-from types import CoroutineType
 from typing import Annotated, Any
 
 import anyio
 import pytest
-import trio
 from anyio import wait_all_tasks_blocked
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-import callboard
 from callboard import (
     CallPolicy,
     Limit,
@@ -42,7 +37,6 @@ from ._savers import FAR, Recording, complaint, copy_of, forge
 
 pytestmark = pytest.mark.real_clock
 SECONDS = 30.0
-PACKAGE = Path(callboard.__file__).parent
 AT: dict[str, Any] = {"configurable": {"thread_id": "1"}}
 GO = {"messages": [("user", "go")]}
 AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
@@ -123,37 +117,6 @@ async def test_the_agent_works_on_and_reads_the_result_when_it_is_there(make: An
     assert results_in(messages) == ["built"]
     assert build.times == 1
     assert all(complaint(request) is None for request in model.requests)
-
-
-async def test_a_background_call_keeps_no_task_of_the_step_that_it_has_left() -> None:
-    """Thousands of runs may wait, and an ended task keeps its context, its call and the batch of that call."""
-    build, model = Build(), ScriptedModel([calls("build"), "meanwhile", "done"])
-    tools = ToolNode([build.build], policies=BACKGROUND)
-    gc.collect()
-    before = {id(task) for task in ended_tasks()}
-    with anyio.fail_after(SECONDS):
-        async with create_react_agent(model, tools, checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            await wait_all_tasks_blocked()
-            gc.collect()
-            kept_tasks = [repr(task) for task in ended_tasks() if id(task) not in before]
-            build.open.set()
-            await run.result()
-    assert kept_tasks == []
-
-
-def ended_tasks() -> list[object]:
-    """Return all tasks in memory that have ended and ran code of callboard; uvloop keeps a task of LangChain."""
-    objects = gc.get_objects()
-    tasks = [(task, task.get_coro()) for task in objects if isinstance(task, asyncio.Task) and task.done()]
-    tasks += [(task, task.coro) for task in objects if isinstance(task, trio.lowlevel.Task)]
-    return [
-        task
-        for task, coroutine in tasks
-        if isinstance(coroutine, CoroutineType)
-        if coroutine.cr_frame is None and Path(coroutine.cr_code.co_filename).is_relative_to(PACKAGE)
-    ]
 
 
 @AGENTS

@@ -178,13 +178,10 @@ class AsyncioSpawned:
     def __init__(self, child: ChildFn, grace: float) -> None:
         self._scope = AsyncioScope(math.inf, grace)
         self._end_event = AsyncioWakeup()
-        # The task may outlive the call that starts it: it is no task left behind, and must not keep the task of the
-        # call, to which the scope of the call and its context refer.
-        context = without_mark(copy_context())
-        context.run(innermost.set, None)
+        context = without_mark(copy_context())  # the task may outlive the call that starts it: not a task left behind
         task = self._task = asyncio.get_running_loop().create_task(child(self._scope), context=context)
         _spawned.add(task)  # the loop itself holds tasks by weak references only
-        task.add_done_callback(self._end, context=context)
+        task.add_done_callback(self._end)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         _spawned.discard(task)
