@@ -349,3 +349,18 @@ def test_a_forked_child_has_all_permits_of_a_limit(backend: str) -> None:
     program = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
     results = "['worked', 'worked']"
     assert program.stdout.splitlines() == [f"child: {results}", f"parent: {results}"], program.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_forked_child_has_all_worker_threads_of_a_node(backend: str) -> None:
+    """Threads of the parent do not run there: neither those that calls gave up, nor one that had not begun.
+
+    The child refused its calls because of the first, and its first sync tool waited a second for the other.
+    """
+    command = [sys.executable, "-m", "tests.calls._forked_threads", backend]
+    root = Path(__file__).parents[2]
+    program = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    parent, child = program.stdout.splitlines()
+    assert "all 40 worker threads are held" in parent, program.stderr
+    assert child == "child: ['worked'], waited: False", program.stderr

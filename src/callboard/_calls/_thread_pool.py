@@ -7,6 +7,7 @@ from typing import TypeVar
 from callboard._calls._gate import Gate
 from callboard._calls._limits import Limiter
 from callboard._loops._current import current_loop
+from callboard._loops._forks import forget_tasks_after_fork
 from callboard._loops._threads import PerDepth, StartOrder, run_in_thread
 from callboard._records._policies import Limit
 
@@ -58,10 +59,16 @@ class ThreadPermits:
     """Limit of the worker threads of one node, and the attempts whose threads run on after their calls."""
 
     def __init__(self, concurrency: int) -> None:
-        self.limiters = PerDepth(lambda: Limiter(Limit(concurrency=concurrency), "the worker threads' queue"))
         self.concurrency = concurrency
         self.abandoned: set[object] = set()  # added in event loops, removed in the threads: set operations are atomic
-        self.order = StartOrder()
+        self.forget_tasks()
+        forget_tasks_after_fork(self)
+
+    def forget_tasks(self) -> None:
+        """Forget all threads: a forked child process has this object, and none of them."""
+        self.limiters = PerDepth(lambda: Limiter(Limit(concurrency=self.concurrency), "the worker threads' queue"))
+        self.abandoned.clear()
+        self.order = StartOrder()  # a thread of the parent that had not begun would let the first one here wait
 
     def at_least(self, concurrency: int | None) -> "ThreadPermits":
         """Return this object if it allows `concurrency` threads, otherwise a new object that does."""
