@@ -3,14 +3,16 @@
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from callboard import Backoff, CallContext, CallPolicy, Rate, ToolNode
+from callboard import Backoff, CallContext, CallPolicy, Limit, Rate, ToolNode
 from callboard._records._policies import key_function
 from callboard.middleware import Retry
+from callboard_actors.mcp import McpBounds
 
 CALL: dict[str, Any] = {"name": "fetch", "args": {"host": "a.org"}, "id": "1"}
 CONTEXT = CallContext({"configurable": {"user": "Ann"}}, {"team": "red"}, "the context")
@@ -115,3 +117,23 @@ def test_a_time_that_no_float_holds_is_refused_with_its_name(option: str, make: 
         assert option in str(caught.value)
     with pytest.raises(ValueError, match="got nan"):
         make(math.nan)
+
+
+COUNTS: list[tuple[str, Callable[[Any], object]]] = [
+    ("Limit(concurrency=...)", lambda value: Limit(concurrency=value)),
+    ("Limit(queue=...)", lambda value: Limit(1, queue=value)),
+    ("Rate(calls=...)", lambda value: Rate(value)),
+    ("Retry(attempts=...)", lambda value: Retry(value)),
+    ("ToolNode(max_calls=...)", lambda value: ToolNode([], max_calls=value)),
+    ("McpBounds(parallel=...)", lambda value: McpBounds(parallel=value)),
+]
+
+
+@pytest.mark.parametrize(("option", "make"), COUNTS, ids=[option for option, _ in COUNTS])
+def test_a_count_that_no_machine_reaches_is_refused_with_its_name(option: str, make: Callable[[Any], object]) -> None:
+    """It is a mistake of the program, and a server of shared limits would be the first to say so, in a call."""
+    for value in (sys.maxsize + 1, HUGE, 10**5_000, -(10**5_000)):
+        with pytest.raises(ValueError, match=r" is at most [0-9,]+, got .*[0-9,]+ bits") as caught:
+            make(value)
+        assert option in str(caught.value)
+    make(sys.maxsize)

@@ -5,6 +5,7 @@ Imports only `_util` and knows neither LangChain nor LangGraph: a call is a mapp
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -440,6 +441,9 @@ def check_factor(name: str, value: object) -> None:
 def check_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is a whole number, got {value!r}")
+    if abs(value) > sys.maxsize:
+        # Without its text, which may have thousands of digits. No list, thread or server counts to such a number.
+        raise ValueError(f"{name} is at most {sys.maxsize:,}, got a whole number of {value.bit_length():,} bits")
     if value < least:
         raise ValueError(f"{name} must be {least} or more, got {value!r}")
 

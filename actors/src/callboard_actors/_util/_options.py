@@ -1,6 +1,7 @@
 """Checks of options that users give, and of installed extras; the errors name the option."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Final
@@ -12,8 +13,14 @@ LONGEST: Final = 30 * 86_400.0
 
 
 def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None:
-    """Raise ValueError for an option (name, value, minimum) that is not a whole number, or is below its minimum."""
+    """Raise ValueError for an option (name, value, minimum) that is not a whole number, or is out of range."""
     for option, number, least in options:
+        if (
+            isinstance(number, int) and abs(number) > sys.maxsize
+        ):  # without its text, which may have thousands of digits
+            raise ValueError(
+                f"{whose}({option}=...) is at most {sys.maxsize:,}, got one of {number.bit_length():,} bits"
+            )
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ValueError(f"{whose}({option}={number!r}) is a whole number, at least {least}")
 
