@@ -145,6 +145,33 @@ def test_all_shows_all_and_slowest_the_slowest(project: Project) -> None:
     assert "batch" not in slowest
 
 
+def test_the_slowest_call_is_the_one_that_worked_longest_and_not_the_last_of_the_queue(project: Project) -> None:
+    """The last calls of a long queue have the longest times in all, and would hide the page that is slow."""
+    slow = call(1, 0, wait=1, took=5, id="slow")
+    queued = [event for number in range(2, 52) for event in call(number, 0, wait=number, took=1, id="queued")]
+    parallel = [  # a second attempt waits while the first one runs, so no time of the call is a wait
+        {"event": "begun", "t": 0, "call": 60, "tool": "fetch", "id": "parallel", "batch": 1, "run": 1},
+        {"event": "started", "t": 0, "call": 60, "attempt": 1, "waited": 0},
+        {"event": "queued", "t": 1, "call": 60},
+        {"event": "attempt_ended", "t": 4, "call": 60, "attempt": 1},
+        {"event": "gave_up", "t": 4, "call": 60, "waited": 3, "error": "cancelled"},
+        {"event": "ended", "t": 4, "call": 60, "outcome": "ok", "waited": 3, "attempts": 1},
+    ]
+    path = str(
+        write(project.directory / "crawl.jsonl", [HEADER, *in_order([*run(1, 0, 60), *slow, *queued, *parallel])])
+    )
+    told = trace(project, path, "--slowest", "3").splitlines()
+
+    ids = [line.split()[-1] for line in told if "█" in line]
+    assert ids == ["slow", "parallel", "queued"]
+    assert [line.rpartition("█")[2].split()[:5] for line in told if "█" in line] == [
+        ["5.00", "s", "waited", "1.00", "s"],
+        ["4.00", "s", "parallel"],
+        ["1.00", "s", "waited", "2.00", "s"],
+    ]
+    assert "slow" in trace(project, path)  # one of the forty, among fifty calls that took longer with their waits
+
+
 def test_calls_of_one_tool_or_failed_calls_only(project: Project, recording: Path) -> None:
     of_one_tool = trace(project, str(recording), "--tool", "query")
     failed = trace(project, str(recording), "--failed")

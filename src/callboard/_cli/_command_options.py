@@ -216,7 +216,11 @@ class TraceOptions:
     ] = False
     slowest: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Show only the N slowest calls, slowest first, on a common time scale."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Show only the N calls that took longest without their waits in queues, on a common time scale.",
+        ),
     ] = None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import ceil, floor
 from pathlib import Path
 from textwrap import TextWrapper
@@ -103,11 +103,11 @@ class Waterfall:
 
     def print(self, limit: int | None) -> None:
         """Print calls by run and batch, in the order of their starts."""
-        # With a `limit`, failed calls are selected first, then the slowest calls.
+        # With a `limit`, failed calls are selected first, then the calls that worked longest.
         all_calls = [(call, part) for part in self._recording.parts for call in part.calls]
         shown_calls = all_calls
         if limit is not None:
-            shown_calls = nsmallest(limit, all_calls, key=lambda pair: (not pair[0].failed, -_duration_of(*pair)))
+            shown_calls = nsmallest(limit, all_calls, key=lambda pair: (not pair[0].failed, -_work_time(*pair)))
         shown_ids = {id(call) for call, _ in shown_calls}
         for part in self._recording.parts:
             self._line(about_part(part), "bold")
@@ -116,14 +116,18 @@ class Waterfall:
         self._print_rest(len(all_calls) - len(shown_calls))
 
     def print_slowest(self, limit: int) -> None:
-        """Print the `limit` slowest calls, slowest first; all bars start in the same column and have the same scale."""
+        """Print the `limit` calls that worked longest, longest first; the bars begin at the first attempts.
+
+        All bars start in the same column and have the same scale.
+        """
         all_calls = [(call, part) for part in self._recording.parts for call in part.calls]
-        slowest_calls = nsmallest(limit, all_calls, key=lambda pair: -_duration_of(*pair))
-        longest = _duration_of(*slowest_calls[0]) if slowest_calls else 0.0
+        slowest_calls = nsmallest(limit, all_calls, key=lambda pair: -_work_time(*pair))
+        starts = [call.attempts[0].start if call.attempts else call.start for call, _ in slowest_calls]
+        longest = max((end_of(*pair) - start for pair, start in zip(slowest_calls, starts, strict=True)), default=0.0)
         labels = self._labels(slowest_calls)
         lines = [
-            self._call(label, call, part, Scale(call.start, longest, self._bar))
-            for label, (call, part) in zip(labels, slowest_calls, strict=True)
+            self._call(label, call, part, Scale(start, longest, self._bar), without_wait=True)
+            for label, (call, part), start in zip(labels, slowest_calls, starts, strict=True)
         ]
         self._print_lines(lines)
         self._print_rest(len(all_calls) - len(slowest_calls))
@@ -168,14 +172,15 @@ class Waterfall:
         else:  # many times faster than styled output, which matters for a file with all calls
             self._console.out("\n".join(text.plain for text in lines), highlight=False)
 
-    def _call(self, label: str, call: RecordedCall, part: Part, scale: Scale) -> Text:
+    def _call(self, label: str, call: RecordedCall, part: Part, scale: Scale, *, without_wait: bool = False) -> Text:
         outcome = call.outcome or "open"
         style = STYLES.get(outcome, _FAILED)
         bar_text = Text.assemble((f"{middle(escape_name(outcome), 11):<11} ", style))
         for glyph, cells in groupby(bar(call, end_of(call, part), scale, self._glyphs)):
             styles = {self._glyphs["waiting"]: "yellow", self._glyphs["between"]: "dim"}
             bar_text.append("".join(cells), styles.get(glyph, style))
-        duration_text = f" {duration(_duration_of(call, part)):>8}"
+        queue_wait = _queue_wait(call, part) if without_wait else 0.0
+        duration_text = f" {duration(end_of(call, part) - call.start - queue_wait):>8}"
         attempts = f" x{len(call.attempts)}" if len(call.attempts) > 1 else ""
         row = Text("  " if self._narrow else "    ")
         row.append(set_cell_size(label, self._name + 2))
@@ -184,14 +189,15 @@ class Waterfall:
             row.append_text(Text("\n    ").append_text(bar_text).append(attempts, "bold"))
         else:
             row.append_text(bar_text).append(duration_text).append(f"{attempts:<3}", "bold")
-        self._add_details(row, label, call, part)
+        self._add_details(row, label, call, part, f"waited {duration(queue_wait)}" if queue_wait else "")
         row.rstrip()
         return row
 
-    def _add_details(self, row: Text, label: str, call: RecordedCall, part: Part) -> None:
-        """Add the error, middleware decisions, progress, id and arguments of a call to the printed line of the call."""
+    def _add_details(self, row: Text, label: str, call: RecordedCall, part: Part, wait: str) -> None:
+        """Add the wait, error, middleware decisions, progress, id and arguments of a call to its printed line."""
         # If the terminal is too narrow for them, they are in lines below it.
         details = [
+            wait,
             escape_name(error_beside(call.outcome, call.error)),
             one_line(notes_in_short(call), _LONGEST_ARGUMENTS),
             escape_name(call.id or ""),
@@ -238,8 +244,26 @@ def _arguments(call: RecordedCall, part: Part) -> Arguments | None:
     return argument_texts(call.args) if part.captures else None
 
 
-def _duration_of(call: RecordedCall, part: Part) -> float:
-    return end_of(call, part) - call.start
+def _work_time(call: RecordedCall, part: Part) -> float:
+    """Return the duration of a call without its waits in queues."""
+    # The last calls of a long queue would otherwise hide the calls whose tool is slow.
+    return end_of(call, part) - call.start - _queue_wait(call, part)
+
+
+def _queue_wait(call: RecordedCall, part: Part) -> float:
+    """Return the seconds in which a call waited in a queue and none of its attempts ran."""
+    end = end_of(call, part)
+    waits = [(wait.start, end if wait.end is None else wait.end) for wait in call.waits]
+    if not waits:
+        return 0.0
+    attempts = [(attempt.start, end if attempt.end is None else attempt.end) for attempt in call.attempts]
+    moments = sorted({moment for span in (*waits, *attempts) for moment in span})
+    return sum(
+        until - since
+        for since, until in pairwise(moments)
+        if any(start <= since and until <= stop for start, stop in waits)
+        and not any(start <= since and until <= stop for start, stop in attempts)
+    )
 
 
 # The command.

@@ -57,7 +57,7 @@ RECORDED_TOOLS: tuple[Column[ToolRow], ...] = (
     _P50,
     _P95,
     _time("max", 3, lambda row: percentile(row.durations, 100)),
-    _time("queue wait", 1, lambda row: row.waited),
+    _time("total wait", 1, lambda row: row.waited),
     _LONGEST_WAIT,
 )
 _LIVE_TOOLS = (
