@@ -50,8 +50,8 @@ class Python(Actor):
 
     Args:
         keeps_state: whether names are kept from call to call. Imported modules stay loaded in any case.
-        packages: packages that the code may use besides the standard library; named to the model when another one is
-            missing.
+        packages: names of installed packages that the model reads when an import fails. No permission: the code can
+            import every installed package.
         timeout: seconds for a cell; after that it is interrupted, and names are kept.
         grace: seconds for an interrupted cell to end, before its process is killed and names are lost.
         max_output: bytes of a cell's output that a model reads, head and tail.
