@@ -11,6 +11,7 @@ from callboard import (
     ActorGoneError,
     Backoff,
     MailboxFullError,
+    PoisonousCallError,
     Reply,
     Supervisor,
     SupervisorError,
@@ -211,6 +212,35 @@ async def test_a_control_call_that_kills_ends_what_runs_beside_it_on_either_loop
         assert await tree[Watched].work() == "w"
         assert anyio.current_time() - began < 1
         assert [type(one) for one in found] == [ActorDiedError]
+
+
+async def test_a_success_resets_the_count_of_its_call() -> None:
+    """A connection that is lost three times in weeks, and works in between, is not refused for ever."""
+    lost: list[str] = []
+
+    class Feed(Worker):
+        @handler
+        async def receive(self, source: str) -> str:
+            if source in lost:
+                lost.remove(source)
+                raise BrokenError("reset by peer")
+            return source
+
+    async with Supervisor([child(Feed, poison=2)], backoff=SOON, intensity=99) as tree:
+
+        async def lose() -> None:
+            lost.append("a")
+            with pytest.raises(ActorDiedError):
+                await tree[Feed].receive("a")
+
+        for _ in range(4):
+            await lose()
+            assert await tree[Feed].receive("a") == "a"
+        await lose()
+        assert await tree[Feed].receive("b") == "b"  # of another call
+        await lose()
+        with pytest.raises(PoisonousCallError):
+            await tree[Feed].receive("a")
 
 
 async def test_a_cancel_is_no_poison() -> None:

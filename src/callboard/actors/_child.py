@@ -108,7 +108,7 @@ def child(
         restart: "permanent" restarts it always, "transient" unless it ended in order, "temporary" never.
         mailbox: maximum number of waiting calls, also during a restart.
         when_full: policy for a further call: "wait", or "reject" it.
-        poison: number of crashes by a call with the same arguments after which it is refused.
+        poison: number of crashes in a row by a call with the same arguments, after which it is refused.
         start_timeout: seconds for `start`.
         stop_timeout: seconds for running handlers, and again for `stop`; then they are cancelled.
         max_age: age in seconds at which it is replaced by a new incarnation, once no handler runs.

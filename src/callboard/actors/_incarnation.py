@@ -366,6 +366,7 @@ class Incarnation:
             else:
                 # The caller is answered only after its state was saved, so a killed process loses no answered call.
                 failed = None if self._keep is None else await self._save_after_call(message)
+                self._cell.poison.forget(*call)
                 self._cell.record_result(message, value, failed)
 
     async def _save_after_call(self, message: Message, error: BaseException | None = None) -> BaseException | None:

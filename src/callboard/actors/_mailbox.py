@@ -272,14 +272,17 @@ _MAX_COUNTED = 100
 
 
 class Poison:
-    """Crash counts of one actor, by call (handler and arguments). A non-JSON argument is identified by its type."""
+    """Crashes of one actor since the last success, by call (handler and arguments).
+
+    A non-JSON argument is identified by its type.
+    """
 
     __slots__ = ("_limit", "times")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.times: dict[str, int] = {}
-        """Number of crashes, by identity of the call; ordered by the last crash."""
+        """Number of crashes in a row, by identity of the call; ordered by the last crash."""
 
     def refuses(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Return the number of crashes by this call if the number has reached the limit; `None` below the limit."""
@@ -295,6 +298,11 @@ class Poison:
         if len(self.times) > _MAX_COUNTED:
             del self.times[next(iter(self.times))]
         return key, times >= self._limit
+
+    def forget(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Reset the count of a call that has succeeded: a connection that is lost now and then is no poison."""
+        if self.times:
+            self.times.pop(_key(handler, args, kwargs), None)
 
 
 def _key(handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
