@@ -573,6 +573,27 @@ async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, plac
     assert ended(state) == ["timeout"]
 
 
+async def test_agents_with_different_decorated_tools_share_an_object() -> None:
+    """A policy that a decorator sets belongs to its tool, and the other agent does not need the tool."""
+
+    @tool
+    @CallPolicy(timeout=1.0)
+    async def first() -> str:
+        """Do the first."""
+        return "one"
+
+    @tool
+    @CallPolicy(timeout=1.0)
+    async def second() -> str:
+        """Do the second."""
+        return "two"
+
+    supervise = Supervise()
+    for item, result in ((first, "one"), (second, "two"), (first, "one")):
+        state = await run(agent_of([item], supervise, asks=[item.name]))
+        assert [message.text for message in answers(state)] == [result]
+
+
 @sync_too
 async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> None:
     """LangGraph itself answers a call of an unknown tool, after all middleware."""

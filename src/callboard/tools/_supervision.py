@@ -87,7 +87,7 @@ class Supervision:
             check_on_unknown(f"{owner}(on_unknown=...)", on_unknown)
         self.default = CallPolicy(timeout=timeout, grace=grace, on_unknown=on_unknown)
         self._owner = owner
-        self._limit = limit
+        self.limit = limit
         self._adoption_lock = threading.Lock()
         self.policies: dict[str, CallPolicy] = {}
         self.engines: dict[str, Engine] = {}
@@ -103,6 +103,8 @@ class Supervision:
         policies_by_name: object = {} if policies is None else policies
         if not isinstance(policies_by_name, Mapping):
             raise TypeError(f"{owner}(policies=...) {_BY_NAME}; got {policies!r}")
+        self.names = frozenset(policies_by_name)
+        """Names of the tools whose policies were given by name, and not by a decorator."""
         for name, policy in policies_by_name.items():
             if not isinstance(name, str):
                 raise TypeError(f"{owner}(policies=...) {_BY_NAME}; got {name!r} for a name")
@@ -164,14 +166,14 @@ class Supervision:
 
     def initial_permits(self, name: str) -> dict[str, float]:
         """Return how many calls of a tool can start immediately under each of its limits, by the name of the limit."""
-        permits = {} if self._limit is None else {"node": _permits_of(self._limit)}
+        permits = {} if self.limit is None else {"node": _permits_of(self.limit)}
         if (limit := self.policy(name).limit) is not None:
             permits[f"tool:{name}"] = _permits_of(limit)
         return permits
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise ValueError if a policy was given for a name that none of the node's tools has."""
-        if (unknown := next((name for name in self.policies if name not in tools), None)) is not None:
+        if (unknown := next((name for name in self.names if name not in tools), None)) is not None:
             raise ValueError(f"{self._owner}(policies=...): {no_such('tool', unknown, tools)}")
 
     def note_idempotent(self, tool: str) -> None:
