@@ -1,4 +1,4 @@
-"""`ToolNode.explain`: what is around the calls of one tool, and in which order."""
+"""`ToolNode.explain` and `Supervise.explain`: what is around the calls of one tool, and in which order."""
 
 from typing import Any
 
@@ -19,6 +19,7 @@ from callboard.middleware import (
     OutputBudget,
     RequireApproval,
     Retry,
+    Supervise,
     Value,
 )
 from callboard.testing import ScriptedModel
@@ -211,6 +212,23 @@ def test_an_agent_explains_the_tools_of_its_node() -> None:
     assert agent.tools.explain("fetch").middleware == (
         ChainLink("Sanitize", "middleware", "checks arguments and cleans results"),
     )
+
+
+def test_supervise_explains_a_tool_as_a_node_with_the_same_options() -> None:
+    """The agent is LangChain's, and its node has LangChain's name."""
+    options: Any = {
+        "middleware": [Sanitize(), Retry(any_tool=True)],
+        "timeout": 2.0,
+        "limit": Limit(concurrency=64),
+        "policies": {"fetch": CallPolicy(budget=30.0, limit=Limit(concurrency=8))},
+    }
+    supervise, node = Supervise(**options), ToolNode([fetch, look_up], **options)
+
+    assert supervise.explain(fetch) == node.explain("fetch")
+    assert supervise.explain(look_up) == node.explain("look_up")
+    assert supervise.explain(fetch).policy_source == "policies"
+    with pytest.raises(TypeError, match="give the tool itself instead of its name"):
+        supervise.explain("fetch")  # type: ignore[arg-type]
 
 
 def test_a_tool_that_the_node_does_not_have_is_an_error_with_a_suggestion() -> None:

@@ -25,6 +25,7 @@ from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationErro
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
+from callboard._records._explanations import ToolExplanation
 from callboard._records._policies import CallPolicy, Limit, ToolCallLike
 from callboard._records._reports import LiveCall, Statistics
 from callboard._util._extras import install_command
@@ -32,9 +33,11 @@ from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallRejectedError
 from callboard.tools._chain import chain_of, middleware_in
 from callboard.tools._error_policy import ErrorHandling, ErrorPolicy, only_invalid_arguments
+from callboard.tools._explanation import explain_tool
 from callboard.tools._middleware import check_policies, check_tools, hook, middleware_name, redaction_of, tools_of
 from callboard.tools._middleware_hooks import Missing, check_missing, with_defaults
 from callboard.tools._results import messages_in
+from callboard.tools._setup import as_tool
 from callboard.tools._supervision import OnFailure, Supervision, run_judged
 from callboard.tools._tool_batch import progress_writer
 from callboard.tools._unanswered import answer_of, calls_in, last_reply
@@ -112,6 +115,21 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     def _reason_to_refuse(self, request: ToolCallRequest) -> str | None:
         """Return the reason why a call must not run; `None` if it may run."""
         return None
+
+    def explain(self, tool: BaseTool | Callable[..., Any]) -> ToolExplanation:
+        """Return the middleware, the policy and the limits around the calls of one tool, as `ToolNode.explain` does.
+
+        The agent's other middleware is not listed, because only the agent knows it.
+
+        Args:
+            tool: the tool or function that the agent has: a middleware does not know the agent's tools by name.
+
+        Raises:
+            TypeError: for anything else, such as the name of a tool.
+        """
+        plan = self._plans.of(as_tool(tool))
+        self._supervision.adopt([plan.tool])
+        return explain_tool(plan, "tools", self._supervision, self._middleware)
 
     def statistics(self) -> Statistics:
         """Return the numbers of running and waiting calls, and of threads that outlived their calls."""

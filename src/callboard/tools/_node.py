@@ -42,7 +42,7 @@ from callboard.tools._batch_call import NO_REPORTS, CallBody, Reports
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
 from callboard.tools._error_policy import ErrorHandling, only_invalid_arguments
-from callboard.tools._explanation import explain_tool
+from callboard.tools._explanation import explain_in_node
 from callboard.tools._ledger import Ledger
 from callboard.tools._many_inputs import DEFAULT_WINDOW, ManyInputs
 from callboard.tools._overrides import (
@@ -277,7 +277,7 @@ class ToolNode(ManyInputs, Openable):
         Raises:
             ValueError: if the node has no tool of this name.
         """
-        return explain_tool(tool, self._options, self._setup)
+        return explain_in_node(tool, self._options, self._setup)
 
     def statistics(self) -> Statistics:
         """Return the present numbers of running and waiting calls, of abandoned threads, and of the node's actors."""
