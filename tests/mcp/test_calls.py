@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from callboard import CallPolicy, ToolNode, tool_call
-from callboard_actors.mcp import McpServer
+from callboard_actors.mcp import McpBounds, McpServer
 
 from ._asked import NEW, OLD, ROOT, answers, appears, every_era, over_http, started
 
@@ -32,6 +32,21 @@ async def test_the_timeout_of_a_policy_reaches_the_server(command: list[str], tm
         [message] = await answers(node, tool_call("hang", "1", text=str(tmp_path)))
         await appears(tmp_path / "cancelled")
     assert "did not finish within its timeout of 0.3 s" in message.text
+
+
+async def test_long_arguments_end_their_call_before_anything_is_sent() -> None:
+    """The SDK writes a message in one go, for which the event loop waits; a list of numbers takes as long as a text."""
+    async with McpServer(NEW, cwd=ROOT, bounds=McpBounds(max_arguments=10_000)) as server:
+        long, many, short = await answers(
+            ToolNode([server]),
+            tool_call("echo", "1", text="x" * 10_000),
+            tool_call("echo", "2", text=[1] * 1_000),
+            tool_call("echo", "3", text="x" * 9_000),
+        )
+    for message in (long, many):
+        assert "Not started: the arguments of 'echo' have more than 10000 characters" in message.text
+        assert "McpBounds(max_arguments=...) allows more" in message.text
+    assert short.text == "x" * 9_000
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_what_may_be_secret_is_not_shown() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("parallel", 0), ("max_message", 0), ("max_values", 0), ("start_timeout", 0), ("grace", -1)],
+    [("parallel", 0), ("max_message", 0), ("max_values", 0), ("max_arguments", 0), ("start_timeout", 0), ("grace", -1)],
 )
 def test_numbers_out_of_range_are_refused(option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"McpBounds\({option}={value}\) is a"):

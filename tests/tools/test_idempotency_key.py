@@ -1,5 +1,7 @@
 """`idempotency_key()`: a service recognises a repeated call by it, and never takes another call for a repetition."""
 
+import hashlib
+import threading
 from typing import Any
 
 import anyio
@@ -10,6 +12,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel, model_serializer
 
 from callboard import (
     Actor,
@@ -98,6 +101,43 @@ async def test_every_attempt_of_a_call_has_the_same_key_also_on_an_engine() -> N
             await node.ainvoke([tool_call("note", "1")])
         assert [NOTED[0]] * 2 == NOTED
         assert len(NOTED[0]) == 64
+
+
+class Told(BaseModel):
+    """Argument that records the threads in which its JSON is made."""
+
+    @model_serializer
+    def tell(self) -> str:
+        TOLD.append(threading.get_ident())
+        return "told"
+
+
+TOLD: list[int] = []
+
+
+async def use(text: str, told: Told) -> str:
+    """Use long arguments."""
+    return idempotency_key()
+
+
+async def test_the_key_of_long_arguments_for_an_engine_is_made_in_a_thread() -> None:
+    """It is a digest of all of them, and a model may write megabytes."""
+    for length, is_here in ((10, True), (20_000, False)):
+        TOLD.clear()
+        node = ToolNode([use], policies={"use": CallPolicy(runs_in=FakeEngine())})
+        with anyio.fail_after(WAIT):
+            state = await node.ainvoke([tool_call("use", "1", text="x" * length, told=Told())])
+        assert len(state["messages"][0].text) == 64
+        assert (set(TOLD) == {threading.get_ident()}) is is_here
+        assert len(TOLD) == 1  # once: the engine and the body share it
+
+
+def test_a_long_text_is_part_of_a_digest() -> None:
+    long = "x\ud83d\u00e9" * 100_000
+    forged = hashlib.sha256(long.encode(errors="surrogatepass")).hexdigest()
+    texts = [long, long + "x", "y" + long, [long], {long: 1}, {long + "x": 1}, {"%text": forged}, {"%text": long}]
+    assert len({digest(text) for text in texts}) == len(texts)
+    assert digest({"b": long, "a": 1}) == digest({"a": 1, "b": "".join([*long])})
 
 
 async def test_an_attempt_with_other_arguments_has_another_key() -> None:

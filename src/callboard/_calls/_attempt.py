@@ -68,6 +68,8 @@ class Attempt:
     permits: Permits | None = None
     """Permits at the limits of the call; `None` without limits."""
     _thread_limiter: Limiter | None = None
+    _key: str | None = None
+    """Idempotency key, once it is known."""
     _is_handed_over: bool = False
     """True once an abandoned thread is responsible for releasing the permits."""
 
@@ -149,8 +151,9 @@ class Attempt:
     @property
     def idempotency_key(self) -> str | None:
         """Idempotency key of the call; `None` for a call without a unique name."""
-        scope = self.owner.key_scope
-        return None if scope is None else key_of(self.call, scope)
+        if self._key is None and (scope := self.owner.key_scope) is not None:
+            self._key = key_of(self.call, scope)
+        return self._key
 
     @property
     def key_parts(self) -> KeyParts | None:

@@ -6,13 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+_LONG = 10_000
+"""Maximum characters of a text that is part of the JSON itself."""
+_SLICE = 200_000
+"""Number of characters that are hashed at once: about a millisecond."""
+
 
 def digest(value: Any) -> str:
     """Return the SHA-256, in hex, of the canonical JSON of a value: keys sorted, no spaces, ASCII.
 
     JSON values stand for themselves, and a tuple is a list. Any other value becomes an object with one key: `%` and its
     type. The value of that key is pydantic's JSON of it; bytes are hex, a set is a sorted list. A key that is no text
-    becomes `%`, its type, a colon and its JSON. A text key that begins with `%` gets another `%`.
+    becomes `%`, its type, a colon and its JSON. A text key that begins with `%` gets another `%`. Of a text with more
+    than 10,000 characters, the SHA-256 of its UTF-8 is taken.
 
     Args:
         value: to be hashed, such as the arguments of a call.
@@ -66,7 +72,9 @@ def _text(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int, float)):
+    if isinstance(value, str):
+        return value if len(value) <= _LONG else {"%text": _digest_of_text(value)}
+    if value is None or isinstance(value, (int, float)):
         return value
     if isinstance(value, Mapping):
         # Digests are stored, such as in journal keys of actors: a change of any form here would orphan stored data.
@@ -82,7 +90,17 @@ def _plain(value: Any) -> Any:
     return {f"%{place_of(type(value))}": to_jsonable_python(value)}
 
 
+def _digest_of_text(text: str) -> str:
+    # In slices, because JSON of a text of megabytes holds the interpreter lock for tens of milliseconds.
+    text_hash = hashlib.sha256()
+    for start in range(0, len(text), _SLICE):
+        text_hash.update(text[start : start + _SLICE].encode(errors="surrogatepass"))
+    return text_hash.hexdigest()
+
+
 def _key(key: object) -> str:
     if isinstance(key, str):
+        if len(key) > _LONG:
+            return f"%text:{_digest_of_text(key)}"
         return f"%{key}" if key.startswith("%") else key  # escaped: the model's own "%set" must not equal a set
     return f"%{type(key).__name__}:{_text(_plain(key))}"

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
@@ -10,6 +11,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from callboard._calls._call import current_call, own_attempt
 from callboard._calls._call_context import BodyRaisedError
+from callboard._langchain._large_values import is_long, run_in_worker
 from callboard._langchain._plan import Plan
 from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._records._policies import Body, Engine, actor_behind
@@ -57,6 +59,9 @@ class EngineBody:
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         attempt, session = own_attempt(self._plan.tool.name), self._actors.session()
+        if attempt is not None and is_long(attempt.call["args"]):
+            with suppress(ValueError):  # arguments that JSON cannot express have no key
+                await run_in_worker(lambda: attempt.idempotency_key)  # the engine sends it, and reads it in the loop
         supervised, config = current_call(), portable(var_child_runnable_config.get() or {})
         if self._plan.config_param is not None:
             kwargs[self._plan.config_param] = config

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError, types
 from mcp.client.subscriptions import SubscriptionLost
@@ -31,7 +32,7 @@ from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT, http_transport
 from callboard_actors.mcp._lines import MessageSizes
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end, watch_transport
 from callboard_actors.mcp._questions import OnElicit, Questions
-from callboard_actors.mcp._schemas import OutputSchemas
+from callboard_actors.mcp._schemas import OutputSchemas, is_small
 from callboard_actors.mcp._stdio import stdio_transport
 from callboard_actors.mcp._tools import EndlessListError, McpToolError, list_tools
 
@@ -144,6 +145,8 @@ class McpBounds:
         grace: seconds for a command's process to end, once before SIGTERM and once before SIGKILL.
         hold: seconds for which a call to a server of 2025 stays open while a person is asked.
         parallel: maximum number of simultaneous calls of a connection; further calls wait. `None` for no maximum.
+        max_arguments: maximum size of the arguments of one call, in characters; each value counts for ten. The event
+            loop stands still while the SDK writes them, for about five milliseconds a million.
         max_message: maximum size of one message of the server, in bytes.
         max_values: maximum number of values (texts, numbers, lists, objects) in one message of a command or a URL; the
             event loop stands still while they are read, for about a microsecond each.
@@ -157,6 +160,7 @@ class McpBounds:
     grace: float = 2.0
     hold: float = 3600.0
     parallel: int | None = None
+    max_arguments: int = 1_000_000
     max_message: int = 16 * 2**20
     max_values: int = 20_000
 
@@ -164,8 +168,8 @@ class McpBounds:
         check_durations("McpBounds", start_timeout=self.start_timeout, hold=self.hold)
         check_durations("McpBounds", may_be_zero=True, grace=self.grace)
         parallel = 1 if self.parallel is None else self.parallel
-        sizes = [("max_message", self.max_message, 1), ("max_values", self.max_values, 1)]
-        check_counts("McpBounds", [*sizes, ("parallel", parallel, 1)])
+        sizes = ("max_arguments", "max_message", "max_values")
+        check_counts("McpBounds", [("parallel", parallel, 1), *((name, getattr(self, name), 1) for name in sizes)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +353,8 @@ class Connection(Actor):
     async def call(self, tool: str, arguments: Mapping[str, object], sending: Sending) -> Answer:
         """Call a tool; raise `EngineError` if only this HTTP request failed, `McpToolError` if the call was refused."""
         async with self._capacity:
+            # The idempotency key is a digest of all arguments.
+            meta = meta_of_call() if is_small(arguments) else await anyio.to_thread.run_sync(meta_of_call)
             # Set before anything is sent: from here the server may see the request, so it must not be sent again.
             sending.has_begun = True
             send = partial(
@@ -356,7 +362,7 @@ class Connection(Actor):
                 tool,
                 dict(arguments),
                 progress_callback=partial(report_progress, copy_context()),
-                meta=meta_of_call(),
+                meta=meta,
                 allow_input_required=True,
             )
             send_with_answers = partial(self._send_call, tool, send)

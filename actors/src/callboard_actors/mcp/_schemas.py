@@ -153,12 +153,15 @@ def _first_error(rules: Any, value: object, steps: int | None) -> str | None:
     return None if error is None else str(error.message)
 
 
-def is_small(value: object) -> bool:
-    """Return whether a value has few parts and short texts, so that each validation step on it is fast."""
+def is_small(value: object, most: int = _SMALL) -> bool:
+    """Return whether a value has few parts and short texts, so that each validation step on it is fast.
+
+    `most` is the maximum number of parts, and of tens of characters.
+    """
     size = 0
     for part in _parts_of(value):
         size += 1 + (len(part) // 10 if isinstance(part, str) else 0)
-        if size > _SMALL:
+        if size > most:
             return False
     return True
 

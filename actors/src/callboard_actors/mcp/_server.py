@@ -9,6 +9,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+import anyio.to_thread
 from langchain_core.documents.base import Blob
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
@@ -22,6 +23,7 @@ from callboard_actors._util._sendable import reason_unsendable
 from callboard_actors.mcp import _tools
 from callboard_actors.mcp._connection import Answer, Catalog, Connection, Headers, McpBounds, Plan, Sending, target_of
 from callboard_actors.mcp._questions import OnElicit
+from callboard_actors.mcp._schemas import is_small
 from callboard_actors.mcp._tools import McpToolError
 
 T = TypeVar("T")
@@ -142,6 +144,7 @@ class McpServer(Openable):
                 raise ValueError(f"McpServer({option}={value!r}) {reason}")
         server_target = target_of(target, env=env, cwd=cwd, headers=headers, auth=auth)
         self.name = name or server_target.name
+        self._max_arguments = bounds.max_arguments
         plan = Plan(name=self.name, target=server_target, mode=mode, bounds=bounds, on_elicit=on_elicit)
         self._prefix = prefix
         self._extra_tools = {"resources": resources, "prompts": prompts}
@@ -307,7 +310,14 @@ class McpServer(Openable):
         return answer.result, notice if lost else ""
 
     async def _answer(self, tool: str, arguments: dict[str, Any], key: Hashable) -> Answer:
-        if reason := reason_unsendable(arguments):
+        most = self._max_arguments
+        if not is_small(arguments, most // 10):
+            raise McpToolError(
+                f"Not started: the arguments of {tool!r} have more than {most} characters. Call it with less text; "
+                "McpBounds(max_arguments=...) allows more."
+            )
+        check = partial(reason_unsendable, arguments)
+        if reason := check() if is_small(arguments) else await anyio.to_thread.run_sync(check):
             raise McpToolError(f"Not started: the value of the arguments of {tool!r} cannot be sent: {reason}.")
         return await self._retry_unsent(
             tool, key, lambda connection, sending: connection.call(tool, arguments, sending)
