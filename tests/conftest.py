@@ -37,10 +37,11 @@ BOUNDED_ON_VIRTUAL_CLOCKS = {"actors", "agent", "calls", "loops", "middleware", 
 Elsewhere threads work while the clock stands, and a deadline could make it jump; pytest-timeout ends such a test.
 """
 TAKE_TURNS = {"applications", "http", "mcp", "mcp_service", "process", "python", "server"}
-"""Packages whose async tests start processes and servers, which takes most of the suite's time.
+"""Packages whose tests start processes and servers, which takes most of the suite's time.
 
 Such a test runs on one backend, and the next one of its file on the other; with the marker `every_variant`, so does
-each variant. The marker `backends` with both names keeps both; CI runs all.
+each variant. A sync test has its backend in the parameter `backend`. The marker `backends` with both names keeps both;
+CI runs all.
 """
 OWN_BOUNDS = {"agent", "middleware"}
 """Packages in which the constant `WAIT` of a module is the bound of its tests on real clocks, in seconds."""
@@ -161,8 +162,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if _are_named(config):
         return
     _mark_exhaustive(items)
-    if (seed := config.getoption("--sample")) is not None:
-        _keep_sample(config, items, seed)
+    if config.option.markexpr == DEFAULT:  # before pytest sorts all items, and evaluates the expression for each
+        _keep(config, items, [item for item in items if item.get_closest_marker("exhaustive") is None])
+    elif (seed := config.getoption("--sample")) is not None:
+        _keep(config, items, _sampled(items, seed))
 
 
 def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
@@ -172,7 +175,9 @@ def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive") is None:
             name, backend_name = item.originalname, ""
             if hasattr(item, "callspec"):
-                backend_name = str(item.callspec.params.get("anyio_backend", ""))
+                # A sync test that starts a program gives it a backend by a parameter.
+                by_hand = item.callspec.params.get("backend", "") if TAKE_TURNS & set(item.path.parts) else ""
+                backend_name = str(item.callspec.params.get("anyio_backend", by_hand))
                 if item.get_closest_marker("every_variant"):  # a test of its own
                     name += repr({**item.callspec.params, "anyio_backend": None})
             variants[item.path, name, backend_name].append(item)
@@ -189,16 +194,21 @@ def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.exhaustive)
 
 
-def _keep_sample(config: pytest.Config, items: list[pytest.Item], seed: int) -> None:
-    """Deselect exhaustive variants that are not in the sample of this seed."""
+def _sampled(items: Sequence[pytest.Item], seed: int) -> Sequence[pytest.Item]:
+    """Return the items without the exhaustive variants that are not in the sample of this seed."""
     variants: dict[tuple[Path, str], list[str]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive"):
             variants[item.path, item.originalname].append(item.nodeid)
     sample = {nodeid for alike in variants.values() for nodeid in sample_of(alike, seed)}
     left_out = {nodeid for alike in variants.values() for nodeid in alike} - sample
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
-    items[:] = [item for item in items if item.nodeid not in left_out]
+    return [item for item in items if item.nodeid not in left_out]
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: Sequence[pytest.Item]) -> None:
+    """Deselect all other items."""
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
 
 
 @pytest.hookimpl(wrapper=True)
