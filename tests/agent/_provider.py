@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from langchain_core.language_models import BaseChatModel
+
 Delta = dict[str, Any]
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 
@@ -56,6 +58,14 @@ class Provider:
         with self._lock:
             self.requests.append(request)
             return self._script[len(self.requests) - 1]
+
+
+def openai_model(provider: Provider, **options: Any) -> BaseChatModel:
+    """Return the client of langchain-openai for this server."""
+    # Imported here, because each worker of pytest imports all files of tests: this client takes it a second.
+    from langchain_openai import ChatOpenAI
+
+    return ChatOpenAI(model="little", base_url=provider.url, api_key="none", **options)  # type: ignore[arg-type]
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -7,17 +7,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from anyio import to_thread
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
-from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import create_react_agent
 from callboard.extend import run_on_asyncio
 
-from ._provider import Answer, Provider, call, deltas_of, hangs_up, reply, too_many
+from ._provider import Answer, Provider, call, deltas_of, hangs_up, openai_model, reply, too_many
 from ._savers import AT, complaint, contents, say
 
 pytestmark = pytest.mark.real_clock
@@ -28,13 +27,11 @@ CALLS = [call("call_a", "weather", city="Paris"), call("call_b", "clock", city="
 
 
 @asynccontextmanager
-async def provider_and_model(*script: Answer, **options: Any) -> AsyncIterator[tuple[Provider, ChatOpenAI]]:
+async def provider_and_model(*script: Answer, **options: Any) -> AsyncIterator[tuple[Provider, BaseChatModel]]:
     """A server and a client for it; on trio the client lives on the background loop of asyncio."""
     client = httpx.AsyncClient(verify=False)  # to read the certificates of the machine takes long
     with Provider(*script) as provider:
-        model = ChatOpenAI(
-            model="little", base_url=provider.url, api_key="none", http_async_client=client, timeout=WAIT, **options
-        )
+        model = openai_model(provider, http_async_client=client, timeout=WAIT, **options)
         try:
             yield provider, model
         finally:
@@ -115,6 +112,8 @@ async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
 
 
 async def test_a_refusal_that_stays_is_the_clients_error() -> None:
+    import openai
+
     script = (too_many(0), reply("Lovely."))
     async with provider_and_model(*script, max_retries=0) as (provider, model):
         agent = create_react_agent(model, [], checkpointer=InMemorySaver())
@@ -128,6 +127,8 @@ async def test_a_refusal_that_stays_is_the_clients_error() -> None:
 @pytest.mark.parametrize("how", [pytest.param("invoke", marks=pytest.mark.exhaustive), "stream"])
 async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: str) -> None:
     """No call of an incomplete reply runs, and no part of it is in the history."""
+    import openai
+
     tools = Tools()
     half = deltas_of(None, CALLS)[:-4]
     script = (reply(calls=CALLS), hangs_up(*half), reply("Lovely."))

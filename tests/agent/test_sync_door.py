@@ -15,14 +15,13 @@ from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnableParallel
 from langchain_core.tools import StructuredTool, tool
-from langchain_openai import ChatOpenAI
 
 from callboard import ToolNode, create_react_agent
 from callboard.agent._model import has_sync_variant
 from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
 from callboard.testing import ScriptedModel, calls
 
-from ._provider import Provider, reply
+from ._provider import Provider, openai_model, reply
 from ._provider import call as provider_call
 from ._savers import say, scripted
 
@@ -44,17 +43,13 @@ class Counted(httpx.HTTPTransport):
         return super().handle_request(request)
 
 
-def openai_model(provider: Provider, **options: Any) -> ChatOpenAI:
-    return ChatOpenAI(model="little", base_url=provider.url, api_key="none", timeout=WAIT, max_retries=0, **options)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_users_sync_client_is_used(streaming: bool) -> None:
     """Only this client may have the proxy that leads to the internet."""
     transport = Counted()
     with Provider(reply(calls=[provider_call("a", "weather", city="Paris")]), reply("Lovely.")) as provider:
         with httpx.Client(transport=transport) as client:
-            model = openai_model(provider, http_client=client, streaming=streaming)
+            model = openai_model(provider, http_client=client, streaming=streaming, timeout=WAIT, max_retries=0)
             agent = create_react_agent(model, [weather])
             result = agent.invoke(QUESTION)
     assert result["messages"][-1].content == "Lovely."
@@ -72,7 +67,8 @@ async def test_one_client_serves_both_doors_in_turn() -> None:
     """The async connections belong to the user's event loop, so `invoke` must not use them from another loop."""
     with Provider(*[reply("Lovely.")] * 5) as provider:
         async with httpx.AsyncClient() as client:
-            agent = create_react_agent(openai_model(provider, http_async_client=client), [])
+            model = openai_model(provider, http_async_client=client, timeout=WAIT, max_retries=0)
+            agent = create_react_agent(model, [])
             results = [
                 await anyio.to_thread.run_sync(agent.invoke, QUESTION),
                 await agent.ainvoke(QUESTION),
