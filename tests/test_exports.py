@@ -1,6 +1,7 @@
 """The public names of `callboard` exist, lead to their definitions, and are known to type checkers."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -108,20 +109,27 @@ def test_importing_callboard_loads_nothing_heavy() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], timeout=60, text=True) == "\n"
 
 
-def test_create_agent_is_imported_without_langchain_and_names_the_extra_when_it_is_called() -> None:
-    """Applications import from `callboard` what they use by configuration; langchain is an optional dependency."""
+def test_what_needs_an_extra_is_imported_without_it_and_names_it_when_it_is_used() -> None:
+    """Applications import from `callboard` what they use by configuration; these packages are optional."""
     code = """if True:
         import sys
-        for name in ("langchain", "langchain.agents", "langchain.agents.middleware"):
+        for name in ("langchain", "langchain.agents", "langchain.agents.middleware", "rich"):
             sys.modules[name] = None
-        from callboard import create_agent
+        from callboard import *
         from callboard.testing import ScriptedModel
         try:
             create_agent(ScriptedModel(["hi"]), [], timeout=1.0)
+        except ImportError as error:
+            print(error)
+        try:
+            with watch():
+                print("not here")
         except ImportError as error:
             print(error)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, text=True, check=False)
 
     assert done.stderr == ""
-    assert done.stdout.startswith("create_agent runs LangChain's agent: pip install 'langchain<2,>=")
+    without_langchain, without_rich = done.stdout.splitlines()
+    assert without_langchain.startswith("create_agent runs LangChain's agent: pip install 'langchain<2,>=")
+    assert re.search(r"^watch\(\) needs rich: pip install .*'rich[^']*'", without_rich)

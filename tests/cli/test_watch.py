@@ -1,9 +1,7 @@
 """`callboard.watch()`: the live view of a program, its lines without a terminal, and its page."""
 
 import re
-import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -146,21 +144,6 @@ def test_an_option_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match=r"watch\(web=\.\.\.\) is True or False; got 8080"):
         with callboard.watch(web=8080):  # type: ignore[arg-type]
             raise AssertionError
-
-
-def test_without_the_extra_the_error_names_its_packages() -> None:
-    """`from callboard import *` still works: the packages are needed in the block only."""
-    program = """
-        import sys
-        sys.modules["rich"] = None
-        from callboard import *
-        with watch():
-            print("not here")
-        """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False, capture_output=True, text=True)
-
-    assert run.stdout == ""
-    assert re.search(r"ImportError: watch\(\) needs rich: pip install .*'rich[^']*'", run.stderr)
 
 
 # Programs, with and without a terminal.
