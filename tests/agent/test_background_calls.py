@@ -741,7 +741,7 @@ async def test_a_run_that_is_drained_before_its_background_call_ends_as_drained(
     assert sum("built" in message.text for message in messages) == build.times == 1
 
 
-MANY = pytest.mark.parametrize("number", [600, pytest.param(2_000, marks=pytest.mark.exhaustive)])
+MANY = pytest.mark.parametrize("number", [200, pytest.param(2_000, marks=pytest.mark.exhaustive)])
 
 
 def builds(number: int) -> list[Any]:

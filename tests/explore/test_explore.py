@@ -37,7 +37,7 @@ from ._plans import homes_in, written
 from ._watch import run_on
 
 SHARE = {
-    "batches": 80,
+    "batches": 40,
     "threads": 6,
     "agents": 8,
     "kills": 1,
