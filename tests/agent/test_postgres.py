@@ -163,6 +163,12 @@ async def test_connections_that_are_cut_in_the_middle_of_a_turn_are_not_missed(
     assert complaint(result["messages"]) is None
 
 
+async def until_a_result_is_stored(server: Server, url: str) -> None:
+    stored = "SELECT count(*) FROM checkpoint_writes WHERE position('ToolMessage' IN encode(blob, 'escape')) > 0"
+    while (await to_thread.run_sync(server.sql, stored, url))[0][0] == 0:
+        await anyio.sleep(0.01)
+
+
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_else(
     postgres_url: str, postgres_server: Server, kind: str
@@ -172,8 +178,7 @@ async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_
 
     async def cut(query: str = "") -> str:
         """Cut every connection, once the work is done."""
-        await recorder.wait_for("finished", tool="work")
-        await anyio.sleep(0.2)  # until the result is stored
+        await until_a_result_is_stored(postgres_server, postgres_url)
         await to_thread.run_sync(postgres_server.cut, postgres_url)
         return "cut"
 
@@ -203,9 +208,8 @@ async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(ow
 
     async def stop(query: str = "") -> str:
         """Stop the server, once the work is done."""
-        await recorder.wait_for("finished", tool="work")
-        await anyio.sleep(0.2)  # until the result is stored
-        if recorder.count("started", "work") == 1 and not stopped:
+        if not stopped:
+            await until_a_result_is_stored(own_server, own_server.url())
             stopped.append(True)
             await to_thread.run_sync(own_server.stop)
         return "stopped"

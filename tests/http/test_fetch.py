@@ -12,6 +12,7 @@ from langchain_core.messages import ToolMessage
 from callboard import CallPolicy, ToolNode, tool_call
 from callboard_actors.http import _fetch, fetch_tool
 from callboard_actors.http._fetch import text_for_model
+from tests.helpers import until
 
 from ._world import LOOPBACK, WAIT, Names, Site
 
@@ -148,8 +149,8 @@ async def test_a_server_that_does_not_end_leaves_time_for_an_answer(site: Site) 
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> "list[subprocess.Popen[bytes]]":
-    """Collect the processes that convert pages; they sleep instead."""
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "list[subprocess.Popen[bytes]]":
+    """Collect the processes that convert pages; they create the file `runs` and sleep instead."""
     processes: list[subprocess.Popen[bytes]] = []
 
     class Collected(subprocess.Popen[bytes]):
@@ -158,7 +159,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> "list[subprocess.Popen[bytes]]":
             processes.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Collected)
-    monkeypatch.setattr(_fetch, "_COMMAND", "import time; time.sleep(600) # {path}")
+    runs = str(tmp_path / "runs")
+    monkeypatch.setattr(_fetch, "_COMMAND", f"import time; open({runs!r}, 'x'); time.sleep(600) # {{path}}")
     return processes
 
 
@@ -175,16 +177,13 @@ async def test_a_conversion_that_takes_too_long_is_killed(site: Site, started: "
 @pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize("is_started", [False, True])
 async def test_a_cancelled_call_leaves_no_process(
-    site: Site, started: "list[subprocess.Popen[bytes]]", is_started: bool
+    site: Site, started: "list[subprocess.Popen[bytes]]", tmp_path: Path, is_started: bool
 ) -> None:
     """The process is killed, whether the cancellation comes while it starts or later."""
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(fetch, site.url())
-            while not started:
-                await anyio.sleep(0.01)
-            if is_started:
-                await anyio.sleep(0.2)
+            await until((tmp_path / "runs").exists if is_started else lambda: started)
             group.cancel_scope.cancel()
         # On asyncio a call without grace does not wait for its thread, which reaps the process.
         while [process.poll() for process in started] != [-9]:

@@ -55,7 +55,7 @@ async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: Memo
         tasks.start_soon(ask, there["k"], "first", 60.0)
         await until(lambda: "first began" in done_in(log))
         tasks.start_soon(ask, there["k"], "second", 0.0)
-        await anyio.sleep(0.1)
+        await until(lambda: "waiting" in server.asks.values() and not any(server.mail.values()))
         cut_off.is_away = True
 
     assert sorted(ended) == ["first unknown", "second done"]
