@@ -49,15 +49,12 @@ HANGS_AFTER, HANGS_AFTER_VIRTUAL = 100.0, 1e9
 """Seconds after which an async test hangs, on its clock; the marker `hangs_after` gives a test another number."""
 DEFAULT = "not exhaustive"
 """Expression of markers by which `uv run pytest` selects tests."""
-VARIANTS = 2
-"""Maximum of variants per backend.
+BOTH_VARIANTS = {"applications", "process", "python"}
+"""Packages in which both variants of a test that takes turns run, because what varies is the subject.
 
-Of a test with more, only the first runs on asyncio and the last on trio; CI runs all.
-"""
-CROSSED = {"agent", "server", "mcp", "mcp_service", "http"}
-"""Packages in which already two variants of an async test are too many.
-
-What varies, such as the server, the database or the version of a protocol, does not depend on the backend there.
+Elsewhere the first variant runs on asyncio and the last on trio: what varies, such as the agent, the server or the
+version of a protocol, seldom depends on the backend. A test on one backend has both. Of more variants, only these two
+run; CI runs all.
 """
 
 
@@ -123,10 +120,9 @@ def _are_named(config: pytest.Config) -> bool:
     return any("::" in argument for argument in config.args)
 
 
-def _chosen(alike: Sequence[Any], backend_name: str, path: Path) -> Sequence[Any]:
-    """Return a few of the variants of a test on one backend, evenly chosen."""
-    most = 1 if backend_name and CROSSED & set(path.parts) else VARIANTS
-    if len(alike) <= most:
+def _chosen(alike: Sequence[pytest.Item], backend_name: str, number_of_backends: int) -> Sequence[pytest.Item]:
+    """Return the variants of a test that run on one of its backends by default."""
+    if len(alike) == 2 and (number_of_backends == 1 or BOTH_VARIANTS & set(alike[0].path.parts)):
         return alike
     return alike[-1:] if "trio" in backend_name else alike[:1]
 
@@ -169,7 +165,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
-    """Leave all but a few variants of each test to the exhaustive run, evenly chosen and equal on each backend."""
+    """Leave all but one or two variants of each test to the exhaustive run."""
     variants: dict[tuple[Path, str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive") is None:
@@ -184,7 +180,7 @@ def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
     numbers: dict[Path, dict[str, int]] = defaultdict(dict)
     backends = Counter((path, name) for path, name, _ in variants)
     for (path, name, backend_name), alike in variants.items():
-        chosen = _chosen(alike, backend_name, path)
+        chosen = _chosen(alike, backend_name, backends[path, name])
         number = numbers[path].setdefault(name, len(numbers[path]))
         takes_turns = bool(TAKE_TURNS & set(path.parts)) and backends[path, name] > 1
         is_others_turn = takes_turns and MAIN_BACKENDS[number % 2] not in backend_name
