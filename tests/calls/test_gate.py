@@ -341,7 +341,7 @@ def test_holders_of_interchangeable_permits_are_listed_together_until_they_leave
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 def test_a_forked_child_has_all_permits_of_a_limit(backend: str) -> None:
     """The calls that held them go on in the parent alone, and those of the child waited for their ends for ever."""
     command = [sys.executable, "-m", "tests.calls._forked_limit", backend]
