@@ -169,6 +169,7 @@ async def test_a_command_reads_the_project_and_the_system_only(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == [".env", "project"]
 
 
+@pytest.mark.exhaustive
 async def test_of_other_processes_a_command_sees_that_they_exist_and_whose_they_are(
     tmp_path: Path, neighbour: int
 ) -> None:

@@ -246,10 +246,14 @@ async def test_a_role_without_the_right_writes_no_message_into_the_log(shop: Sho
         assert "permission denied" in (await ask(statement)).text
 
 
-async def test_a_superuser_and_a_worker_without_network_are_refused(shop: Shop) -> None:
-    app = example("database")
-    async with reading(app.read_postgres, on_server(shop.admin_url)) as ask:
+async def test_a_superuser_is_refused(shop: Shop) -> None:
+    async with reading(example("database").read_postgres, on_server(shop.admin_url)) as ask:
         assert "is a superuser" in (await ask("SELECT 1")).text
+
+
+@pytest.mark.exhaustive
+async def test_a_worker_without_network_reads_no_server(shop: Shop) -> None:
+    app = example("database")
     confine = Confine(environment={"DATABASE": shop.url})
     async with reading(app.read_postgres, app.policy_of(confine)) as ask:
         assert "OperationalError" in (await ask("SELECT 1")).text
