@@ -1051,4 +1051,6 @@ async def test_a_megabyte_of_text_does_not_hold_the_loop(part: str) -> None:
             async with watched_loop() as hold:
                 await redact.hide(part * (MB // len(part)))
         holds.append(hold.longest)
+        if hold.longest < 0.03:
+            break
     assert min(holds) < 0.03
