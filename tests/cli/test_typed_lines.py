@@ -58,9 +58,7 @@ class TestAtATerminal:
         with project.terminal("run", f"{agents}:once", "Build it.", "--backend", backend) as terminal:
             terminal.until("> write to the agent")
             terminal.press("Leave out")
-            terminal.until("> Leave out")
-            terminal.type(" the tests.")
-            terminal.until("sent    Leave out the tests.")
+            terminal.play("> Leave out", " the tests.", "sent    Leave out the tests.")
             let_end(project)
             terminal.until("I read 3: Build it. | built all | Leave out the tests..")
             assert terminal.end() == 0
@@ -68,8 +66,7 @@ class TestAtATerminal:
     @pytest.mark.parametrize("backend", ["asyncio", "trio"])
     def test_one_call_is_cancelled_and_the_run_goes_on(self, project: Project, agents: str, backend: str) -> None:
         with project.terminal("run", f"{agents}:twice", "Build.", "--backend", backend) as terminal:
-            terminal.until("running")
-            terminal.type("/cancel")
+            terminal.play("running", "/cancel")
             listed = terminal.until("calls   2  call_b  build(target='b')")
             assert "calls   1  call_a  build(target='a')" in listed
             terminal.type("/cancel 2 b is not needed")
@@ -84,9 +81,7 @@ class TestAtATerminal:
         with project.terminal("run", f"{agents}:twice", "Build.") as terminal:
             terminal.until("running")
             terminal.type("/cancel call_c")
-            terminal.until("cancel  call_c names no running call")
-            terminal.type("/cancel call_a")
-            terminal.until("cancel  build(target='a')")
+            terminal.play("cancel  call_c names no running call", "/cancel call_a", "cancel  build(target='a')")
             let_end(project, "b")
             terminal.until("built b.")
             assert terminal.end() == 0
@@ -97,9 +92,7 @@ class TestAtATerminal:
         """Background calls end, too."""
         options = ("--db", project.db, "--thread", "1", "--backend", backend)
         with project.terminal("run", f"{agents}:{name}", "Build it.", *options) as terminal:
-            terminal.until("running")
-            terminal.type("/stop")
-            terminal.until("Stopped. To go on: callboard run")
+            terminal.play("running", "/stop", "Stopped. To go on: callboard run")
             assert terminal.end() == 130
 
     @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -108,9 +101,7 @@ class TestAtATerminal:
         with project.terminal("run", f"{agents}:behind", "Build it.", "--backend", backend) as terminal:
             terminal.until("goes on pack()  in the background")
             terminal.until("It is being packed.")
-            terminal.until("background")
-            terminal.type("How far is it?")
-            terminal.until("sent    How far is it?")
+            terminal.play("background", "How far is it?", "sent    How far is it?")
             terminal.until("I read 3: Build it.")
             let_end(project, "pack")
             terminal.until("done    pack()")
@@ -120,11 +111,7 @@ class TestAtATerminal:
 
     def test_a_background_call_is_cancelled(self, project: Project, agents: str) -> None:
         with project.terminal("run", f"{agents}:behind", "Build it.") as terminal:
-            terminal.until("It is being packed.")
-            terminal.type("/cancel")
-            terminal.until("calls   1  ")
-            terminal.type("/cancel 1")
-            terminal.until("failed  pack()")
+            terminal.play("It is being packed.", "/cancel", "calls   1  ", "/cancel 1", "failed  pack()")
             terminal.until("was cancelled by the application")
             terminal.until("I read 3: Build it.")
             assert terminal.end() == 0
@@ -137,9 +124,7 @@ class TestAtATerminal:
             terminal.until("> by the w")
             let_end(project)
             terminal.until("not sent by the w: the run has ended")
-            terminal.until("answer (JSON, or text): ")
-            terminal.type("by hand")
-            terminal.until("they said 'by hand'")
+            terminal.play("answer (JSON, or text): ", "by hand", "they said 'by hand'")
             assert terminal.end() == 0
 
     def test_what_was_typed_before_the_run_is_sent_to_it(self, project: Project) -> None:
@@ -174,9 +159,7 @@ class TestAtATerminal:
         with project.terminal("run", f"{agents}:once", "Build it.") as terminal:
             terminal.until("running")
             terminal.type("/cancle 1")
-            terminal.until("not sent /cancle 1: the commands are /cancel")
-            terminal.type("//etc is full")
-            terminal.until("sent    /etc is full")
+            terminal.play("not sent /cancle 1: the commands are /cancel", "//etc is full", "sent    /etc is full")
             let_end(project)
             terminal.until("I read 3: Build it. | built all | /etc is full.")
             assert terminal.end() == 0
@@ -215,9 +198,7 @@ class TestAtATerminal:
         with project.terminal("run", f"{agents}:once", "Build it.") as terminal:
             terminal.until("running")
             terminal.press("evil \u202egnp.exe\x9b\x07")
-            terminal.until(r"> evil \u202egnp.exe")
-            terminal.type("")
-            terminal.until(r"sent    evil \u202egnp.exe")
+            terminal.play(r"> evil \u202egnp.exe", "", r"sent    evil \u202egnp.exe")
             let_end(project)
             assert terminal.end() == 0
             assert not set("\u202e\x9b\x07") & set(terminal.seen)
