@@ -329,10 +329,38 @@ async def test_shared_places_that_are_not_lent_are_told_of_the_deadlock() -> Non
     with pytest.raises(DeadlockError, match=r"'run' \(call 'c0'\) -> 'run' \(call 'c0'\)"):
         await nest.ask([[[]]])
     assert (store.given, store.waiting) == ([], [])
-    limit = Limit(concurrency=1, shared=Store(1, "vendor"))
-    nest = Nest(limit, policies={"run": CallPolicy(limit=limit)}, handle_tool_errors=False)
+    vendor = Store(1, "vendor")
+    own, of_node = (Limit(concurrency=1, shared=vendor) for _ in range(2))
+    nest = Nest(of_node, policies={"run": CallPolicy(limit=own)}, handle_tool_errors=False)
     with pytest.raises(DeadlockError):
         await nest.ask([[]])
+
+
+async def test_a_call_takes_one_permit_of_a_shared_limit_that_its_tool_and_its_node_have() -> None:
+    """One object is one limit. With two permits for each call, a limit of one would let no call run."""
+    limit = Limit(concurrency=1, shared=Store(1, "vendor"))
+    nest = Nest(limit, policies={"run": CallPolicy(limit=limit)}, handle_tool_errors=False)
+    answers = await nest.ask([[], [[]]])
+    assert [answer.status for answer in answers] == ["success"] * 2
+    assert nest.peak == 1
+
+
+@pytest.mark.parametrize("other", [{"policies": ["run", "other"]}, {"policies": ["run"], "limit": True}])
+async def test_one_shared_limit_under_two_names_is_refused(other: dict[str, Any]) -> None:
+    """The store would keep two limits, and twice as many calls would run."""
+    limit = Limit(concurrency=1, shared=Store(1))
+    policies = {name: CallPolicy(limit=limit) for name in other["policies"]}
+    with pytest.raises(ValueError, match=r"one name for all of them, such as Store\(..., name='api.example.com'\)"):
+        Nest(limit if "limit" in other else None, policies=policies)
+
+
+async def test_nodes_of_one_tool_share_a_limit_of_a_store_without_a_name() -> None:
+    """A program may make a node for each request; the name of the tool is the same."""
+    store = Store(1)
+    limit = Limit(concurrency=1, shared=store)
+    nests = [Nest(policies={"run": CallPolicy(limit=limit)}) for _ in range(2)]
+    for nest in nests:
+        assert [answer.status for answer in await nest.ask([[]])] == ["success"]
 
 
 async def test_a_retried_call_borrows_again() -> None:

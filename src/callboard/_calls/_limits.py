@@ -91,14 +91,14 @@ class Limiter:
 class SharedLimiter:
     """Limit that many processes share: a store grants its permits."""
 
-    __slots__ = ("_key", "_limit", "_name", "_shared", "_tenant", "_title")
+    __slots__ = ("_key", "_limit", "_name", "_shared", "_tenant", "title")
 
-    def __init__(self, limit: Limit, shared: SharedLimits, name: str, title: str) -> None:
+    def __init__(self, limit: Limit, shared: SharedLimits, name: str, title: LimitTitle) -> None:
         shared.check(limit)
         self._limit = limit
         self._shared = shared
         self._name = name
-        self._title = title
+        self.title = title
         self._key = None if limit.key is None else key_function("Limit(key=...)", limit.key)
         self._tenant = None if limit.tenant is None else key_function("Limit(tenant=...)", limit.tenant)
 
@@ -108,18 +108,31 @@ class SharedLimiter:
         """Return a new `SharedPermit` for one attempt; `context` creates the context of the key functions."""
         # A new object for each attempt: it holds the attempt's own request at the store.
         texts: list[str] = []
+        title = str(self.title)
         for option, function in (("key", self._key), ("tenant", self._tenant)):
             try:
                 texts.append("" if function is None else digest(function.of(call, context))[:32])
             except Exception as error:
-                raise without_key(error, self._title, call, option) from error
+                raise without_key(error, title, call, option) from error
         key, tenant = texts
-        title = f"{self._title} for calls like this one" if key else self._title
+        title = f"{title} for calls like this one" if key else title
         request = PermitRequest(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
         return SharedPermit(self._shared, request)
 
     def tenant_of(self, call: ToolCallLike, context: Callable[[], CallContext] = CallContext) -> None:
         """Return `None`: the store has the tenant of each request."""
+
+    def check_name(self, name: str) -> None:
+        """Raise ValueError if a tool or node of another name has the limit, and the store knows limits by names."""
+        # Under two names, the store would let twice as many calls run. The first name is no name for both: another
+        # process may build its tools in another order.
+        if getattr(self._shared, "name", None) is None and name != self._name:
+            store = type(self._shared).__name__
+            raise ValueError(
+                f"one Limit(shared={store}(...)) has the name {self._name!r} in its store, and would be a second limit "
+                f"there under the name {name!r}. Give the store one name for all of them, such as "
+                f"{store}(..., name='api.example.com'), or give each tool and node a Limit of its own"
+            )
 
 
 AnyGate = Gate | SharedPermit
@@ -130,7 +143,7 @@ AnyLimiter = Limiter | SharedLimiter
 
 # By the identity of the limit: one object is one limit, wherever it is given, and two equal ones are two. A limiter
 # lasts as long as its `Limit`, also without nodes: a rate looks back beyond the node that was made for one request.
-_limiters: dict[int, tuple[ref[Limit], Limiter]] = {}
+_limiters: dict[int, tuple[ref[Limit], AnyLimiter]] = {}
 _limiters_lock = threading.Lock()
 
 
@@ -138,19 +151,20 @@ def limiter_of(limit: Limit, name: str, owner: str) -> AnyLimiter:
     """Return the limiter of a limit: the one that the same object has in this process, or a new one.
 
     `owner` is the tool or node that has the limit, for errors. `name` is the name of the limit in a store that
-    processes share.
+    processes share; raise ValueError if the same object has another name there.
     """
-    if limit.shared is not None:
-        return SharedLimiter(limit, limit.shared, name, f"the queue of {owner}")
     with _limiters_lock:
         entry = _limiters.get(id(limit))
         if entry is not None and entry[0]() is limit:
             limiter = entry[1]
+            if isinstance(limiter, SharedLimiter):
+                limiter.check_name(name)
             if isinstance(limiter.title, LimitTitle):
                 limiter.title.add(owner)
             return limiter
         # With a copy, which does not keep the limit alive.
-        limiter = Limiter(replace(limit), LimitTitle(owner))
+        copy, title = replace(limit), LimitTitle(owner)
+        limiter = Limiter(copy, title) if limit.shared is None else SharedLimiter(copy, limit.shared, name, title)
         _limiters[id(limit)] = ref(limit, partial(_forget, id(limit))), limiter
         return limiter
 
