@@ -6,6 +6,7 @@ uvicorn --factory order_service:service            the same behind a server of y
 
 export ORDERS_APPROVER_KEY=...                     a secret of those who answer questions; without it nobody can
 
+curl localhost:8000/threads --json '{}'              # makes a thread and returns its id; here it is 1
 curl localhost:8000/threads/1/messages --json '{"text": "Please refund order A-1."}'
 curl -N localhost:8000/threads/1/events             # again, with -H "Last-Event-ID: NUMBER": what was missed
 curl localhost:8000/threads/1/answers --json '{"ID OF THE QUESTION": {"type": "accept"}}' \
@@ -31,6 +32,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from secrets import compare_digest, token_urlsafe
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import uvicorn
@@ -227,6 +229,7 @@ def service(
     *last: "Listener",
     drain: float = 20.0,
     approver_key: str | None = None,
+    user_of: Callable[[Request], str | None] | None = None,
     hosts: Sequence[str] | None = None,
 ) -> Starlette:
     """Return the application.
@@ -237,7 +240,9 @@ def service(
         agent: the agent that serves all threads.
         last: stages of the drain after the agent.
         drain: seconds that turns have after SIGTERM.
-        approver_key: secret of those who may answer questions. A customer must not approve the own refund.
+        approver_key: secret of those who may answer questions. A customer must not approve their own refund.
+        user_of: function that returns the user of a request, by the login of your service. The users have threads of
+            their own then. Without it there are no users: whoever reaches the service may use every thread.
         hosts: names by which clients reach the service. A page of another site may have a name that resolves to here.
     """
     approver_key = approver_key or os.environ.get("ORDERS_APPROVER_KEY")
@@ -269,10 +274,11 @@ def service(
     async def no_run(_: Request, error: Exception) -> Response:
         return JSONResponse({"error": "the thread has no run here: read /threads/ID, and send a message"}, 404)
 
-    threads = Conversations(agent, approver_key)
+    threads = Conversations(agent, approver_key, user_of)
     routes = [
         Route("/live", live),
         Route("/ready", ready),
+        Route("/threads", threads.create, methods=["POST"]),
         Route("/threads/{thread}", threads.overview),
         Route("/threads/{thread}/messages", threads.message, methods=["POST"]),
         Route("/threads/{thread}/answers", threads.answers, methods=["POST"]),
@@ -296,10 +302,41 @@ def service(
 class Conversations:
     """Endpoints of the threads."""
 
-    def __init__(self, agent: Agent, approver_key: str | None) -> None:
+    def __init__(self, agent: Agent, approver_key: str | None, user_of: Callable[[Request], str | None] | None) -> None:
         self.agent = agent
         self.approver_key = approver_key
+        self.user_of = user_of
         self.runs: set[LiveRun] = set()
+
+    def is_approver(self, request: Request) -> bool:
+        given = request.headers.get("authorization", "").encode()
+        return bool(self.approver_key) and compare_digest(given, f"Bearer {self.approver_key}".encode())
+
+    def user(self, request: Request) -> str:
+        """Return the user of a request; raise `RefusedError` without one."""
+        assert self.user_of is not None
+        if not (user := self.user_of(request)):
+            raise RefusedError(401, "log in")
+        return user
+
+    def thread_of(self, request: Request) -> str:
+        """Return the thread of a request; raise `RefusedError` if its user may not use it. An id is no secret."""
+        thread = str(request.path_params["thread"])
+        if self.user_of is not None and not self.is_approver(request):
+            owner, _, _ = thread.rpartition(".")
+            if owner != self.user(request):
+                raise RefusedError(404, "there is no such thread")
+        return thread
+
+    def config_of(self, request: Request) -> Any:
+        """Return the config of a run. A real service adds the user, whose orders `find_order` shows."""
+        return {"configurable": {"thread_id": self.thread_of(request)}, "recursion_limit": 50}
+
+    async def create(self, request: Request) -> Response:
+        """Return the id of a new thread, which has the user in it. The thread is stored with its first message."""
+        await body_of(request)
+        owner = "" if self.user_of is None else f"{self.user(request)}."
+        return JSONResponse({"thread": f"{owner}{uuid4().hex}"}, 201)
 
     def check_capacity(self, request: Request) -> None:
         """Raise `RefusedError` if the service cannot start another run."""
@@ -326,7 +363,7 @@ class Conversations:
 
     async def message(self, request: Request) -> Response:
         """Send a message to the run of a thread; without a run, start one."""
-        body, config = await body_of(request), config_of(request)
+        body, config = await body_of(request), self.config_of(request)
         text, gives_up = body.get("text"), body.get("give_up", False)
         if not isinstance(text, str) or not isinstance(gives_up, bool):
             raise RefusedError(400, 'send {"text": "..."}; with "give_up": true, it gives up what is open')
@@ -340,8 +377,7 @@ class Conversations:
         return JSONResponse({}, 202)
 
     async def answers(self, request: Request) -> Response:
-        given = request.headers.get("authorization", "").encode()
-        if not self.approver_key or not compare_digest(given, f"Bearer {self.approver_key}".encode()):
+        if not self.is_approver(request):
             raise RefusedError(403, "only those with the key of $ORDERS_APPROVER_KEY answer questions")
         body = await body_of(request)
         # An answer without the id of its question would answer any question that is open by then.
@@ -356,7 +392,7 @@ class Conversations:
     async def start_run(self, request: Request, given: Any) -> Response:
         with self.refusing():
             self.check_capacity(request)
-            self.runs.add(await self.agent.start(given, config_of(request), stream_mode=MODES))
+            self.runs.add(await self.agent.start(given, self.config_of(request), stream_mode=MODES))
         return JSONResponse({}, 202)
 
     async def events(self, request: Request) -> Response:
@@ -364,45 +400,36 @@ class Conversations:
         seen = request.headers.get("last-event-id")
         if seen is not None and not re.fullmatch("[0-9]{1,18}", seen):
             raise RefusedError(400, "Last-Event-ID is the number of an event")
-        run = self.agent.live(thread_of(request))
+        run = self.agent.live(self.thread_of(request))
         return EventStream(events_of(run, int(seen) if seen else None))
 
     async def calls(self, request: Request) -> Response:
         """Return the calls of a thread that run or wait now."""
-        calls = [call for call in self.agent.running() if call.thread_id == thread_of(request)]
+        thread = self.thread_of(request)
+        calls = [call for call in self.agent.running() if call.thread_id == thread]
         rows = [{"id": call.call_id, "tool": call.tool, "seconds": call.seconds} for call in calls]
         return JSONResponse({"calls": rows})
 
     async def cancel_call(self, request: Request) -> Response:
         """Cancel one call: the other calls and the run go on."""
-        call_id = (await body_of(request)).get("id")
+        call_id, thread = (await body_of(request)).get("id"), self.thread_of(request)
         reason = "the customer has stopped it"
-        if not isinstance(call_id, str) or not await self.agent.cancel(call_id, reason, thread_id=thread_of(request)):
+        if not isinstance(call_id, str) or not await self.agent.cancel(call_id, reason, thread_id=thread):
             raise RefusedError(404, 'no such call runs: send {"id": "..."} of a running call')
         return JSONResponse({}, 202)
 
     async def cancel(self, request: Request) -> Response:
         """Cancel the run. Its turn can be resumed, or given up."""
         await body_of(request)
-        await self.agent.live(thread_of(request)).cancel()
+        await self.agent.live(self.thread_of(request)).cancel()
         return JSONResponse({}, 202)
 
     async def overview(self, request: Request) -> Response:
         """Tell a client that comes back what was said, which questions are open, and whether a turn is unfinished."""
-        state = await self.agent.aget_state(config_of(request))
+        state = await self.agent.aget_state(self.config_of(request))
         messages = state.values.get("messages", ())
         said = [{"id": one.id, "type": one.type, "text": one.text} for one in messages if one.text]
         return JSONResponse(plain({"messages": said, **open_work(state.interrupts, is_open=bool(state.next))}))
-
-
-def thread_of(request: Request) -> str:
-    """Return the thread of a request. A real service checks here whether the user may use it: an id is no secret."""
-    return str(request.path_params["thread"])
-
-
-def config_of(request: Request) -> Any:
-    """Return the config of a run. A real service adds the user, whose orders `find_order` shows."""
-    return {"configurable": {"thread_id": thread_of(request)}, "recursion_limit": 50}
 
 
 def open_work(interrupts: Sequence[Interrupt], *, is_open: bool) -> dict[str, Any]:

@@ -102,10 +102,10 @@ class Client:
 
 
 @asynccontextmanager
-async def order_service(**options: Any) -> AsyncGenerator[Client]:
+async def order_service(user_of: Callable[[Any], str | None] | None = None, **options: Any) -> AsyncGenerator[Client]:
     """Yield a client of the service, with a new shop and conversations in memory."""
     module = example("order_service")
-    app = module.service(module.agent_for(module.Shop(**options)), approver_key=KEY)
+    app = module.service(module.agent_for(module.Shop(**options)), approver_key=KEY, user_of=user_of)
     async with (
         app.router.lifespan_context(app),
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=APPROVER) as http,

@@ -70,6 +70,60 @@ async def test_a_message_does_not_give_an_open_question_up(tmp_path: Path) -> No
     assert len(ledger.read_text().splitlines()) == 1
 
 
+async def test_a_customer_reads_the_run_that_the_answer_of_another_person_has_started() -> None:
+    """The page of the customer sees in the thread that the question is answered, and goes on after its last event."""
+    async with order_service(seconds=0) as client:
+        asked = await client.post("messages", {"text": "Please refund order A-1."})
+        [*_, (last, _, _)] = [event async for event in client.events()]
+        assert (await client.http.get("/threads/ann")).json()["questions"] == dict(asked)["question"]
+        nothing_new = [event async for event in client.events(seen=last)]
+        answered = await client.answer(asked, ACCEPT)
+        state = (await client.http.get("/threads/ann")).json()
+        after_its_last_event = [(kind, data) async for _, kind, data in client.events(seen=last)]
+        after_a_reload = [(kind, data) async for _, kind, data in client.events()]
+
+    assert [kind for _, kind, _ in nothing_new] == ["end"]
+    assert (state["questions"], state["unfinished"]) == ({}, False)
+    assert state["messages"][-1]["text"] == "refunded 49.90 EUR for order A-1."
+    assert after_its_last_event == after_a_reload == answered
+    assert kinds(answered) == ["progress", "result", "token", "end"]
+
+
+async def test_users_have_threads_of_their_own_and_only_an_approver_answers() -> None:
+    """A name of a thread is no secret, and one user's name may begin with that of another one."""
+    customers = {name: {"Authorization": f"login of {name}"} for name in ("ann", "ann.b", "")}
+    users = {login["Authorization"]: name for name, login in customers.items()}
+    order = {"text": "Please refund order A-1."}
+
+    async with order_service(user_of=lambda request: users.get(request.headers["authorization"]), seconds=0) as client:
+        created = await client.http.post("/threads", json={}, headers=customers["ann.b"])
+        thread = created.json()["thread"]
+        assert (created.status_code, thread[:6]) == (201, "ann.b.")
+        for name, status in [("ann", 404), ("", 401), ("ann.b", 202)]:
+            sent = await client.http.post(f"/threads/{thread}/messages", json=order, headers=customers[name])
+            assert sent.status_code == status
+        turn = [(kind, data) async for _, kind, data in client.events(thread)]
+        for path in ("", "/events", "/calls"):
+            assert (await client.http.get(f"/threads/{thread}{path}", headers=customers["ann"])).status_code == 404
+        for path in ("cancel", "resume", "calls/cancel"):
+            refused = await client.http.post(f"/threads/{thread}/{path}", json={}, headers=customers["ann"])
+            assert refused.status_code == 404
+        [question] = dict(turn)["question"]
+        own = {"json": {question: ACCEPT}, "headers": customers["ann.b"]}
+        assert (await client.http.post(f"/threads/{thread}/answers", **own)).status_code == 403
+        assert (await client.http.post("/threads", json={}, headers=customers[""])).status_code == 401
+        answered = await client.answer(turn, ACCEPT, thread)
+
+    assert kinds(answered)[-1] == "end"
+
+
+async def test_without_users_each_new_thread_has_an_id_that_nobody_guesses() -> None:
+    async with order_service(seconds=0) as client:
+        ids = [(await client.http.post("/threads", json={})).json()["thread"] for _ in range(2)]
+
+    assert len({one for one in ids if len(one) == 32}) == 2
+
+
 ID = "0" * 32
 REFUSED: list[tuple[int, str, dict[str, Any]]] = [
     (403, "answers", {"json": {ID: ACCEPT}, "headers": {"Authorization": "Bearer of a customer"}}),
