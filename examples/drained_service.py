@@ -21,6 +21,7 @@ from threading import Thread
 
 import anyio
 import uvicorn
+from langgraph.errors import EmptyInputError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -89,10 +90,16 @@ def service(directory: Path, seconds: float) -> Starlette:
         """Send a message to a thread; an empty text continues the thread."""
         text = await text_of(request)
         given = {"messages": [("user", text)]} if text else None
+        config = {"configurable": {"thread_id": request.path_params["thread"]}}
+        # A client, or a proxy, repeats a request after a 503. As a new message it would give up the turn that it began.
+        if text and (await agent.aget_state(config)).next:
+            return JSONResponse({"error": 'the last turn is not over: continue it with {"text": ""}'}, 409)
         try:
-            result = await agent.ainvoke(given, {"configurable": {"thread_id": request.path_params["thread"]}})
+            result = await agent.ainvoke(given, config)
         except DrainingError as error:
             return JSONResponse({"error": str(error), "begun": error.begun}, 503, {"Retry-After": "1"})
+        except EmptyInputError as error:
+            return JSONResponse({"error": str(error)}, 409)  # nothing to continue
         questions = [str(one.value) for one in result.get("__interrupt__", ())]
         return JSONResponse({"answer": str(result["messages"][-1].content), "questions": questions})
 

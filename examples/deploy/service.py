@@ -22,6 +22,7 @@ from typing import Any
 import anyio
 import uvicorn
 from circuits import Circuits
+from langgraph.errors import EmptyInputError
 from opentelemetry import metrics
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
@@ -150,11 +151,14 @@ async def chat(request: Request) -> JSONResponse:
     given = {"messages": [("user", text)]} if text else None
     config = {"configurable": {"thread_id": request.path_params["thread"]}}
     try:
+        # A client, or a proxy, repeats a request after a 503. As a new message it would give up the turn that it began.
+        if text and (await agent.aget_state(config)).next:
+            return JSONResponse({"error": 'the last turn is not over: continue it with {"text": ""}'}, 409)
         with observe(circuits):
             result = await agent.ainvoke(given, config)
     except (DrainingError, StorageError) as error:
         return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
-    except ThreadBusyError as error:
+    except (ThreadBusyError, EmptyInputError) as error:  # nothing to continue
         return JSONResponse({"error": str(error)}, 409)
     return JSONResponse({"answer": str(result["messages"][-1].content)})
 

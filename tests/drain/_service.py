@@ -32,6 +32,11 @@ def ask(*request: Any) -> tuple[int, dict[str, Any]]:
     return answer
 
 
+def service_of(directory: Path, seconds: float) -> Any:
+    """Return the application of the example."""
+    return _story()["service"](directory, seconds)
+
+
 def until_asked(directory: Path, hotel: str) -> None:
     _story()["until_asked"](directory, hotel)
 

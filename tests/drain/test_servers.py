@@ -5,12 +5,15 @@ The example, a uvicorn in its own program, itself has a call that finishes in ti
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx2
 import pytest
 
-from ._service import Service, ask, started, the_example, until, until_asked
+from ._service import Service, ask, service_of, started, the_example, until, until_asked
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(180)]
 
@@ -26,6 +29,32 @@ def server(module: str, *options: str, port: str = "--bind") -> Any:
 
     pytest.importorskip(module)
     return command
+
+
+@pytest.mark.backends("asyncio", "trio")
+async def test_a_message_that_is_repeated_does_not_give_up_its_turn(tmp_path: Path) -> None:
+    """A client repeats a request after a 503. As a new message it would book twice, and nobody would be asked."""
+    app = service_of(tmp_path, 20.0)
+    booking = {"text": "Bristol 60"}
+    transport = httpx2.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(client.post, "/oslo", json=booking))
+            while not (tmp_path / "bookings").exists():
+                await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+        repeated = await client.post("/oslo", json=booking)
+        continued = await client.post("/oslo", json={"text": ""})
+        new_thread = await client.post("/rome", json={"text": ""})
+
+    assert (repeated.status_code, repeated.json()["error"][:25]) == (409, "the last turn is not over")
+    assert continued.status_code == 200
+    assert len(continued.json()["questions"]) == 1
+    assert (tmp_path / "bookings").read_text().count("Bristol") == 1
+    assert new_thread.status_code == 409
 
 
 def uvicorn() -> Any:

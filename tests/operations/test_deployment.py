@@ -315,17 +315,30 @@ def scraped(service: Replica) -> str:
     return ask(service.metrics_port, "/metrics")[1]
 
 
+def _threads_of(variables: dict[str, str], *options: str) -> str:
+    """Return the output of `callboard threads`, run in the folder of the service as in its container."""
+    program = Path(sys.executable).parent / "callboard"
+    command = [str(program), "threads", "--db", variables["DATABASE_URL"], *options]
+    environment = {**os.environ, **variables, "COLUMNS": "120"}
+    done = subprocess.run(command, cwd=DEPLOY, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def _until_packing(service: Replica) -> None:
+    deadline = time.monotonic() + READY
+    running = 'callboard_calls_in_flight{gen_ai_tool_name="pack"'
+    while not any(line.startswith(running) and line.endswith(" 1.0") for line in scraped(service).splitlines()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def _ends_well(service: Replica) -> None:
     """Send SIGTERM during a call: probes fail, the call is answered, and the exit code is 0."""
     process, port, _ = service
     answers: list[Any] = []
     client = Thread(target=lambda: answers.append(ask(port, "/threads/last", "pack 8 2")))
     client.start()
-    deadline = time.monotonic() + READY
-    running = 'callboard_calls_in_flight{gen_ai_tool_name="pack"'
-    while not any(line.startswith(running) and line.endswith(" 1.0") for line in scraped(service).splitlines()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _until_packing(service)
     process.send_signal(signal.SIGTERM)
     begun = time.monotonic()
     while ask(port, "/ready")[0] == 200:
@@ -375,6 +388,38 @@ def test_replicas_share_conversations_limits_and_baskets() -> None:
                 told.append(ask(new.port, "/threads/ada", "add milk")[1])
 
     assert told == [f'{{"answer":"ada has {things}"}}' for things in ("tea", "tea, jam", "tea, jam, milk")]
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+def test_a_message_that_is_repeated_after_a_503_does_not_give_up_its_turn() -> None:
+    """A client, or an ingress, sends the same request to the next replica: the order would be packed twice."""
+    pytest.importorskip("opentelemetry.exporter.prometheus")
+    message = "pack 7 60"
+    with running_postgres() as server:
+        shared = {"DATABASE_URL": server.new_database(), "CALLBOARD_FLEET_SECRET": SECRET, "DRAIN_SECONDS": "0.5"}
+        with replica(**shared) as first:
+            answers: list[Any] = []
+            client = Thread(target=lambda: answers.append(ask(first.port, "/threads/ada", message)))
+            client.start()
+            _until_packing(first)
+            first.process.send_signal(signal.SIGTERM)
+            client.join(30)
+            assert first.process.wait(30) == 4
+        listed, checked = (_threads_of(shared, *options) for options in ((), ("--check", "service:agent")))
+        with replica(**shared) as other:
+            repeated = ask(other.port, "/threads/ada", message)
+            status, continued = ask(other.port, "/threads/ada", "")
+            again = ask(other.port, "/threads/ada", "")
+            new_thread = ask(other.port, "/threads/bob", "")
+
+    assert [status for status, _ in answers] == [503]
+    assert re.search(r"^ada .*  before tools  ", listed, re.MULTILINE)
+    assert checked == "1 open call in 1 thread: all fit the tools\n"
+    assert repeated == (409, '{"error":"the last turn is not over: continue it with {\\"text\\": \\"\\"}"}')
+    assert "unknown" in continued
+    assert (status, again) == (200, (200, continued))
+    assert new_thread[0] == 409
 
 
 @pytest.mark.real_clock
