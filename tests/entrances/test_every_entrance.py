@@ -136,7 +136,8 @@ async def test_a_bad_value_ends_one_call_in_words(entrance: str, value: str, tmp
     outcome.encode()
 
 
-# LangGraph's serializers and savers, and what reads and writes JSON, take 16 MB in one C function, for 20 to 100 ms.
+# LangGraph's serializers and savers, and what reads and writes JSON, take 16 MB in one C function, for 20 to 100 ms;
+# the page on performance has their times.
 # Opening a client of HTTP makes a TLS context, for 20 ms.
 AT_ONCE = (
     *("result, ", "artifact", "wrapper", "reply", "hook", "config", "stored row"),
