@@ -221,12 +221,15 @@ class ThreadBackground:
         return self.calls.start(self.thread_id, self.store, call)
 
     def raise_fatal_error(self) -> None:
+        """Raise the error of a background call of the thread that is for the program, such as KeyboardInterrupt."""
         self.calls.raise_fatal_error(self.thread_id)
 
     def has_open_calls(self) -> bool:
+        """Return whether the thread has background calls whose results the thread has not received."""
         return self.calls.has_calls(self.thread_id)
 
     def lost_calls(self, messages: Sequence[BaseMessage], unread: Sequence[BaseMessage]) -> Mapping[str, ToolMessage]:
+        """Return the messages of background calls in a conversation whose process has ended, by handle."""
         handles = open_handles(messages)
         if not handles:
             return handles

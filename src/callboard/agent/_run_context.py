@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
@@ -13,6 +13,7 @@ from langgraph.types import TracePolicy
 from callboard._langchain._large_values import has_many, is_long, run_in_worker
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
+from callboard.agent._background import ThreadBackground
 from callboard.agent._inbox import Inbox
 from callboard.agent._model import run_user_code
 from callboard.agent._run_events import Body, RunReporter, trace_node
@@ -22,7 +23,6 @@ from callboard.conversations._history import NOT_BEGUN, UNANSWERED, repair
 from callboard.conversations._targets import TOOLS
 from callboard.conversations._thread import Thread
 from callboard.middleware._loop_guard import LoopGuard
-from callboard.tools._batch_call import Background
 from callboard.tools._node import NodeAccess, ToolNode
 from callboard.tools._unanswered import id_of
 
@@ -30,22 +30,6 @@ Nodes = Sequence[str] | Literal["*"]
 
 _MANY_MESSAGES = 10_000
 """Number of messages of a conversation that middleware may read in the event loop."""
-
-
-class RunBackground(Background, Protocol):
-    """Protocol of the background calls of a run's thread, as the steps of the run see them."""
-
-    def raise_fatal_error(self) -> None:
-        """Raise the error of a background call of the thread that is for the program, such as KeyboardInterrupt."""
-        ...
-
-    def has_open_calls(self) -> bool:
-        """Return whether the thread has background calls whose results the thread has not received."""
-        ...
-
-    def lost_calls(self, messages: Sequence[BaseMessage], unread: Sequence[BaseMessage]) -> Mapping[str, ToolMessage]:
-        """Return the messages of background calls in a conversation whose process has ended, by handle."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +98,7 @@ class RunContext:
     checkpointer: Any
     inbox: Inbox | None = None
     """Messages for the run while it works; `None` for a run that takes none."""
-    background: "RunBackground | None" = None
+    background: ThreadBackground | None = None
     """Background calls of the thread; `None` for a run whose calls end with their step."""
     reporter: RunReporter | None = field(default=None, init=False)
     """Object that reports the run to observers, set before the run starts; `None` without observers."""

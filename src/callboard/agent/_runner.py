@@ -31,7 +31,7 @@ from callboard.agent._background import BackgroundCalls, ThreadBackground
 from callboard.agent._inbox import Inbox, Letter
 from callboard.agent._live import LiveRuns
 from callboard.agent._run import Run
-from callboard.agent._run_context import AgentPlan, Breakpoints, RunBackground, RunContext
+from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
 from callboard.agent._run_events import report_run, trace_agent
 from callboard.agent._stream import Chunk, ChunkQueue, Keys, Reader, RunStream, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
@@ -346,7 +346,7 @@ class Runner:
             return nullcontext(inbox)
         return self.live_runs.admit(str(config["configurable"]["thread_id"]))
 
-    def _background_of(self, thread: SavedThread) -> RunBackground | None:
+    def _background_of(self, thread: SavedThread) -> ThreadBackground | None:
         """Return the background calls of a run's thread; `None` if its calls end with their step."""
         # Calls within another call end with it, and so do those that begin during a drain.
         if current_call() is not None or self.in_flight.is_draining:
