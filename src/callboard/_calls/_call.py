@@ -127,8 +127,6 @@ class SupervisedCall(Generic[T]):
     """True if no other call may have the result."""
     only_for_thread: bool = False
     """True if no call of another thread may have the result."""
-    resumed_mark: str | None = None
-    """Mark (such as a trace id) that an observer left on the call which this call continues; `None` without one."""
     outer: Reporter | None = None
     """Enclosing attempt, or enclosing call if its middleware runs this call; set when this call begins."""
     _batch: Host | None = None
@@ -173,6 +171,11 @@ class SupervisedCall(Generic[T]):
     @property
     def key_scope(self) -> KeyScope | None:
         """Source of the unique name from which the call's idempotency key is made."""
+        return None
+
+    @property
+    def resumed_mark(self) -> str | None:
+        """Mark (such as a trace id) that an observer left on the call which this call continues; `None` without one."""
         return None
 
     def arguments_of(self, call: ToolCallLike) -> Mapping[str, object]:

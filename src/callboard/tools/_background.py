@@ -37,33 +37,22 @@ _COMMAND = "Error: this background call ended with a command, which only a call 
 class BackgroundCall(BatchCall):
     """Call that may go on after its batch; it runs in a task of its own, as a batch of its own."""
 
-    __slots__ = ("_failure", "_is_storing", "_task_config", "begun", "done", "handle")
+    __slots__ = ("_failure", "_is_storing", "begun", "done", "handle")
 
     def __init__(
-        self,
-        resources: BatchResources,
-        key: str,
-        index: int,
-        terms: CallOptions,
-        *,
-        batch_context: BatchContext,
-        resumed_mark: str | None,
+        self, batch: BatchResources, key: str, index: int, terms: CallOptions, batch_context: BatchContext
     ) -> None:
-        super().__init__(resources, key, index, terms, batch_context=batch_context, resumed_mark=resumed_mark)
+        super().__init__(batch, key, index, terms, batch_context)
         self.begun, self.done = SharedEvent(), SharedEvent()
         """Set when the body has begun, and when the task of the call has ended; each at the end at the latest."""
         self.handle: str | None = None
         """Name of the call in the background; `None` as long as its batch waits for it."""
         self._is_storing = False
-        self._task_config: RunnableConfig | None = None
         self._failure: BaseException | None = None
 
-    def use_config(self, config: RunnableConfig | None) -> None:
-        """Run the call under a config; `None` for the config of its batch."""
-        self._task_config = config
-
-    async def run(self, config: RunnableConfig | None = None) -> Output:
-        return await super().run(config or self._task_config)
+    def use_config(self, config: RunnableConfig) -> None:
+        """Run the call under a config, in the place of the config of its batch."""
+        self._config = config
 
     @property
     def can_be_handed_over(self) -> bool:
@@ -177,20 +166,11 @@ class ForegroundCall(BatchCall):
     __slots__ = ("_call",)
 
     def __init__(
-        self,
-        resources: BatchResources,
-        key: str,
-        index: int,
-        terms: CallOptions,
-        *,
-        batch_context: BatchContext,
-        resumed_mark: str | None,
+        self, batch: BatchResources, key: str, index: int, terms: CallOptions, batch_context: BatchContext
     ) -> None:
         silent = batch_context._replace(observers=batch_context.observers._replace(calls=()))
-        super().__init__(resources, key, index, terms, batch_context=silent, resumed_mark=resumed_mark)
-        self._call = BackgroundCall(
-            resources, key, index, terms, batch_context=lasting(batch_context), resumed_mark=resumed_mark
-        )
+        super().__init__(batch, key, index, terms, silent)
+        self._call = BackgroundCall(batch, key, index, terms, lasting(batch_context))
 
     @property
     def performer(self) -> BackgroundCall:
@@ -204,7 +184,8 @@ class ForegroundCall(BatchCall):
         """Start the call, wait until it ends or its time in the foreground is over, and return its output."""
         call, loop = self._call, self.loop
         assert self.batch.reports.background is not None
-        call.use_config(config)
+        if config is not None:
+            call.use_config(config)
         task = self.batch.reports.background.start(call)
         try:
             await call.begun.wait()

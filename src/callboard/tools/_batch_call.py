@@ -193,20 +193,12 @@ class BatchCall(SupervisedCall[Output]):
     call: ToolCall  # pyright: ignore[reportIncompatibleVariableOverride]  # calls of a node have LangChain's form
 
     def __init__(
-        self,
-        batch: BatchResources,
-        key: str,
-        index: int,
-        terms: CallOptions,
-        *,
-        batch_context: BatchContext,
-        resumed_mark: str | None,
+        self, batch: BatchResources, key: str, index: int, terms: CallOptions, batch_context: BatchContext
     ) -> None:
         super().__init__(batch_context, *terms)
         self.batch = batch
         self.key = key
         self.index = index
-        self.resumed_mark = resumed_mark
         self._config = batch.config
 
     @property
@@ -218,18 +210,22 @@ class BatchCall(SupervisedCall[Output]):
     def key_scope(self) -> KeyScope | None:
         return scope_of(self._config)
 
+    @property
+    def resumed_mark(self) -> str | None:
+        return self.batch.ledger.record_of(self.key).mark
+
     def arguments_of(self, call: ToolCallLike) -> Mapping[str, object]:
         return with_defaults(self.batch.setup.tools.get(call["name"]), call["args"])
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
-        """Run the call under `config`, by default the batch's config; return its output or an error message."""
+        """Run the call under `config`, by default its batch's config; return its output or an error message."""
         batch, setup = self.batch, self.batch.setup
         if batch.refusals and self.index in batch.refusals:
             refusal, self.handled_error = batch.refusals[self.index]
             if batch.stores_outputs:
                 await self._store_output(refusal)
             return refusal
-        config = self._config = batch.ledger.config_of_call(self.key, config or batch.config)
+        config = self._config = batch.ledger.config_of_call(self.key, config or self._config)
         if self.index and "run_id" in config:  # an id names one run: only the first call's run has it
             del config["run_id"]
         try:
@@ -349,13 +345,9 @@ class BatchCall(SupervisedCall[Output]):
 
     def _body(self, terms: CallOptions | None) -> Body:
         """Return the function that runs the tool in an attempt; a call that must not run twice is claimed first."""
-        return self._claim_and_invoke if self._is_claimed(terms) else invoke
-
-    def _is_claimed(self, terms: CallOptions | None) -> bool:
-        if self.batch.reports.on_claim is None:
-            return False
-        policy = self.policy if terms is None else terms.policy
-        return not runs_again(policy) and not (self.batch.reports.claims_only_explicit and policy.on_unknown is None)
+        reports, policy = self.batch.reports, self.policy if terms is None else terms.policy
+        is_unclaimed = reports.claims_only_explicit and policy.on_unknown is None
+        return invoke if reports.on_claim is None or is_unclaimed or runs_again(policy) else self._claim_and_invoke
 
     async def _claim_and_invoke(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager

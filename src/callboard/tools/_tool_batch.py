@@ -203,7 +203,7 @@ class ToolBatch:
         call_facts = partial(call_context, self._config, resources.state, resources.runtime.context)
         terms = self._setup.supervision.terms(call, resources.run_limiters, call_facts)
         batch_context = lasting(create_batch_context(progress_writer(resources.runtime)))
-        background_call = BackgroundCall(resources, key, 0, terms, batch_context=batch_context, resumed_mark=None)
+        background_call = BackgroundCall(resources, key, 0, terms, batch_context)
         background_call.handle = handle
         assert resources.reports.background is not None
         resources.reports.background.start(background_call)
@@ -244,7 +244,6 @@ class ToolBatch:
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
                 await checkpoint()
-            resumed_mark = None
             if ledger.records:
                 ledger.settle_unknown(key, call)
                 if (record := ledger.records.get(key)) is not None:
@@ -252,7 +251,6 @@ class ToolBatch:
                         reports.on_earlier_output(cast("Output", record.output))
                     if record.has_ended or ledger.is_waiting(key):
                         continue
-                    resumed_mark = record.mark
             self._due_keys.append(key)
             terms = supervision.terms(call, self._resources.run_limiters, call_facts)
             is_background = terms.policy.background is not None
@@ -261,11 +259,7 @@ class ToolBatch:
                 if not is_draining_here():  # a drain is no mistake: all calls that begin in it end with their batch
                     supervision.warn_about_foreground(call["name"])
             class_of_call = ForegroundCall if is_background else call_class
-            supervised_calls.append(
-                class_of_call(
-                    self._resources, key, index, terms, batch_context=batch_context, resumed_mark=resumed_mark
-                )
-            )
+            supervised_calls.append(class_of_call(self._resources, key, index, terms, batch_context))
 
     def _combine_outputs(self, supervised_calls: Sequence[SupervisedCall[Output]]) -> Any:
         signals: list[BaseException] = []
