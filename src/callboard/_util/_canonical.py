@@ -10,6 +10,7 @@ _LONG = 10_000
 """Maximum characters of a text that is part of the JSON itself."""
 _SLICE = 200_000
 """Number of characters that are hashed at once: about a millisecond."""
+_CONTAINERS = (Mapping, list, tuple, set, frozenset)
 
 
 def digest(value: Any) -> str:
@@ -47,18 +48,19 @@ def _is_short(value: object, limit: int) -> bool:
     # An explicit stack, because a value may be nested deeply or contain itself.
     while values and size <= limit:
         item = values.pop()
-        size += 1
-        if isinstance(item, (str, bytes, bytearray)):
-            size += len(item)
-        elif isinstance(item, int):
-            size += item.bit_length() // 3
-        elif isinstance(item, float) and not math.isfinite(item):
+        if isinstance(item, float) and not math.isfinite(item):
             return False
-        elif isinstance(item, (Mapping, list, tuple, set, frozenset)):
-            size += len(item)
-            if size <= limit:
-                values.extend((*item, *item.values()) if isinstance(item, Mapping) else item)
+        size += 1 + _length(item)
+        if isinstance(item, _CONTAINERS) and size <= limit:
+            values.extend((*item, *item.values()) if isinstance(item, Mapping) else item)
     return size <= limit
+
+
+def _length(item: object) -> int:
+    """Return the number of characters, digits or items of a value."""
+    if isinstance(item, int):
+        return item.bit_length() // 3
+    return len(item) if isinstance(item, (str, bytes, bytearray, *_CONTAINERS)) else 0
 
 
 def place_of(value: object) -> str:

@@ -342,32 +342,36 @@ class Incarnation:
         try:
             value = await InContext(self.loop, message.context, partial(self._body, message, scope))
         except BaseException as exc:
-            if self.loop.has_cancelled_itself(exc):
-                # The handler raised a cancellation that nobody asked for. This ends its call, not the actor.
-                error = CallCancelledError(message.title, message.call_id)
-                self._cell.record_result(message, None, await self._save_after_call(message, error))
-            elif isinstance(exc, self.loop.cancelled_class):
+            if isinstance(exc, self.loop.cancelled_class) and not self.loop.has_cancelled_itself(exc):
                 # The actor's task or nursery is cancelled; only its own scope may swallow that. The call is not settled
                 # while the reason of the end is unknown, unless the actor itself awaits it and could not end before.
                 if self._is_broken() or message.cancel_asked or message.is_awaited_here:
                     died = ActorDiedError(message.title, message.call_id, self._end_reason())
                     self._cell.record_result(message, None, died)
                 raise
+            await self._end_with(message, call, scope, exc)
+            return
+        if message.ends_actor(scope):
+            self._break_by(message, call, CallCancelledError(message.title, message.call_id))
+            return
+        # The caller is answered only after its state was saved, so a killed process loses no answered call.
+        failed = None if self._keep is None else await self._save_after_call(message)
+        self._cell.poison.forget(*call)
+        self._cell.record_result(message, value, failed)
+
+    async def _end_with(self, message: Message, call: Call, scope: Scope, error: BaseException) -> None:
+        """Settle a message whose handler has raised an error: the caller gets it, or the actor crashes with it."""
+        if self.loop.has_cancelled_itself(error):
+            # The handler raised a cancellation that nobody asked for. This ends its call, not the actor.
+            error = CallCancelledError(message.title, message.call_id)
+        elif isinstance(error, SeatLostError) and error.never_began and self._cell.put_back(message):
             # The worker was gone before the handler began: the next incarnation may run the message safely.
-            elif isinstance(exc, SeatLostError) and exc.never_began and self._cell.put_back(message):
-                self._break(exc)
-            elif self._is_broken_by(exc, message) or message.ends_actor(scope):
-                self._break_by(message, call, exc)
-            else:
-                self._cell.record_result(message, None, await self._save_after_call(message, exc))
-        else:
-            if message.ends_actor(scope):
-                self._break_by(message, call, CallCancelledError(message.title, message.call_id))
-            else:
-                # The caller is answered only after its state was saved, so a killed process loses no answered call.
-                failed = None if self._keep is None else await self._save_after_call(message)
-                self._cell.poison.forget(*call)
-                self._cell.record_result(message, value, failed)
+            self._break(error)
+            return
+        elif self._is_broken_by(error, message) or message.ends_actor(scope):
+            self._break_by(message, call, error)
+            return
+        self._cell.record_result(message, None, await self._save_after_call(message, error))
 
     async def _save_after_call(self, message: Message, error: BaseException | None = None) -> BaseException | None:
         """Save the actor's state after a call; return the error of the call or the save, `None` if both succeeded."""

@@ -245,13 +245,11 @@ class SavedThread(Thread):
         if isinstance(entry, Finished) and entry.task not in self.schema.flow.nodes:
             self._unstorable_results.add(entry.task)
             self.records[entry.task] = CallRecord(claimed=True)
-        elif isinstance(entry, (Finished, Claimed)):
-            self.records.pop(entry.task, None)
+        elif isinstance(entry, (Finished, Claimed, Asked)):
+            for task in entry.records if isinstance(entry, Asked) else [entry.task]:
+                self.records.pop(task, None)
         elif isinstance(entry, Said):
             self.unread = [message for message in self.unread if message is not entry.message]
-        elif isinstance(entry, Asked):
-            for task in entry.records:
-                self.records.pop(task, None)
 
     def unstorable(self, output: object) -> str | None:
         """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""

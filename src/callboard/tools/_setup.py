@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -240,9 +240,16 @@ def as_tool(item: BaseTool | Callable[..., Any]) -> BaseTool:
         raise
 
 
+_HINTS_BY_TYPE = (
+    (str, "; give the tool itself instead of its name"),
+    ((list, tuple), "; it is a list in a list: write [*tools, ...]"),
+    (dict, "; a description of a tool that runs at the provider is for create_react_agent(model, tools=[...])"),
+    (Awaitable, "; give the function itself, without calling it"),
+)
+
+
 def _check_function(item: object) -> None:
     """Raise TypeError for an item in the list of tools that is neither a tool nor a function."""
-    hint = ""
     if isinstance(item, type) and issubclass(item, (BaseTool, Runnable, Actor)):
         hint = f"; it is a class: write {item.__name__}(...)"
     elif isinstance(getattr(item, "__self__", None), Actor):
@@ -251,12 +258,6 @@ def _check_function(item: object) -> None:
         hint = f"; enter it first: `async with {item!r} as entered`, then ToolNode([entered])"
     elif callable(item):
         return
-    elif isinstance(item, str):
-        hint = "; give the tool itself instead of its name"
-    elif isinstance(item, (list, tuple)):
-        hint = "; it is a list in a list: write [*tools, ...]"
-    elif isinstance(item, dict):
-        hint = "; a description of a tool that runs at the provider is for create_react_agent(model, tools=[...])"
-    elif inspect.isawaitable(item):
-        hint = "; give the function itself, without calling it"
+    else:
+        hint = next((text for kind, text in _HINTS_BY_TYPE if isinstance(item, kind)), "")
     raise TypeError(f"A tool is a LangChain tool or a function, got {item!r}{hint}")

@@ -54,15 +54,11 @@ def _spell_in_type(path: Path, annotation: Any) -> Iterator[Path]:
     if not path:
         yield ()
         return
-    origin = get_origin(annotation)
-    if isinstance(annotation, TypeAliasType):
-        yield from _spell_in_type(path, annotation.__value__)
-    elif isinstance(origin, TypeAliasType):
-        yield from _spell_in_type(path, origin.__value__[get_args(annotation)])
-    elif isinstance(annotation, TypeVar):
+    if isinstance(annotation, TypeVar):
         raise NoSuchPathError(f"its type is the type variable {annotation}, in which no rule can check {path[0]!r}")
-    elif isinstance(annotation, NewType):
-        yield from _spell_in_type(path, annotation.__supertype__)
+    origin = get_origin(annotation)
+    if (named_type := _without_alias(annotation)) is not annotation:
+        yield from _spell_in_type(path, named_type)
     elif hasattr(annotation, "__metadata__"):
         _refuse_json_text(path, annotation.__metadata__)
         yield from _spell_in_type(path, annotation.__origin__)
@@ -72,6 +68,16 @@ def _spell_in_type(path: Path, annotation: Any) -> Iterator[Path]:
         yield from _spell_in_container(path, annotation, origin or annotation)
     else:
         yield from _spell_in_fields(path, annotation, fields)
+
+
+def _without_alias(annotation: Any) -> Any:
+    """Return the type that an alias or a `NewType` stands for; any other type itself."""
+    origin = get_origin(annotation)
+    if isinstance(annotation, TypeAliasType):
+        return annotation.__value__
+    if isinstance(origin, TypeAliasType):
+        return origin.__value__[get_args(annotation)]
+    return annotation.__supertype__ if isinstance(annotation, NewType) else annotation
 
 
 def _spell_in_union(path: Path, members: Collection[Any]) -> Iterator[Path]:
