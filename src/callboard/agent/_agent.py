@@ -604,7 +604,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
 
     async def __aenter__(self) -> Self:
         """Start actors; leaving the `async with` block waits for runs, stops the actors and closes databases."""
-        await self._runner.plan.access.actors.open()
+        await self._runner.plan.tools.actors.open()
         self._runner.in_flight.reopen()
         self._runner.live_runs.enter_block()
         return self
@@ -612,7 +612,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
     async def __aexit__(self, *exc: object) -> None:
         await self._finish_runs(
             PATIENCE,
-            self._runner.plan.access.actors.close,
+            self._runner.plan.tools.actors.close,
             self._runner.live_runs.leave_block,
             self._runner.background_calls.leave_block,
         )
@@ -632,7 +632,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
     @property
     def tools(self) -> ToolNode:
         """Node that runs the tool calls in the replies of the agent's model."""
-        return self._runner.plan.tools
+        return self._runner.plan.tools.node
 
     def running(self) -> list[LiveCall]:
         """Return the state of each call of the agent's runs that has not ended; see `ToolNode.running`.

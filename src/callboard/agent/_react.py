@@ -85,7 +85,7 @@ class ReactNodes(NodeBodies):
                 model_input = {**state, "messages": ordered_messages}
             else:
                 state.messages = ordered_messages
-        ask = partial(model.reply, model_input, config, self.context.plan.tools.offered_tools())
+        ask = partial(model.reply, model_input, config, self.context.tools.node.offered_tools())
         reply = await (ask() if reporter is None else reporter.ask(model.bound_model, model_input, ask))
         if reply.name != self.context.plan.name:
             reply.name = self.context.plan.name
@@ -275,8 +275,7 @@ def create_react_agent(
         flow=flow,
         schema=Schema(builder, flow),
         bodies=partial(ReactNodes, flow, agent_model, response_format),
-        tools=node,
-        access=NodeAccess(node),
+        tools=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},
         trace_policies={},
         by_call=version == "v2",

@@ -55,9 +55,7 @@ class AgentPlan:
     schema: Schema
     bodies: "Callable[[RunContext], NodeBodies]"
     """Function that makes the `NodeBodies` of a run: the object that runs the agent's nodes."""
-    tools: ToolNode
-    access: NodeAccess
-    """Access to the internal parts of `tools`."""
+    tools: NodeAccess
     hooks: Mapping[str, Runnable[Any, Any]]
     trace_policies: Mapping[str, TracePolicy]
     """Policies for the input and output that callback handlers see, by node; without a policy, they see all of it."""
@@ -108,7 +106,7 @@ class RunContext:
     """`True` if the run must send an event for each task, to callback handlers or to readers of a stream."""
 
     def __post_init__(self) -> None:
-        self.tools = self.plan.access
+        self.tools = self.plan.tools
         self.loop = current_loop()
         self.by_call = self.plan.by_call
         self.resumes_nested_graphs = self.is_resumed

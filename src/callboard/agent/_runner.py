@@ -257,7 +257,7 @@ class Runner:
         `outbox` is the queue of the run's stream, or `None`. `inbox` is the inbox of a started run; other runs get
         theirs here.
         """
-        tools, thread_id = self.plan.access, request.config["configurable"].get("thread_id")
+        tools, thread_id = self.plan.tools, request.config["configurable"].get("thread_id")
         with (
             entered_from(request.entry_mode),
             Operation(self.in_flight, grace=tools.grace, thread_id=thread_id) as operation,
@@ -396,7 +396,7 @@ class Runner:
 
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
         """Return a context in which actors with `snapshots="journal"` store their states in the thread."""
-        actors = self.plan.access.actors
+        actors = self.plan.tools.actors
         if not actors.in_journal:
             return nullcontext()
         if isinstance(thread, SavedThread):

@@ -535,7 +535,7 @@ class NodeAccess:
     """Access to the internal parts of a tool node, for an agent."""
 
     def __init__(self, node: ToolNode) -> None:
-        self._node = node
+        self.node = node
         self._setup = setup = node._setup
         self.messages_key = setup.messages_key
         self.actors = setup.actors
@@ -547,21 +547,21 @@ class NodeAccess:
     @property
     def entries(self) -> Entries | None:
         """Overrides of `ainvoke` and `invoke`; `None` if nothing is overridden."""
-        is_plain = not any(is_overridden(self._node, method) for method in METHODS)
-        return None if is_plain else Entries(self._node)
+        is_plain = not any(is_overridden(self.node, method) for method in METHODS)
+        return None if is_plain else Entries(self.node)
 
     @property
     def needs_checkpointer(self) -> list[str]:
         """Names of the middleware whose questions to people would be lost without a checkpointer."""
-        middleware = self._node._options.middleware
+        middleware = self.node._options.middleware
         return [type(item).__name__ for item in middleware if getattr(item, "needs_checkpointer", False) is True]
 
     def tool(self, name: str) -> BaseTool | None:
-        return self._node.tools_by_name.get(name)
+        return self.node.tools_by_name.get(name)
 
     def text_about_unknown(self, call: ToolCall) -> str | None:
         """Return the text for the model about a call of a tool that does not exist; `None` if there may be one."""
-        tools = self._node.tools_by_name
+        tools = self.node.tools_by_name
         return None if call["name"] in tools or self._setup.chain else unknown_tool(call, tools).text
 
     def policy(self, call: ToolCall) -> CallPolicy:

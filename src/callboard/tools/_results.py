@@ -117,9 +117,7 @@ def messages_in(state: Any, key: str) -> Sequence[Any]:
 def open_calls_and_reply(
     request: NodeRequest, state: Any, messages_key: str, *, is_counted: bool
 ) -> tuple[Sequence[ToolCall], Sequence[ToolCall]]:
-    """Return the requested calls that have no answer yet, and all calls of the model's reply that contains them."""
-    if request.kind != "tool_calls":
-        return request.calls, request.reply
+    """Return the calls of a list that have no answer yet, and all calls of the model's reply that contains them."""
     calls, messages = request.calls, messages_in(state, messages_key)
     if request.state is None:
         calls = each_without_answer(calls, messages)
