@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import warnings
 from types import FrameType
 
 _NOT_OF_USERS = {
@@ -11,16 +12,16 @@ _NOT_OF_USERS = {
 """Packages whose frames are between a user's line and callboard: a task's frames end in its event loop."""
 
 
-def user_stacklevel() -> int:
-    """Return the `stacklevel` that makes a warning of the caller point to the nearest line of a user's code.
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Issue a warning that points to the nearest line of a user's code.
 
-    In a task, this is the line that runs the event loop. In a worker thread, it is the line of the warning itself.
+    In a task, this is the line that runs the event loop. In a worker thread, it is the line that calls this function.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe()
     level = 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _NOT_OF_USERS:
         frame, level = frame.f_back, level + 1
-    return level if frame is not None else 1
+    warnings.warn(text, category, stacklevel=2 if frame is None else level)
 
 
 def is_async(fn: object) -> bool:

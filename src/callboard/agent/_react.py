@@ -17,7 +17,7 @@ from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
 from callboard._langgraph._outer_task import arguments_of
 from callboard._records._policies import OnUnknown, check_seconds, check_type
-from callboard._util._callers import user_stacklevel
+from callboard._util._callers import warn_user
 from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
@@ -408,10 +408,9 @@ def list_tools(function: str, tools: object, *, otherwise: str = "") -> list[Any
 def warn_about_unkept_questions(node: ToolNode) -> None:
     """Warn if middleware asks people, but the agent has no checkpointer to store calls that wait for an answer."""
     if asking := NodeAccess(node).needs_checkpointer:
-        warnings.warn(
+        warn_user(
             f"{asking[0]} asks a person, and this agent has no checkpointer that keeps the call until it is answered: "
             "give it one, such as create_react_agent(..., checkpointer='sqlite:///agent.db'). Ignore this warning for "
             "an agent that is served by `callboard mcp`, or runs inside another agent or a graph with a checkpointer",
             IdleMiddlewareWarning,
-            stacklevel=user_stacklevel(),
         )

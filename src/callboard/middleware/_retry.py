@@ -3,7 +3,6 @@
 import inspect
 import math
 import random
-import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,7 +17,7 @@ from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy, check_count, check_factor, check_seconds, check_type
-from callboard._util._callers import user_stacklevel
+from callboard._util._callers import warn_user
 from callboard._util._suggestions import suggests_options
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import (
@@ -198,12 +197,11 @@ class Retry(Middleware):
     def _tell_idle(self, tools: Collection[str]) -> None:
         self._warned_tools.update(tools)
         names = ", ".join(map(repr, sorted(tools)))
-        warnings.warn(
+        warn_user(
             f"Retry does not run {names} again after a failure: only a tool that does no harm when it runs twice is "
             "run again. Say so with policies={'...': CallPolicy(idempotent=True)}, or of all tools with "
             "Retry(any_tool=True)",
             IdleMiddlewareWarning,
-            stacklevel=user_stacklevel(),
         )
 
 

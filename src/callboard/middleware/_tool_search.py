@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,7 @@ from callboard._langchain._outputs import CallNext, Output
 from callboard._langchain._plan import ToolFacts
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._records._policies import CallPolicy, check_count
-from callboard._util._callers import user_stacklevel
+from callboard._util._callers import warn_user
 from callboard._util._suggestions import did_you_mean, suggests_options
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._middleware import Middleware, Order
@@ -98,10 +97,9 @@ class ToolSearch(Middleware):
         """Raise `ValueError` if the node lacks a tool of `shown`; warn if no tool is left for the search."""
         check_tool_names("ToolSearch(shown=...)", self._shown, tools)
         if self._offered.issuperset(tools):
-            warnings.warn(
+            warn_user(
                 "ToolSearch(shown=...) shows all tools of the node, so that a search can find none: leave it out",
                 IdleMiddlewareWarning,
-                stacklevel=user_stacklevel(),
             )
 
     def offers(self, tool: BaseTool) -> bool:

@@ -4,7 +4,6 @@ The wrapper of a call itself is in `tools/_chain`.
 """
 
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +19,7 @@ from callboard._langgraph._outer_task import graph_task
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
-from callboard._util._callers import user_stacklevel
+from callboard._util._callers import warn_user
 from callboard.exceptions import MiddlewareOrderWarning
 from callboard.tools._middleware_hooks import check_tool_names, tools_to_approve
 
@@ -323,7 +322,7 @@ def warn_of_wrong_order(middleware: Sequence[object]) -> None:
                         f"The middleware {outer} is outside of {inner}: {reason}. "
                         f"Put {inner} before {outer} in middleware=[...]."
                     )
-                warnings.warn(sentence, MiddlewareOrderWarning, stacklevel=user_stacklevel())
+                warn_user(sentence, MiddlewareOrderWarning)
 
 
 def middleware_name(middleware: object) -> str:

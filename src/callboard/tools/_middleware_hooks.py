@@ -4,7 +4,6 @@ LangChain's AgentMiddleware is recognised without importing LangChain. A node ru
 hooks around the model need an agent.
 """
 
-import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal, get_args
@@ -17,7 +16,7 @@ from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware,
 from callboard._langchain._outputs import with_entries
 from callboard._langchain._plan import injected_args
 from callboard._langgraph._vocabulary import ToolCallRequest
-from callboard._util._callers import user_stacklevel
+from callboard._util._callers import warn_user
 from callboard._util._suggestions import misspelt_in, no_such
 from callboard.exceptions import IgnoredHooksWarning
 
@@ -172,16 +171,13 @@ def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
             if name not in idle_hooks and (_overridden_method(item, name) or _overridden_method(item, f"a{name}"))
         ]
         if hooks:
-            _warn(
+            warn_user(
                 f"{type(item).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
-                "calls; the other hooks are run by callboard.create_agent"
+                "calls; the other hooks are run by callboard.create_agent",
+                IgnoredHooksWarning,
             )
         if hint := misspelt_in(type(item), _ALL_HOOKS):
-            _warn(f"{type(item).__name__} may have a hook that will not run{hint}")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, IgnoredHooksWarning, stacklevel=user_stacklevel())
+            warn_user(f"{type(item).__name__} may have a hook that will not run{hint}", IgnoredHooksWarning)
 
 
 def _overridden_method(middleware: Any, name: str) -> Callable[..., Any] | None:

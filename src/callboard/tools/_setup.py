@@ -1,7 +1,6 @@
 """Setup of a node: its checked configuration, made from the arguments of `ToolNode` and shared by all runs."""
 
 import inspect
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapp
 from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, ToolCallLike, actor_behind, check_count
-from callboard._util._callers import user_stacklevel
+from callboard._util._callers import warn_user
 from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
@@ -210,11 +209,10 @@ def _collect_tools(
 
 def warn_about_replaced_tool(owner: str, replaced: BaseTool, tool: BaseTool) -> None:
     """Warn that a tool takes the place of another one with the same name, as in LangGraph."""
-    warnings.warn(
+    warn_user(
         f"{owner}: two tools are named {tool.name!r}, {_origin(replaced)} and {_origin(tool)}; the second takes the "
         "place of the first, as in LangGraph. Give one of them another name: @tool('other_name')",
         DuplicateToolWarning,
-        stacklevel=user_stacklevel(),
     )
 
 

@@ -2,7 +2,6 @@
 
 import math
 import threading
-import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,7 +34,7 @@ from callboard._records._policies import (
     check_seconds,
 )
 from callboard._records._reports import LiveCall, Statistics
-from callboard._util._callers import user_stacklevel
+from callboard._util._callers import warn_user
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError, ForegroundCallWarning
 from callboard.tools._actor_tools import policy_of
@@ -189,12 +188,11 @@ class Supervision:
         """Warn once that the calls of a tool with a background policy end with their batch."""
         if tool not in self._warned_tools:
             self._warned_tools.add(tool)
-            warnings.warn(
+            warn_user(
                 f"the policy of the tool {tool!r} has background=, and its calls end with their batch: only runs of an "
                 "agent of create_agent or create_react_agent with a checkpointer keep calls in the background, unless "
                 "they run within another call or a graph",
                 ForegroundCallWarning,
-                stacklevel=user_stacklevel(),
             )
 
     def statistics(self) -> Statistics:
