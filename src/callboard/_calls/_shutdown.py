@@ -19,6 +19,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope, Spawned
 from callboard._records._policies import check_duration, has_members_of
 from callboard._records._reports import Drained
+from callboard._util._errors import raise_first
 
 _log = logging.getLogger("callboard")
 
@@ -129,9 +130,7 @@ class Shutdown:
 
     def check(self) -> None:
         """Raise the first error of an object that could not be drained."""
-        errors, self._errors = self._errors, []
-        if errors:
-            raise errors[0]
+        raise_first(self._errors)
 
 
 @asynccontextmanager

@@ -36,6 +36,7 @@ from opentelemetry import context as spans
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import cleanup
 from callboard._loops._entry_mode import is_sync_entry
+from callboard._util._errors import raise_first
 
 _log = logging.getLogger("callboard")
 _UNSET = object()
@@ -130,8 +131,7 @@ async def tell(
     async with anyio.create_task_group() as group:
         for handler in threaded:
             group.start_soon(tell_beside, handler)
-    if errors:
-        raise errors[0]
+    raise_first(errors)
 
 
 async def _tell_one(

@@ -10,6 +10,7 @@ from anyio import Lock, Semaphore
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
+from callboard._util._errors import raise_first
 
 T = TypeVar("T")
 
@@ -107,9 +108,4 @@ async def items_of(run: Callable[[Outbox[T]], Awaitable[object]]) -> AsyncGenera
             await task.wait()
         raise
     await task.wait()
-    try:
-        if errors:
-            raise errors[0]
-    finally:
-        # The traceback refers to this frame: break the cycle.
-        errors.clear()
+    raise_first(errors)

@@ -16,6 +16,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import EventLoop
 from callboard._records._policies import Engine, unhashable
 from callboard._records._reports import ActorStatistics, Drained
+from callboard._util._errors import raise_first
 from callboard.actors._child import A, ChildSpec, check_store, spec_of
 from callboard.actors._keyed import FleetActors, KeyedActors
 from callboard.actors._reference import reference_to
@@ -111,7 +112,7 @@ class ActorSet:
         session, self._open, self._opened_in = self._open, None, None
         if session is not None:
             await session.close()
-            _raise_first(self._interrupts)
+            raise_first(self._interrupts)
 
     @asynccontextmanager
     async def open_for_block(self) -> AsyncGenerator[None]:
@@ -134,7 +135,7 @@ class ActorSet:
                 await session.close()
             finally:
                 _sessions.reset(token)
-        _raise_first(interrupts)
+        raise_first(interrupts)
 
     def statistics(self) -> Mapping[str, ActorStatistics]:
         """Return the statistics of the actors in the current task's session, by the actor's name."""
@@ -187,11 +188,6 @@ class ActorSet:
                 "have its state in a store: child(..., snapshots=InMemorySnapshots())"
             )
         return journal
-
-
-def _raise_first(interrupts: list[BaseException]) -> None:
-    if interrupts:
-        raise interrupts[0]
 
 
 _journals: ContextVar[Mapping[ActorSet, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))
@@ -261,5 +257,4 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
     finally:
         # Outside the scope: stopping the actors must not be cancelled together with the block.
         await keyed_actors.close()
-    if interrupts:
-        raise interrupts[0]
+    raise_first(interrupts)

@@ -13,6 +13,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
 from callboard._loops._task_stream import Outbox, Window, items_of
 from callboard._records._policies import check_count
+from callboard._util._errors import raise_first
 
 _RUN_ELSEWHERE = ("run", "arun", "run_sync")
 """Names of the method that runs an agent in other libraries."""
@@ -122,11 +123,7 @@ class ManyInputs(Runnable[Any, Any]):
         async with loop.nursery() as nursery:
             for _ in inputs:
                 nursery.start(run, DEFAULT_GRACE)
-        try:
-            if errors:
-                raise errors[0]
-        finally:
-            errors.clear()  # the error's traceback refers to this frame: break the reference cycle
+        raise_first(errors)
 
 
 DEFAULT_WINDOW = 1_000

@@ -29,6 +29,7 @@ from callboard._langgraph._outer_task import NO_RUNTIME, read_state, runtime_of
 from callboard._langgraph._vocabulary import call_context
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
+from callboard._util._errors import raise_first
 from callboard.tools._background import BackgroundCall, ForegroundCall, lasting
 from callboard.tools._batch_call import NO_REPORTS, BatchCall, BatchResources, Reports, WrappedCall
 from callboard.tools._bounds import Refusal, admission, is_small
@@ -279,7 +280,7 @@ class ToolBatch:
         if questions or signals or self.ledger.may_be_replayed:
             self.ledger.publish()
         # First of all, a person who gave an invalid answer must learn of it.
-        self._raise_first([signal for signal in signals if is_invalid_resume(signal)])
+        raise_first([signal for signal in signals if is_invalid_resume(signal)])
         # Questions before commands for the parent graph: the ledger keeps such a command, and the run that answers the
         # last question raises it.
         if questions and self.ledger.in_graph:
@@ -289,15 +290,8 @@ class ToolBatch:
         for key in self._keys:
             if (command := self.ledger.record_of(key).parent) is not None:
                 raise ParentCommand(command)
-        self._raise_first(signals)
+        raise_first(signals)
         return self._resources.rules.combine([cast("Output", self.ledger.records[key].output) for key in self._keys])
-
-    def _raise_first(self, signals: list[BaseException]) -> None:
-        try:
-            if signals:
-                raise signals[0]
-        finally:
-            signals.clear()  # the traceback refers to this list: break the reference cycle
 
     def _record_ends(self, supervised_calls: Sequence[SupervisedCall[Output]]) -> None:
         """Copy results and open questions of ended calls into the ledger, and remove error objects from the calls."""
