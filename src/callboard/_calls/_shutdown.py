@@ -17,6 +17,7 @@ from callboard._calls._draining import PATIENCE
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope, Spawned
+from callboard._loops._side_tasks import wait_for_task
 from callboard._records._policies import check_duration, has_members_of
 from callboard._records._reports import Drained
 from callboard._util._errors import raise_first
@@ -124,9 +125,8 @@ class Shutdown:
         finally:
             if not self._done.is_set():
                 self._cancel_running_work()
-            # Shielded without a limit: after `_cancel_running_work`, each drain ends within the graces of its work.
-            with self._loop.shield(math.inf):
-                await task.wait()
+            # After `_cancel_running_work`, each drain ends within the graces of its work.
+            await wait_for_task(task)
 
     def check(self) -> None:
         """Raise the first error of an object that could not be drained."""

@@ -6,7 +6,6 @@ the object's `async with` block, waits, and leaves it.
 
 import atexit
 import logging
-import math
 import sys
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, cast
@@ -17,6 +16,7 @@ from anyio import Event
 from callboard._loops._current import current_loop, is_over
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope, Spawned
+from callboard._loops._side_tasks import end_task
 
 _log = logging.getLogger("callboard")
 
@@ -55,9 +55,7 @@ class OwnerTask:
         except self._loop.cancelled_class:
             # The caller is interrupted: without a caller nobody would close what is half open.
             self._leave.set()
-            task.cancel()
-            with self._loop.shield(math.inf):
-                await task.wait()  # not `_over`: a task that never began does not set it
+            await end_task(task)  # not `_over`: a task that never began does not set it
             raise
         if not self._is_entered:
             self._raise_error()

@@ -14,7 +14,7 @@ from anyio import Event
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import TimeLimits, current_time_limits
 from callboard._loops._left_tasks import without_mark
-from callboard._loops._protocol import EventLoop, Scope
+from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard._loops._worker_threads import Delivery, give_to_worker
 
 T = TypeVar("T")
@@ -44,10 +44,20 @@ async def beside(fn: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[N
     try:
         yield
     finally:
-        task.cancel()
-        # Shielded: if the block was cancelled, the work must still have ended before the block is left.
-        with loop.shield(float("inf")):
-            await task.wait()
+        await end_task(task)
+
+
+async def end_task(task: Spawned) -> None:
+    """Cancel a task, and wait for its end."""
+    task.cancel()
+    await wait_for_task(task)
+
+
+async def wait_for_task(task: Spawned) -> None:
+    """Wait for the end of a task, even if the caller is cancelled: the task must not outlive the caller."""
+    # Without a limit: a task that is cancelled bounds its clean-up by its own grace.
+    with current_loop().shield(math.inf):
+        await task.wait()
 
 
 class CutOffError(Exception):
@@ -84,9 +94,7 @@ async def shielded(fn: Callable[[], Awaitable[T]]) -> T:
     task = loop.spawn(child, 0.0)
     cancellation = await _wait_for_end(ended, loop)
     if not ended.is_set():
-        task.cancel()
-        with loop.shield(math.inf):
-            await task.wait()  # not `ended.wait()`: a child that never began does not set the event
+        await end_task(task)  # not `ended.wait()`: a child that never began does not set the event
     return _outcome(results, errors, cancellation)
 
 

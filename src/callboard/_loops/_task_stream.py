@@ -10,6 +10,7 @@ from anyio import Lock, Semaphore
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
+from callboard._loops._side_tasks import end_task
 from callboard._util._errors import raise_first
 
 T = TypeVar("T")
@@ -102,10 +103,7 @@ async def items_of(run: Callable[[Outbox[T]], Awaitable[object]]) -> AsyncGenera
         while (item := await outbox.get()) is not None:
             yield item
     except BaseException:
-        task.cancel()
-        # Without limit: the run bounds its clean-up by its own grace, and nothing may outlive the generator.
-        with loop.shield(float("inf")):
-            await task.wait()
+        await end_task(task)
         raise
     await task.wait()
     raise_first(errors)

@@ -15,11 +15,11 @@ from anyio import Event
 from callboard._calls._call_context import BodyRaisedError, wrap_call_errors
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned
-from callboard._loops._side_tasks import beside
+from callboard._loops._side_tasks import beside, wait_for_task
 from callboard._records._policies import Body, Engine, Seat
 from callboard.actors._actor import Actor, Handler, Lifespan, Reply, Resources
 from callboard.actors._cell import Cell
-from callboard.actors._incarnation import Incarnation, has_ended
+from callboard.actors._incarnation import Incarnation
 from callboard.actors._mailbox import Mailbox, Message, Poison
 from callboard.actors._runner import LocalRunner, OnLost, SeatLostError
 from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, EngineError
@@ -180,7 +180,7 @@ async def stop(ident: str) -> None:
     hosted = _hosted.pop(ident, None)
     if hosted is not None:
         hosted.incarnation.end()
-        await has_ended(hosted.task)
+        await wait_for_task(hosted.task)
 
 
 _KILL_TIME = 0.1

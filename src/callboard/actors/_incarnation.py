@@ -15,6 +15,7 @@ from callboard._calls._observers import log_failure
 from callboard._loops._context import InContext
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned, Wakeup
+from callboard._loops._side_tasks import wait_for_task
 from callboard._loops._watchdog import mark
 from callboard.actors._actor import CONTROL, Actor, Lifespan, Resources, current_actor, keeps_snapshots
 from callboard.actors._cell import Cell
@@ -187,10 +188,10 @@ class Incarnation:
         except BaseException:
             # A cancelled start leaves no task behind: wait until the incarnation has ended.
             self.kill("its start was cancelled")
-            await has_ended(task)
+            await wait_for_task(task)
             raise
         if self._failed:
-            await has_ended(task)
+            await wait_for_task(task)
             raise self._failed.pop()  # dropped here: its traceback refers to this frame
 
     async def run(self) -> End:
@@ -499,12 +500,6 @@ class Incarnation:
         elif on_start is not None:
             on_start()
         self._started.set()
-
-
-async def has_ended(task: Spawned) -> None:
-    """Wait for the end of a task, even if the caller is cancelled: the task must not outlive the caller."""
-    with current_loop().shield(math.inf):
-        await task.wait()
 
 
 mark(Incarnation._body, Message)

@@ -19,6 +19,7 @@ from callboard._calls._observers import log_failure, numbers
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import TimeLimit
 from callboard._loops._protocol import EventLoop, Scope, Spawned
+from callboard._loops._side_tasks import wait_for_task
 from callboard._records._events import ActorPhase
 from callboard._records._fleets import KeyMovedError, Snapshots
 from callboard._records._policies import check_duration
@@ -27,7 +28,7 @@ from callboard.actors._actor import Actor, instance_of, keeps_snapshots
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
 from callboard.actors._engine_runner import EngineRunner
-from callboard.actors._incarnation import Incarnation, has_ended
+from callboard.actors._incarnation import Incarnation
 from callboard.actors._mailbox import Mailbox, Message, Poison
 from callboard.actors._reference import reference_to
 from callboard.actors._restarts import Restart
@@ -252,7 +253,7 @@ class ActorUnit:
         if self._incarnation is not None:
             self._incarnation.end(has_time_limit=has_time_limit)
         if self._task is not None:
-            await has_ended(self._task)
+            await wait_for_task(self._task)
 
     def limit_stop_time(self) -> None:
         """Apply `stop_timeout` to a stop that is in progress."""

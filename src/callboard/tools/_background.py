@@ -21,6 +21,7 @@ from callboard._langchain._invoke import invoke
 from callboard._langchain._outputs import Output
 from callboard._langchain._unknown_outcomes import UNKNOWN
 from callboard._loops._shared_event import SharedEvent
+from callboard._loops._side_tasks import end_task
 from callboard.exceptions import CallCancelledError, CallError
 from callboard.tools._batch_call import BatchCall, BatchResources, Body
 from callboard.tools._error_policy import default_text
@@ -199,9 +200,7 @@ class ForegroundCall(BatchCall):
                 return message
             await call.done.wait()
         except BaseException:
-            task.cancel()
-            with loop.shield(math.inf):
-                await task.wait()
+            await end_task(task)
             raise
         return call.output()
 
