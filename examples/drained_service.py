@@ -92,7 +92,8 @@ def service(directory: Path, seconds: float) -> Starlette:
         given = {"messages": [("user", text)]} if text else None
         config = {"configurable": {"thread_id": request.path_params["thread"]}}
         # A client, or a proxy, repeats a request after a 503. As a new message it would give up the turn that it began.
-        if text and (await agent.aget_state(config)).next:
+        state = await agent.aget_state(config)
+        if text and (state.interrupts or "tools" in state.next):
             return JSONResponse({"error": 'the last turn is not over: continue it with {"text": ""}'}, 409)
         try:
             result = await agent.ainvoke(given, config)

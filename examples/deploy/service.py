@@ -131,13 +131,14 @@ async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         yield
 
 
-async def text_of(request: Request) -> str:
-    """Return the text in the JSON of a request; raise HTTPException for another type."""
+async def message_of(request: Request) -> tuple[str, bool]:
+    """Return the text in the JSON of a request, and whether it gives up the open turn."""
     # Any web page may send other types than JSON without being asked: the browser of a user would send them.
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise HTTPException(415, "send application/json")
     try:
-        return str(json.loads(await request.body())["text"])
+        body = json.loads(await request.body())
+        return str(body["text"]), body.get("give_up") is True
     except (ValueError, RecursionError, TypeError, KeyError):
         raise HTTPException(400, 'send {"text": "..."}') from None
 
@@ -147,13 +148,15 @@ async def chat(request: Request) -> JSONResponse:
 
     A real service checks here who sends it, and whether the thread is theirs.
     """
-    text = await text_of(request)
+    text, gives_up = await message_of(request)
     given = {"messages": [("user", text)]} if text else None
     config = {"configurable": {"thread_id": request.path_params["thread"]}}
     try:
         # A client, or a proxy, repeats a request after a 503. As a new message it would give up the turn that it began.
-        if text and (await agent.aget_state(config)).next:
-            return JSONResponse({"error": 'the last turn is not over: continue it with {"text": ""}'}, 409)
+        state = await agent.aget_state(config)
+        if text and not gives_up and (state.interrupts or "tools" in state.next):
+            remedy = 'continue it with {"text": ""}, or give it up with "give_up": true'
+            return JSONResponse({"error": f"the last turn is not over: {remedy}"}, 409)
         with observe(circuits):
             result = await agent.ainvoke(given, config)
     except (DrainingError, StorageError) as error:

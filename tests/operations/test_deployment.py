@@ -272,9 +272,9 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def ask(port: int, path: str, text: str | None = None, **headers: str) -> tuple[int, str]:
+def ask(port: int, path: str, text: str | None = None, give_up: bool = False, **headers: str) -> tuple[int, str]:
     """Return status and body; a refused connection is status 0, and a failed probe for Kubernetes."""
-    data = None if text is None else json.dumps({"text": text}).encode()
+    data = None if text is None else json.dumps({"text": text, "give_up": give_up}).encode()
     headers = {"Content-Type": "application/json", **headers}
     try:
         with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, headers), timeout=30) as response:
@@ -324,10 +324,10 @@ def _threads_of(variables: dict[str, str], *options: str) -> str:
     return done.stdout
 
 
-def _until_packing(service: Replica) -> None:
+def _until_packing(service: Replica, orders: int = 1) -> None:
     deadline = time.monotonic() + READY
     running = 'callboard_calls_in_flight{gen_ai_tool_name="pack"'
-    while not any(line.startswith(running) and line.endswith(" 1.0") for line in scraped(service).splitlines()):
+    while not any(line.startswith(running) and line.endswith(f" {orders}.0") for line in scraped(service).splitlines()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -400,11 +400,16 @@ def test_a_message_that_is_repeated_after_a_503_does_not_give_up_its_turn() -> N
         shared = {"DATABASE_URL": server.new_database(), "CALLBOARD_FLEET_SECRET": SECRET, "DRAIN_SECONDS": "0.5"}
         with replica(**shared) as first:
             answers: list[Any] = []
-            client = Thread(target=lambda: answers.append(ask(first.port, "/threads/ada", message)))
-            client.start()
-            _until_packing(first)
+            clients = [
+                Thread(target=lambda thread=thread: answers.append(ask(first.port, f"/threads/{thread}", message)))
+                for thread in ("ada", "eve")
+            ]
+            for client in clients:
+                client.start()
+            _until_packing(first, orders=2)
             first.process.send_signal(signal.SIGTERM)
-            client.join(30)
+            for client in clients:
+                client.join(30)
             assert first.process.wait(30) == 4
         listed, checked = (_threads_of(shared, *options) for options in ((), ("--check", "service:agent")))
         with replica(**shared) as other:
@@ -412,11 +417,13 @@ def test_a_message_that_is_repeated_after_a_503_does_not_give_up_its_turn() -> N
             status, continued = ask(other.port, "/threads/ada", "")
             again = ask(other.port, "/threads/ada", "")
             new_thread = ask(other.port, "/threads/bob", "")
+            given_up = ask(other.port, "/threads/eve", "pack 8 0", give_up=True)
 
-    assert [status for status, _ in answers] == [503]
+    assert [status for status, _ in answers] == [503, 503]
+    assert given_up == (200, '{"answer":"order 8 is packed"}')
     assert re.search(r"^ada .*  before tools  ", listed, re.MULTILINE)
-    assert checked == "1 open call in 1 thread: all fit the tools\n"
-    assert repeated == (409, '{"error":"the last turn is not over: continue it with {\\"text\\": \\"\\"}"}')
+    assert checked == "2 open calls in 2 threads: all fit the tools\n"
+    assert (repeated[0], "the last turn is not over" in repeated[1]) == (409, True)
     assert "unknown" in continued
     assert (status, again) == (200, (200, continued))
     assert new_thread[0] == 409
