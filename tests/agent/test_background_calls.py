@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -388,10 +389,55 @@ async def test_an_idempotent_call_of_a_killed_process_runs_again(make: Any) -> N
     assert build.times == 2
 
 
-async def killed_with_a_call(make: Any, build: Build) -> Any:
-    """Return a builder of agents with the database of one that was killed while its call was in the background."""
-    tool, saver = CallPolicy(background=True, on_unknown="ask")(make_function(build)), InMemorySaver()
-    async with make(model := ScriptedModel([calls("build"), "meanwhile", "done"]), [tool], checkpointer=saver) as agent:
+class Drain:
+    """Drain of an agent in the event loop of another thread; `agent` is set before it is needed."""
+
+    def __init__(self) -> None:
+        self.agent: Any = None
+        self._has_begun = threading.Event()
+
+    def begin(self) -> None:
+        """Begin the drain, once and only if there is an agent; return when it has begun."""
+        if self.agent is not None and not self._has_begun.is_set():
+            threading.Thread(target=anyio.run, args=(self._drain,)).start()
+            assert self._has_begun.wait(SECONDS)
+
+    async def _drain(self) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.agent.drain)
+            await wait_all_tasks_blocked()
+            self._has_begun.set()
+
+
+class DrainedSaver(InMemorySaver):
+    """Saver with the data of another one; when it reads a thread, a drain begins."""
+
+    def __init__(self, stored: InMemorySaver, drain: Drain) -> None:
+        super().__init__()
+        self.storage, self.writes, self.blobs = stored.storage, stored.writes, stored.blobs
+        self.drain = drain
+
+    async def aget_tuple(self, config: Any) -> Any:
+        self.drain.begin()
+        return await super().aget_tuple(config)
+
+
+class DrainedHandler(BaseCallbackHandler):
+    """Callback handler: when a run has read its thread, and is about to start, a drain begins."""
+
+    raise_error = True
+
+    def __init__(self, drain: Drain) -> None:
+        self.drain = drain
+
+    def on_chain_start(self, *args: Any, **options: Any) -> None:
+        self.drain.begin()
+
+
+async def kill_with_call(make: Any, tool: Any, build: Build) -> InMemorySaver:
+    """Return the database of an agent that was killed while its call was in the background."""
+    saver, model = InMemorySaver(), ScriptedModel([calls("build"), "meanwhile", "done"])
+    async with make(model, [tool], checkpointer=saver) as agent:
         run = await agent.start(GO, AT)
         await until_asked(model, 2)
         while (await agent.aget_state(AT)).next:
@@ -399,6 +445,49 @@ async def killed_with_a_call(make: Any, build: Build) -> Any:
         later = copy_of(saver)
         build.open.set()
         await run.result()
+    return later
+
+
+@AGENTS
+@pytest.mark.parametrize("begins_at_read", [True, False])
+async def test_a_run_that_a_drain_keeps_from_repeating_a_lost_call_ends_as_drained(
+    make: Any, begins_at_read: bool
+) -> None:
+    """A run that ends without an error has no call that is open."""
+    build, drain = Build(), Drain()
+    tool = CallPolicy(background=True, idempotent=True)(make_function(build))
+    with anyio.fail_after(SECONDS):
+        saver = await kill_with_call(make, tool, build)
+        saver = DrainedSaver(saver, drain) if begins_at_read else saver
+        agent = drain.agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
+        with pytest.raises(DrainingError):
+            await agent.ainvoke(None, {**AT, "callbacks": [DrainedHandler(drain)]})
+        assert build.times == 1
+
+        async with agent:
+            messages = (await agent.ainvoke(None, AT))["messages"]
+    assert results_in(messages) == ["built"]
+    assert build.times == 2
+
+
+@AGENTS
+async def test_a_run_that_is_drained_tells_of_a_lost_call_that_may_not_be_repeated(make: Any) -> None:
+    """The run may work on within the time of the drain, and needs no call for this."""
+    build, drain = Build(), Drain()
+    tool = CallPolicy(background=True)(make_function(build))
+    with anyio.fail_after(SECONDS):
+        saver = DrainedSaver(await kill_with_call(make, tool, build), drain)
+        agent = drain.agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
+        messages = (await agent.ainvoke(None, AT))["messages"]
+    (result,) = results_in(messages)
+    assert "unknown" in result
+    assert build.times == 1
+
+
+async def killed_with_a_call(make: Any, build: Build) -> Any:
+    """Return a builder of agents with the database of one that was killed while its call was in the background."""
+    tool = CallPolicy(background=True, on_unknown="ask")(make_function(build))
+    later = await kill_with_call(make, tool, build)
     return lambda model: make(model, [tool], checkpointer=later)
 
 
@@ -437,6 +526,26 @@ async def test_a_person_decides_about_a_call_of_a_killed_process(
     assert len(results_in(later_messages)) == 1
     assert build.times == times
     assert all(complaint(request) is None for request in model.requests)
+
+
+@AGENTS
+async def test_a_person_is_asked_again_about_a_lost_call_that_a_drain_has_kept_from_running(make: Any) -> None:
+    build, drain = Build(), Drain()
+    tool = CallPolicy(background=True, on_unknown="ask")(make_function(build))
+    with anyio.fail_after(SECONDS):
+        saver = DrainedSaver(await kill_with_call(make, tool, build), drain)
+        agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
+        [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
+        drain.agent = agent
+        with pytest.raises(DrainingError):
+            await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), AT)
+        assert build.times == 1
+
+        async with agent:
+            [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
+            messages = (await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), AT))["messages"]
+    assert results_in(messages) == ["built"]
+    assert build.times == 2
 
 
 @AGENTS

@@ -87,14 +87,14 @@ class BackgroundCalls:
                 with scope:
                     await self._perform(open_call, store)
             except Exception as error:
-                if call.handle is None:
-                    call.fail(error)  # a drain has refused the call
+                if not call.admitted.is_set:
+                    call.refuse(error)
                 else:
                     # The conversation has the call without its result: the next run tells the model that it is lost.
                     _log.exception("The result of the background call %r could not be stored", call.handle)
             finally:
-                call.begun.set()
-                call.done.set()
+                for event in (call.admitted, call.begun, call.done):
+                    event.set()
                 with self._lock:
                     del self._open_calls[thread_id][open_call]
                     if not self._open_calls[thread_id]:
@@ -113,6 +113,7 @@ class BackgroundCalls:
         active_time_limits.set(None)
         operations.set(())
         with Operation(self._in_flight, open_call.loop, grace=call.time_limits.grace, thread_id=thread_id):
+            call.admitted.set()
             is_cancelled = True
             try:
                 await call.perform(thread_id)
@@ -203,6 +204,8 @@ class ThreadBackground:
     calls: BackgroundCalls
     thread_id: str
     store: Store
+    takes_calls: bool
+    """`False` for a run that began during a drain: its own calls end with their step."""
     handles: set[str] = field(default_factory=set)
     """Names of the thread's background calls, once one of this run needs a name."""
 

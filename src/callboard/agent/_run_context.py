@@ -97,7 +97,7 @@ class RunContext:
     inbox: Inbox | None = None
     """Messages for the run while it works; `None` for a run that takes none."""
     background: ThreadBackground | None = None
-    """Background calls of the thread; `None` for a run whose calls end with their step."""
+    """Background calls of the thread; `None` for a run that can have none."""
     reporter: RunReporter | None = field(default=None, init=False)
     """Object that reports the run to observers, set before the run starts; `None` without observers."""
     is_traced: bool = field(default=True, init=False)

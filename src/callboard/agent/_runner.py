@@ -347,12 +347,11 @@ class Runner:
         return self.live_runs.admit(str(config["configurable"]["thread_id"]))
 
     def _background_of(self, thread: SavedThread) -> ThreadBackground | None:
-        """Return the background calls of a run's thread; `None` if its calls end with their step."""
-        # Calls within another call end with it, and so do those that begin during a drain.
-        if current_call() is not None or self.in_flight.is_draining:
+        """Return the background calls of a run's thread; `None` for a run within a call, with which its calls end."""
+        if current_call() is not None:
             return None
-        store = partial(self._store_message, thread.saver)
-        return ThreadBackground(self.background_calls, thread.saver.thread_id, store)
+        store, takes_calls = partial(self._store_message, thread.saver), not self.in_flight.is_draining
+        return ThreadBackground(self.background_calls, thread.saver.thread_id, store, takes_calls)
 
     def _own_background_calls(self, inbox: Inbox | None, config: RunnableConfig) -> AbstractAsyncContextManager[None]:
         """Return a context at whose end the background calls of a run end, unless the agent's block owns them."""

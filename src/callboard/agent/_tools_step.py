@@ -104,7 +104,8 @@ async def ask_about_lost_calls(run: RunContext, lost_calls: dict[str, ToolCall])
             questions.append(question)
             continue
         message = unknown_text(handle, call, answers[question.id])
-        # First: a question must not stay open beside the result. After a kill in between, the person is asked again.
+        # First: a question must not stay open beside the result. After a kill, or a drain that refuses the call, the
+        # person is asked again.
         await thread.record_questions({handle: record.with_answers_only()})
         if message is None:
             await _restart(run, call, handle)
@@ -136,7 +137,7 @@ async def _restart(run: RunContext, call: ToolCall, handle: str) -> None:
         namespaces=None,
         reports=Reports(background=run.background),
     )
-    batch.restart(handle)
+    await batch.restart(handle)
 
 
 async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False) -> "CallStep":
@@ -313,7 +314,7 @@ class CallStep:
                 on_ask=self._record_questions,
                 wrap_call=self._run_call_task if self._streams_each_call else None,
                 outer_links=links,
-                background=run.background,
+                background=run.background if run.background is not None and run.background.takes_calls else None,
             ),
         )
         self._writes = batch.ledger.writes

@@ -38,18 +38,22 @@ _COMMAND = "Error: this background call ended with a command, which only a call 
 class BackgroundCall(BatchCall):
     """Call that may go on after its batch; it runs in a task of its own, as a batch of its own."""
 
-    __slots__ = ("_failure", "_is_storing", "begun", "done", "handle")
+    __slots__ = ("_failure", "_is_storing", "_refusal", "admitted", "begun", "done", "handle")
 
     def __init__(
         self, batch: BatchResources, key: str, index: int, terms: CallOptions, batch_context: BatchContext
     ) -> None:
         super().__init__(batch, key, index, terms, batch_context)
-        self.begun, self.done = SharedEvent(), SharedEvent()
-        """Set when the body has begun, and when the task of the call has ended; each at the end at the latest."""
+        self.admitted, self.begun, self.done = SharedEvent(), SharedEvent(), SharedEvent()
+        """Set when no drain has refused the call, when its body has begun, and when its task has ended.
+
+        Each is set at the end at the latest.
+        """
         self.handle: str | None = None
         """Name of the call in the background; `None` as long as its batch waits for it."""
         self._is_storing = False
         self._failure: BaseException | None = None
+        self._refusal: Exception | None = None
 
     def use_config(self, config: RunnableConfig) -> None:
         """Run the call under a config, in the place of the config of its batch."""
@@ -93,9 +97,15 @@ class BackgroundCall(BatchCall):
             self.begun.set()
             self.done.set()
 
-    def fail(self, error: Exception) -> None:
-        """End a call that does not begin, with an error."""
-        self._failure = error
+    def refuse(self, error: Exception) -> None:
+        """End a call that does not begin, because its agent is being drained."""
+        self._failure = self._refusal = error
+
+    async def wait_until_admitted(self) -> None:
+        """Wait until the call is admitted; raise the error of a call that a drain has refused."""
+        await self.admitted.wait()
+        if self._refusal is not None:
+            raise self._refusal
 
     def output(self) -> Output:
         """Return the output of the call, after its end; raise its error."""

@@ -198,8 +198,11 @@ class ToolBatch:
                 return await self._run_calls(batch_context, operation)
         raise operation.drain_error()
 
-    def restart(self, handle: str) -> None:
-        """Start the only call of the batch again in the background, as the call `handle` of an ended process."""
+    async def restart(self, handle: str) -> None:
+        """Start the only call of the batch again in the background, as the call `handle` of an ended process.
+
+        Raises `DrainingError` if a drain refuses the call.
+        """
         (key,), (call,), resources = self._keys, self._calls, self._resources
         call_facts = partial(call_context, self._config, resources.state, resources.runtime.context)
         terms = self._setup.supervision.terms(call, resources.run_limiters, call_facts)
@@ -208,6 +211,7 @@ class ToolBatch:
         background_call.handle = handle
         assert resources.reports.background is not None
         resources.reports.background.start(background_call)
+        await background_call.wait_until_admitted()
 
     async def _run_calls(self, batch_context: BatchContext, operation: Operation) -> Any:
         supervised_calls: list[SupervisedCall[Output]] = []
