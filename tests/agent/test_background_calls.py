@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -396,11 +396,11 @@ class Drain:
         self.agent: Any = None
         self._has_begun = threading.Event()
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Begin the drain, once and only if there is an agent; return when it has begun."""
         if self.agent is not None and not self._has_begun.is_set():
             threading.Thread(target=anyio.run, args=(self._drain,)).start()
-            assert self._has_begun.wait(SECONDS)
+            assert await anyio.to_thread.run_sync(self._has_begun.wait, SECONDS)
 
     async def _drain(self) -> None:
         async with anyio.create_task_group() as group:
@@ -418,20 +418,22 @@ class DrainedSaver(InMemorySaver):
         self.drain = drain
 
     async def aget_tuple(self, config: Any) -> Any:
-        self.drain.begin()
+        await self.drain.begin()
         return await super().aget_tuple(config)
 
 
-class DrainedHandler(BaseCallbackHandler):
-    """Callback handler: when a run has read its thread, and is about to start, a drain begins."""
+class DrainedHandler(AsyncCallbackHandler):
+    """Callback handler: when a run, or one of its nodes, is about to start, a drain begins."""
 
     raise_error = True
 
-    def __init__(self, drain: Drain) -> None:
+    def __init__(self, drain: Drain, node: str | None = None) -> None:
         self.drain = drain
+        self.node = node
 
-    def on_chain_start(self, *args: Any, **options: Any) -> None:
-        self.drain.begin()
+    async def on_chain_start(self, *args: Any, **options: Any) -> None:
+        if self.node in (None, options["name"]):
+            await self.drain.begin()
 
 
 async def kill_with_call(make: Any, tool: Any, build: Build) -> InMemorySaver:
@@ -848,6 +850,60 @@ async def test_a_run_that_is_drained_before_its_background_call_ends_as_drained(
         async with agents[0]:
             messages = (await agents[0].ainvoke(None, AT))["messages"]
     assert sum("built" in message.text for message in messages) == build.times == 1
+
+
+async def test_a_call_that_a_drain_has_refused_can_no_longer_be_cancelled() -> None:
+    """Its run ends as drained and the next one runs it, so it must not be reported as cancelled."""
+    build, drain, may_end = Build(), Drain(), anyio.Event()
+
+    async def work() -> str:
+        """Work."""
+        await may_end.wait()
+        return "worked"
+
+    build.open.set()
+    node = ToolNode([build.build, work], policies=BACKGROUND, on_error="finish")
+    model = ScriptedModel([calls("build", "work"), "done", "I see"])
+    agent = drain.agent = create_react_agent(model, node, checkpointer=InMemorySaver())
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as group:
+
+            async def run() -> None:
+                with pytest.raises(DrainingError):
+                    await agent.ainvoke(GO, {**AT, "callbacks": [DrainedHandler(drain, "tools")]})
+
+            group.start_soon(run)
+            while [call.call_id for call in agent.running()] != ["call_2"]:
+                await anyio.sleep(0.005)
+            assert not await agent.cancel("call_1", "enough")
+            may_end.set()
+
+        async with agent:
+            messages = (await agent.ainvoke(None, AT))["messages"]
+    assert sum("built" in message.text for message in messages) == build.times == 1
+
+
+@AGENTS
+async def test_a_call_that_was_cancelled_before_a_drain_refuses_it_ends_as_cancelled(make: Any) -> None:
+    build, drain, cancelled = Build(), Drain(), list[bool]()
+
+    class Cancel(AsyncCallbackHandler):
+        raise_error = True
+
+        async def on_chain_start(self, *args: Any, **options: Any) -> None:
+            if options["name"] == "tools":
+                await drain.begin()
+                cancelled.append(await agent.cancel("call_1", "enough"))
+
+    tool = CallPolicy(background=True)(make_function(build))
+    model = ScriptedModel([calls("build"), "done"])
+    agent = drain.agent = make(model, [tool], checkpointer=InMemorySaver())
+    with anyio.fail_after(SECONDS):
+        messages = (await agent.ainvoke(GO, {**AT, "callbacks": [Cancel()]}))["messages"]
+    assert cancelled == [True]
+    assert kinds(messages) == ["human", "ai", "tool", "ai"]
+    assert "enough" in messages[2].text
+    assert build.times == 0
 
 
 MANY = pytest.mark.parametrize("number", [200, pytest.param(2_000, marks=pytest.mark.exhaustive)])

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, count
 
@@ -112,7 +112,9 @@ class BackgroundCalls:
         reporter.set(None)
         active_time_limits.set(None)
         operations.set(())
-        with Operation(self._in_flight, open_call.loop, grace=call.time_limits.grace, thread_id=thread_id):
+        operation = Operation(self._in_flight, open_call.loop, grace=call.time_limits.grace, thread_id=thread_id)
+        # A call that was cancelled before it began runs nothing that a drain could refuse, and ends as it was reported.
+        with operation if call.cancel_reason is None else nullcontext():
             call.admitted.set()
             is_cancelled = True
             try:
