@@ -352,7 +352,7 @@ def test_a_forked_child_has_all_permits_of_a_limit(backend: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 def test_a_forked_child_has_all_worker_threads_of_a_node(backend: str) -> None:
     """Threads of the parent do not run there: neither those that calls gave up, nor one that had not begun.
 
