@@ -133,7 +133,7 @@ async def test_a_cancelled_call_leaves_the_queue_at_once(stores: Stores) -> None
 
 async def test_a_body_can_read_its_fencing_token_and_later_ones_are_higher(stores: Stores) -> None:
     """The guarded resource refuses a late call after it has seen a higher token."""
-    store = stores()
+    store = stores(name="resource")
 
     async def task() -> str:
         return str(fencing_token())
