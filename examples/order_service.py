@@ -238,7 +238,7 @@ def service(
 
     Args:
         agent: the agent that serves all threads.
-        last: stages of the drain after the agent.
+        last: what is drained after the agent, in this order: any objects with the method `drain(timeout)`.
         drain: seconds that turns have after SIGTERM.
         approver_key: secret of those who may answer questions. A customer must not approve their own refund.
         user_of: function that returns the user of a request, by the login of your service. The users have threads of
@@ -519,11 +519,11 @@ def event(number: int | None, kind: str, data: Any) -> str:
 
 
 # The server. Started by itself, uvicorn stops listening at SIGTERM, and readiness checks find no server. Here the
-# server is the last stage of the drain, so that they read 503 as long as turns run.
+# server is drained last, so that they read 503 as long as turns run.
 
 
 class Listener:
-    """Stage of a drain that tells the server to end."""
+    """Object that a drain tells to end the server."""
 
     def __init__(self) -> None:
         self.may_end = anyio.Event()
