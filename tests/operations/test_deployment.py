@@ -152,12 +152,12 @@ def test_a_rolling_update_starts_a_new_pod_before_it_ends_an_old_one() -> None:
 
 
 def test_the_bounds_of_the_requirements_are_those_of_the_project() -> None:
-    """The image is built from wheels of this version; a bound that excludes them would fail only there."""
+    """The image is built from wheels of this version; the name of another one would fail only there."""
     project = (ROOT / "pyproject.toml").read_text()
-    [version] = re.findall(r'^version = "(\d+\.\d+)\.', project, re.MULTILINE)
-    for line in (DEPLOY / "requirements.txt").read_text().split():
-        if line.startswith("callboard"):
-            assert f">={version}," in line
+    [version] = re.findall(r'^version = "([\d.]+)"', project, re.MULTILINE)
+    for line in re.findall(r"^[^#\n]+", (DEPLOY / "requirements.txt").read_text(), re.MULTILINE):
+        if "callboard" in line:
+            assert f"-{version}-py3-none-any.whl[" in line
         else:
             assert f'"{line}"' in project
 
@@ -251,11 +251,20 @@ def test_the_pods_of_the_ray_cluster_match_the_schemas_of_kubernetes(tmp_path: P
 def test_the_image_of_the_cluster_installs_the_same_wheels() -> None:
     """The distributions are not on an index, where another project could have their names."""
     lines = (DEPLOY / "ray.Dockerfile").read_text().splitlines()
-    [install] = [line for line in lines if line.startswith("RUN pip install ")]
+    install = next(number for number, line in enumerate(lines) if line.startswith("RUN pip install "))
+    installed = " ".join(lines[install + 1 :]).replace("'", "").replace("\\", "").split()
 
-    assert lines.index("COPY dist/ /dist/") < lines.index(install)
-    assert " --find-links /dist " in install
+    assert lines.index("COPY dist/ /dist/") < install
+    assert [path.partition("-")[0] for path in installed] == ["/dist/callboard", "/dist/callboard_actors"]
     assert "dist/" in [rest.split()[0] for rest in values("COPY")]
+
+
+def test_the_image_of_the_agent_takes_callboard_from_the_wheels_alone() -> None:
+    """`--find-links` would let pip take a newer version of the same name from an index."""
+    names = [line for line in (DEPLOY / "requirements.txt").read_text().splitlines() if "callboard" in line]
+
+    assert [name.partition("-")[0] for name in names] == ["./dist/callboard", "./dist/callboard_actors"]
+    assert "--find-links" not in " ".join(values("RUN"))
 
 
 @pytest.mark.exhaustive
