@@ -81,8 +81,9 @@ class McpServer(Openable):
             agent = create_react_agent(model, ToolNode([server]))
 
     The session belongs to an actor: a task of its own, which its supervisor restarts if the connection is lost. Calls
-    of any number of agents, threads and event loops share it. If the connection is lost, running calls end as unknown
-    and are not sent again; waiting calls are sent over the next connection.
+    of any number of agents, threads and event loops share it. If the connection is lost, running calls end as unknown,
+    and waiting calls are sent over the next connection. A node or an agent sends a running call again if its tool is
+    idempotent.
 
     Args:
         target: a command as a list, a URL of streamable HTTP, a server of the SDK, or a function for a transport.
