@@ -207,6 +207,8 @@ async def test_a_pool_of_processes_that_is_drained_ends_what_does_not_finish_by_
     found: list[Any] = []
     async with node, pool:
         with anyio.fail_after(60):
+            # Both workers import the function now, and not while the drain waits.
+            await node.ainvoke([calls(*[("sleep_and_tell", {"seconds": 0.1})] * 2)])
             async with anyio.create_task_group() as group:
                 group.start_soon(keep, found, node.ainvoke([asked]))
                 while node.statistics().running < 2:
