@@ -17,8 +17,8 @@ from ._values import COLUMNS, LONG
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(100)]
 WAIT = 60
-MOST = 0.02
-"""Seconds for which the event loop may be held."""
+MOST = 0.06
+"""Seconds for which the event loop may be held: building an agent alone takes 25 ms on a slow machine."""
 TURNS = 8
 
 UNSTORED = "StorageError: .* cannot store .* is a value of the type object"
