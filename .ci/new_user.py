@@ -284,15 +284,15 @@ def converse_and_drain(desk: Desk, name: str, program: str, port: int) -> None:
     with desk.started("python", name, folder=desk.folder) as server:
         try:
             wait_for(server, port)
-            first = list(stream(port, "/threads/1/messages", {"text": "A book about tea, please."}))
+            first = list(stream(port, "/threads/ann.1/messages", {"text": "A book about tea, please."}))
             kinds = [kind for kind, _ in first]
             expect(kinds == ["progress", "result", "question", "end"], "a turn ends with a question", first)
             [question] = first[2][1]
-            answer = list(stream(port, "/threads/1/answers", {question: "yes"}))
+            answer = list(stream(port, "/threads/ann.1/answers", {question: "yes"}))
             said = "".join(data for kind, data in answer if kind == "token")
             expect(said == "It is on its way.", "the answer arrives in tokens", answer)
 
-            events = stream(port, "/threads/2/messages", {"text": "Another one, please."})
+            events = stream(port, "/threads/ann.2/messages", {"text": "Another one, please."})
             expect(next(events)[0] == "progress", "the tool reports its progress", "something else")
             server.send_signal(signal.SIGTERM)
             rest = [kind for kind, _ in events]
@@ -326,7 +326,8 @@ def stream(port: int, path: str, body: object) -> Iterator[tuple[str, object]]:
     """Send a request, and yield the server-sent events of the response as they arrive."""
     client = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
-        client.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        headers = {"content-type": "application/json", "authorization": "Bearer the-key-of-ann"}
+        client.request("POST", path, json.dumps(body), headers)
         response = client.getresponse()
         expect(response.status == 200, f"POST {path} has status 200", response.status)
         kind = ""
