@@ -152,6 +152,16 @@ def _marks(name: str, names: Sequence[str]) -> Sequence[pytest.MarkDecorator]:
     return (pytest.mark.exhaustive,) if name not in MAIN_BACKENDS and "asyncio" in names else ()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give pytest-timeout the time of `hangs_after`, where the clock is real: its own would end the test before."""
+    mark = item.get_closest_marker("hangs_after")
+    if mark is None or not isinstance(item, pytest.Function):
+        return
+    test = item.obj.hypothesis.inner_test if hasattr(item.obj, "hypothesis") else item.obj
+    if item.get_closest_marker("real_clock") or not iscoroutinefunction(test):
+        item.add_marker(pytest.mark.timeout(float(mark.args[0]) + 20))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the variants for the exhaustive run, and leave out those that are not in the sample."""

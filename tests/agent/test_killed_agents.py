@@ -21,7 +21,7 @@ from ._graphs import delegate
 from ._lives import Story, stories
 from ._savers import AT, QUESTION, shape
 
-pytestmark = [pytest.mark.hangs_after(200), pytest.mark.timeout(200), pytest.mark.real_clock]
+pytestmark = [pytest.mark.hangs_after(200), pytest.mark.real_clock]
 exhaustive = pytest.mark.exhaustive
 
 

@@ -26,7 +26,7 @@ from ._lives import Story, stories
 from ._rival_agent import agent_in, thread
 from ._savers import AT, QUESTION, complaint, copy_of, saver_of, say, shape
 
-pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(200), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(200)]
 SECONDS = 30.0
 
 
