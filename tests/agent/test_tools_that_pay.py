@@ -284,6 +284,22 @@ async def test_an_error_of_another_call_leaves_it_unknown_too(shop: Shop, policy
         assert (read(state), shop.paid) == ([UNKNOWN, "found"], ONCE)
 
 
+async def test_an_error_of_another_call_that_is_a_message_ends_no_call(shop: Shop) -> None:
+    has_failed = anyio.Event()
+
+    async def refund(order: int) -> str:
+        await has_failed.wait()
+        return await shop.answers(order)
+
+    async def look(order: int) -> str:
+        has_failed.set()
+        raise ValueError("no such order")
+
+    async with shop.agent(refund, make(look), handle_tool_errors=True) as agent:
+        state = await agent.ainvoke(GO, AT)
+    assert (read(state)[0], shop.paid) == ("paid", ONCE)
+
+
 @BOTH
 async def test_a_call_that_may_run_twice_runs_again_without_a_question(shop: Shop, policy: CallPolicy) -> None:
     policy = CallPolicy(on_unknown=policy.on_unknown, idempotent=True)
