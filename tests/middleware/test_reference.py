@@ -112,8 +112,9 @@ def test_every_argument_is_explained(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_public_method_is_named(name: str) -> None:
-    """Methods that only a node calls are left out."""
+    """Methods that only a node or an agent calls are left out."""
     of_nodes = {"awrap_tool_call", "aerror_message", "check_tools", "check_policies", "effect_on"}
+    of_nodes |= {"awrap_model_call", "offers", "rewrite_reply"}
     hooks = set[str]() if name == "Middleware" else of_nodes
     hooks |= {"wrap_tool_call"} if name == "Supervise" else set()
     methods = {

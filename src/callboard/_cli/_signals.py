@@ -41,12 +41,13 @@ class Stopped(KeyboardInterrupt):
 class _StopSignals:
     """Handler of SIGINT and SIGTERM: the first one stops the command, the second one ends the process at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, modes: list[Any] | None) -> None:
         self.stopped: Stopped | None = None
         """Exception of the first signal; `None` before it."""
         self.is_deferred = False
         """`True` while the main thread looks at `stopped` by itself, and the first signal raises nothing."""
-        self._modes = terminal_modes()
+        self._modes = modes
+        """Modes of the terminal before the command; `None` without one."""
 
     def handle(self, number: int, _: object) -> None:
         """Handle a signal in the main thread."""
@@ -61,7 +62,7 @@ class _StopSignals:
             raise self.stopped
 
 
-_signals = _StopSignals()
+_signals = _StopSignals(None)
 """Handler of the innermost `stoppable` block; outside of such blocks, no signal reaches it."""
 
 
@@ -69,7 +70,7 @@ _signals = _StopSignals()
 def stoppable() -> Generator[None]:
     """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM inside the `with` block; exit at the second."""
     global _signals
-    _signals = signals = _StopSignals()
+    _signals = signals = _StopSignals(terminal_modes())
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
