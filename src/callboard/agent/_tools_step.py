@@ -121,7 +121,7 @@ def _question_about(run: RunContext, call: ToolCall) -> Interrupt:
     """Return the question to a person about a call whose process ended before the call did."""
     tool = run.tools.tool(call["name"])
     args = call["args"] if tool is None else model_args(call, injected_args(tool))
-    return question_about(call["name"], args, "the process ended")
+    return question_about(call["name"], args, "its run or its process ended")
 
 
 async def _restart(run: RunContext, call: ToolCall, handle: str) -> None:
