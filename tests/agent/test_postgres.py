@@ -278,6 +278,30 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgre
         postgres_server.sql("DROP ROLE guest")
 
 
+async def test_a_pooler_that_mixes_the_statements_of_its_clients_is_told(
+    postgres_url: str, postgres_server: Server
+) -> None:
+    """PgBouncer in transaction mode gives a client the connection on which another one has prepared its statements."""
+    saver = saver_of(postgres_url)
+    agent = scripted(["hi", "again"], [], checkpointer=saver)
+    await agent.ainvoke(QUESTION, AT)
+    # A trigger prepares statements by the names that psycopg gives to its own.
+    postgres_server.sql(
+        "CREATE FUNCTION prepare_all() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "DEALLOCATE ALL; "
+        "FOR number IN 0..99 LOOP EXECUTE format('PREPARE _pg3_%s AS SELECT 1', number); END LOOP; "
+        "RETURN NULL; END $$",
+        postgres_url,
+    )
+    postgres_server.sql(
+        "CREATE TRIGGER prepare_all AFTER INSERT ON checkpoints EXECUTE FUNCTION prepare_all()", postgres_url
+    )
+    with pytest.raises(StorageError, match="use the pooler's session mode"):
+        for _ in range(3):
+            await agent.ainvoke(QUESTION, AT)
+    await close(saver)
+
+
 @pytest.mark.parametrize("table", ["checkpoint_migrations", "store_migrations"])
 async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres_server: Server, table: str) -> None:
     """Writing to a newer format without knowing it could destroy data."""

@@ -160,6 +160,13 @@ class PostgresServer(Generic[T]):
         except psycopg.errors.InsufficientPrivilege as error:
             reason = f"refuses: {_in_one_line(error)}. Allow this user to make tables and to write them"
             raise StorageError(str(self), reason) from error
+        except (psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName) as error:
+            # Another client has prepared statements on this connection of the server, or this client on another one.
+            reason = (
+                f"shares a connection with other clients: {_in_one_line(error)}. If a pooler such as PgBouncer stands "
+                "before it, use the pooler's session mode, or the address of the server itself"
+            )
+            raise StorageError(str(self), reason) from error
 
 
 @contextmanager
