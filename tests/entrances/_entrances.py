@@ -39,10 +39,16 @@ async def work() -> str:
     return "worked"
 
 
+async def build(make: Any, model: Any, tools: Any, path: Path, **options: Any) -> Any:
+    """Build an agent with a database, in a thread: its graph takes up to 25 ms, which no value is guilty of."""
+    return await anyio.to_thread.run_sync(
+        lambda: make(model, tools, checkpointer=f"sqlite:///{path / 'db'}", **options)
+    )
+
+
 async def turn(make: Any, tools: Any, *replies: Any, path: Path, **options: Any) -> str:
     """Run a turn of a stored thread with a bad call and a call of `work`; return the text of the bad call."""
-    model = ScriptedModel([*replies, "done"])
-    async with make(model, tools, checkpointer=f"sqlite:///{path / 'db'}", **options) as agent:
+    async with await build(make, ScriptedModel([*replies, "done"]), tools, path, **options) as agent:
         try:
             await agent.ainvoke(GO, AT)
         except StorageError as error:
@@ -151,7 +157,7 @@ async def config(name: str, path: Path) -> str:
     """A caller puts the value into the config and its metadata."""
     model = ScriptedModel([calls(("take", {"value": 1})), "done"])
     place = {"configurable": {"thread_id": "1", "tenant": VALUES[name]}, "metadata": {"tenant": VALUES[name]}}
-    async with create_react_agent(model, [take], checkpointer=f"sqlite:///{path / 'db'}") as agent:
+    async with await build(create_react_agent, model, [take], path) as agent:
         await agent.ainvoke(GO, place)
         return str((await agent.aget_state(AT)).values["messages"][-1].text)
 
@@ -164,7 +170,7 @@ async def answer(name: str, path: Path) -> str:
         return f"heard a {type(interrupt('what?')).__name__}"
 
     model = ScriptedModel([calls("ask", "work"), "done"])
-    async with create_react_agent(model, [ask, work], checkpointer=f"sqlite:///{path / 'db'}") as agent:
+    async with await build(create_react_agent, model, [ask, work], path) as agent:
         await agent.ainvoke(GO, AT)
         try:
             await agent.ainvoke(Command(resume=VALUES[name]), AT, durability="sync")
@@ -192,12 +198,13 @@ async def row(name: str, path: Path) -> str:
     class State(LangChainState):
         note: Any
 
-    options: Any = {"state_schema": State, "checkpointer": f"sqlite:///{path / 'db'}"}
-    async with create_agent(ScriptedModel(["hello"], loop=True), [], **options) as agent:
+    model = ScriptedModel(["hello"], loop=True)
+    async with await build(create_agent, model, [], path, state_schema=State) as agent:
         await agent.ainvoke(GO, {"configurable": {"thread_id": "2"}})
         await agent.ainvoke({**GO, "note": "MARK"}, AT)
     await anyio.to_thread.run_sync(_put_value, name, path / "db")
-    async with create_agent(ScriptedModel(["again"], loop=True), [], **options) as agent:
+    model = ScriptedModel(["again"], loop=True)
+    async with await build(create_agent, model, [], path, state_schema=State) as agent:
         try:
             state = await agent.ainvoke(GO, AT)
         except StorageError as error:

@@ -17,8 +17,10 @@ from ._values import COLUMNS, LONG
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(100)]
 WAIT = 60
-MOST = 0.06
-"""Seconds for which the event loop may be held: building an agent alone takes 25 ms on a slow machine."""
+MOST = 0.02
+"""Seconds for which the event loop may be held."""
+MOST_AT = {"result of an MCP server": 0.04}
+"""The same at an entrance where the SDK of MCP reads a message in one call: 8 ms for each MB, here 2 MB of JSON."""
 TURNS = 8
 
 UNSTORED = "StorageError: .* cannot store .* is a value of the type object"
@@ -156,12 +158,13 @@ WATCHED = [
 async def test_no_long_or_deep_value_holds_the_loop(entrance: str, value: str, tmp_path: Path) -> None:
     """The shortest of some turns counts: the first one imports modules, and a machine with other work adds to each."""
     enter, _ = TABLE[entrance]
+    most = MOST_AT.get(entrance, MOST)
     holds: list[float] = []
     with anyio.fail_after(WAIT):
-        while len(holds) < TURNS and min(holds, default=MOST) >= MOST:
+        while len(holds) < TURNS and min(holds, default=most) >= most:
             path = tmp_path / str(len(holds))
             path.mkdir()
             async with watched_loop() as hold:
                 await enter(value, path)
             holds.append(hold.longest)
-    assert min(holds) < MOST
+    assert min(holds) < most
