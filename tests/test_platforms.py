@@ -89,6 +89,7 @@ def test_the_core_can_be_imported_without_the_names_of_posix(statement: str) -> 
     in_a_new_python(WITHOUT_POSIX + statement)
 
 
+@pytest.mark.exhaustive
 def test_a_tool_runs_in_a_thread_without_the_names_of_posix_and_without_trio() -> None:
     """A successful import does not show that the code also runs; a program on asyncio does not pay for trio."""
     in_a_new_python(

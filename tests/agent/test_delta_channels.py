@@ -354,6 +354,7 @@ def updated(who: str) -> list[Any]:
 UPDATES = (("update", 1.0), ("update", 0.0), ("overwrite", 1.0))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=settings().max_examples // 2)
 @example([*answered("theirs", "ours"), *answered("ours", "theirs")])
 @example(updated("ours"))

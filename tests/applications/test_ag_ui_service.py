@@ -102,6 +102,7 @@ async def test_the_client_reads_calls_a_failure_and_the_text(backend: str) -> No
     assert answer["role"] == "assistant" and answer["content"].startswith("I am done: Error:")
 
 
+@pytest.mark.exhaustive
 async def test_the_client_answers_a_question(backend: str) -> None:
     """The client refuses a message while a question is open."""
     async with served(backend) as url:
@@ -139,6 +140,7 @@ def agent_with_a_slow_call() -> tuple[Any, anyio.Event]:
     return create_agent(model, [quick, slow], checkpointer="memory"), ended
 
 
+@pytest.mark.exhaustive
 async def test_the_run_ends_when_the_client_leaves_and_the_thread_goes_on(backend: str) -> None:
     agent, ended = agent_with_a_slow_call()
     async with served(backend, agent) as url:

@@ -68,6 +68,7 @@ async def test_a_command_returns_its_exit_code_and_its_output_in_the_order_of_wr
         assert (await run("ls", "*.txt; ls")).text.startswith("Exit code 2.\nls: cannot access '*.txt; ls'")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
 async def test_git_reads_a_repository_and_commits(tmp_path: Path) -> None:
     """Without its variable in the recipe, git ends because it may not read /etc/gitconfig."""
@@ -143,6 +144,7 @@ def _command_of(pid: int) -> list[bytes]:
         return []
 
 
+@pytest.mark.exhaustive
 async def test_a_process_that_does_not_hold_the_output_ends_with_its_command(tmp_path: Path) -> None:
     async with commands(policy_for(tmp_path, "sh")) as run:
         message = await run("sh", "-c", "setsid sleep 100 >/dev/null 2>&1 & echo $!")

@@ -104,6 +104,7 @@ async def test_nothing_that_writes_gets_through_to_the_file(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.exhaustive
 async def test_without_its_authorizer_a_statement_still_writes_nothing(tmp_path: Path) -> None:
     """The kernel is the boundary: the worker may only read the folder. The authorizer gives the better message."""
     outside = tmp_path / "outside"
@@ -152,6 +153,7 @@ async def test_what_is_too_large_is_an_error_for_the_model(tmp_path: Path) -> No
         assert await not_refused(ask, LARGE_SQLITE) == []
 
 
+@pytest.mark.exhaustive
 async def test_a_database_with_a_write_ahead_log_needs_a_writer_that_has_it_open(tmp_path: Path) -> None:
     """A reader without rights to write cannot create the shared memory of the log."""
     path = new_shop(tmp_path)
@@ -246,6 +248,7 @@ async def test_a_role_without_the_right_writes_no_message_into_the_log(shop: Sho
         assert "permission denied" in (await ask(statement)).text
 
 
+@pytest.mark.exhaustive
 async def test_a_superuser_is_refused(shop: Shop) -> None:
     async with reading(example("database").read_postgres, on_server(shop.admin_url)) as ask:
         assert "is a superuser" in (await ask("SELECT 1")).text

@@ -229,6 +229,7 @@ def test_a_terminal_shows_the_view_and_keeps_what_the_program_prints(
     assert [line.split()[0] for line in ending if line.strip()][-3:] == ["slow", "all", "after"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(("argument", "interrupt_at"), [("fail", ""), ("hang", "waiting for Ctrl-C")])
 def test_an_error_and_ctrl_c_leave_the_terminal_as_it_was(
@@ -253,6 +254,7 @@ def test_text_for_a_file_is_not_sent_to_the_terminal(project: Project, program: 
     assert "3 of 3 calls ended" in terminal.seen
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_has_gone_does_not_end_the_program(
     project: Project, program: Sequence[str], tmp_path: Path
 ) -> None:

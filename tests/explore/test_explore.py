@@ -37,7 +37,7 @@ from ._plans import homes_in, written
 from ._watch import run_on
 
 SHARE = {
-    "batches": 40,
+    "batches": 20,
     "threads": 6,
     "agents": 8,
     "kills": 1,

@@ -60,6 +60,7 @@ def test_a_missing_extra_is_named(package: str) -> None:
     assert run.stderr.strip() == f"callboard_actors.http needs {package}: {install_command('callboard-actors', 'http')}"
 
 
+@pytest.mark.exhaustive
 def test_neither_the_package_nor_the_tool_loads_what_is_not_used() -> None:
     """The parser of pages is imported in its process only, and httpx only by its users."""
     code = (

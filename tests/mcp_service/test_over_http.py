@@ -243,6 +243,7 @@ async def serving(what: str) -> AsyncIterator[tuple[Process, str]]:
         yield server, await anyio.to_thread.run_sync(server.url)
 
 
+@pytest.mark.exhaustive
 async def test_the_command_leaves_imported_objects_out_of_garbage_collections() -> None:
     """A request of many lists would start collections that hold the event loop for 100 ms each."""
     async with serving("frozen") as (_, url), Client(url) as client:

@@ -97,6 +97,7 @@ _PLAIN = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @given(value=_PLAIN)
 def test_plain_data_comes_back_as_it_was(value: object) -> None:
     """Plain data includes infinities, large integers and every valid text."""

@@ -274,6 +274,7 @@ def test_a_recording_of_callboard_run_is_a_regression_test(project: pytest.Pytes
         )
 
 
+@pytest.mark.exhaustive
 def test_the_tests_on_the_page_pass(project: pytest.Pytester) -> None:
     """Users copy them."""
     project.makepyfile(code_of_page("python"))

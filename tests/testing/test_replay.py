@@ -444,6 +444,7 @@ def test_a_kill_at_any_event_loses_and_repeats_nothing(recording: Path, name: st
     assert ends == {"Refunded."}
 
 
+@pytest.mark.exhaustive
 def test_a_kill_at_any_event_around_a_question_loses_and_repeats_nothing(tmp_path: Path, name: str) -> None:
     """A run that goes on after the kill may only ask the stored question again, without a request or a call."""
     options: Any = {"middleware": [RequireApproval(["refund"])]}
