@@ -159,7 +159,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         return
     test = item.obj.hypothesis.inner_test if hasattr(item.obj, "hypothesis") else item.obj
     if item.get_closest_marker("real_clock") or not iscoroutinefunction(test):
-        item.add_marker(pytest.mark.timeout(float(mark.args[0]) + 20))
+        item.add_marker(pytest.mark.timeout(max(float(mark.args[0]) + 20, float(item.config.getini("timeout")))))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,6 +22,11 @@ async def test_an_async_test_on_a_real_clock_has_the_time_of_its_marker(request:
     assert _timeout_of(request) == 320
 
 
+@pytest.mark.hangs_after(1)
+def test_a_short_time_of_its_marker_does_not_shorten_that_of_all_tests(request: pytest.FixtureRequest) -> None:
+    assert _timeout_of(request) == float(request.config.getini("timeout"))
+
+
 @pytest.mark.hangs_after(1e6)
 async def test_the_marker_of_a_test_on_a_virtual_clock_gives_it_no_real_time(request: pytest.FixtureRequest) -> None:
     await anyio.sleep(1e5)

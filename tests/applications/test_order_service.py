@@ -245,7 +245,7 @@ def run(*options: Any) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(120)
+@pytest.mark.hangs_after(120)
 def test_a_refund_that_a_kill_has_ended_is_asked_about_and_paid_once(tmp_path: Path) -> None:
     """The person who approved it is asked again, because the money may have moved."""
     module = example("order_service")
@@ -273,7 +273,7 @@ def test_a_refund_that_a_kill_has_ended_is_asked_about_and_paid_once(tmp_path: P
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(120)
+@pytest.mark.hangs_after(120)
 @pytest.mark.parametrize("server", [(), ("--trio",)], ids=["uvicorn", "hypercorn on trio"])
 def test_a_drain_ends_runs_that_take_too_long_and_the_next_process_continues_them(
     tmp_path: Path, server: tuple[str, ...]
@@ -305,21 +305,21 @@ def test_a_drain_ends_runs_that_take_too_long_and_the_next_process_continues_the
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(240)
+@pytest.mark.hangs_after(240)
 def test_its_conversations_survive_a_kill_on_postgres() -> None:
     with running_postgres() as server:
         run("--db", server.new_database())
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(120)
+@pytest.mark.hangs_after(120)
 def test_it_runs_on_hypercorn_and_trio() -> None:
     pytest.importorskip("hypercorn")
     run("--trio")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(120)
+@pytest.mark.hangs_after(120)
 def test_it_prints_spans_and_makes_a_recording(tmp_path: Path) -> None:
     recording = tmp_path / "runs.jsonl"
     run("--traces", "console", "--record", recording)

@@ -51,7 +51,7 @@ def run(*options: Any) -> str:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(240)
+@pytest.mark.hangs_after(240)
 def test_customers_of_a_killed_process_move_on_postgres() -> None:
     with running_postgres() as server:
         said = run("--url", server.new_database())
@@ -61,14 +61,14 @@ def test_customers_of_a_killed_process_move_on_postgres() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(120)
+@pytest.mark.hangs_after(120)
 def test_without_a_server_there_is_one_process() -> None:
     """The example runs anywhere."""
     assert "there is one process" in run()
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(120)
+@pytest.mark.hangs_after(120)
 def test_a_process_makes_a_recording(tmp_path: Path) -> None:
     recording = tmp_path / "runs.jsonl"
     command = [sys.executable, ROOT / "examples" / "support_desk.py", "work", "--record", recording, "--db", "memory"]
@@ -80,7 +80,7 @@ def test_a_process_makes_a_recording(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(120)
+@pytest.mark.hangs_after(120)
 def test_a_message_that_fails_ends_no_other(tmp_path: Path) -> None:
     """Two messages of one conversation at the same time, and lines that are no message."""
     cup = {"thread": "bob/1", "text": "My cup is broken."}

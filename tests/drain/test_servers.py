@@ -15,7 +15,7 @@ import pytest
 
 from ._service import Service, ask, service_of, started, the_example, until, until_asked
 
-pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.hangs_after(180)]
 
 APP = "tests.drain._served:app"
 

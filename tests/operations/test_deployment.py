@@ -440,7 +440,7 @@ def test_a_message_that_is_repeated_after_a_503_does_not_give_up_its_turn() -> N
 
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
-@pytest.mark.timeout(600)
+@pytest.mark.hangs_after(600)
 def test_the_commands_of_the_dockerfile_work_in_an_empty_folder(tmp_path: Path) -> None:
     """`RUN` builds the environment from wheels, and `CMD` starts the service with nothing else."""
     build = ["uv", "build", "--quiet", "--all-packages", "--wheel", "--out-dir", str(tmp_path / "dist")]

@@ -74,7 +74,7 @@ async def test_a_sync_body_never_shares_its_ray_actor(tmp_path: Path) -> None:
     assert max(int(highest) for _, highest in shared) == 8
 
 
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.hangs_after(PATIENCE)
 async def test_no_result_is_lost_or_doubled_in_a_hundred_kills_of_ray_actors_and_of_a_node(
     tmp_path: Path, cluster: Any
 ) -> None:

@@ -9,7 +9,7 @@ from tests.benchmark._measure import Table
 from . import _measures
 from .__main__ import _BEGIN, _END, _PAGE
 
-pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.hangs_after(300)]
 
 
 def test_each_framework_that_is_there_is_measured() -> None:

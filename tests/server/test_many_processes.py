@@ -13,7 +13,7 @@ import pytest
 from ._processes import Line, begins, end, go, read, start, until, until_ready, waiting
 from ._servers import RedisServer
 
-pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.hangs_after(300)]
 
 
 def plan_of(what: str, url: str, directory: Path, **options: Any) -> dict[str, Any]:

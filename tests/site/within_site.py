@@ -120,7 +120,7 @@ def test_every_link_anchor_and_image_is_there() -> None:
 
 @needs_chromium
 @pytest.mark.real_clock
-@pytest.mark.timeout(600)
+@pytest.mark.hangs_after(600)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_page_is_wider_than_the_window(window: Window, folder: str) -> None:
     """On a phone, only tables and code scroll sideways. No page has an error or loads a file of another host."""
@@ -135,7 +135,7 @@ def test_no_page_is_wider_than_the_window(window: Window, folder: str) -> None:
 
 @needs_chromium
 @pytest.mark.real_clock
-@pytest.mark.timeout(300)
+@pytest.mark.hangs_after(300)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(
     "name", ["index.html", "explanation/security.html", "explanation/structured-concurrency.html", "reference/cli.html"]
@@ -199,7 +199,7 @@ SEARCHES = {
 
 @needs_chromium
 @pytest.mark.real_clock
-@pytest.mark.timeout(300)
+@pytest.mark.hangs_after(300)
 def test_the_page_that_answers_is_among_the_first_three(window: Window) -> None:
     """Words such as "each" and "for" are in every page, and hide the words that matter."""
     missed: dict[str, list[str]] = {}
