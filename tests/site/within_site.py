@@ -294,7 +294,7 @@ def test_a_page_has_the_same_parts_on_the_site_as_in_the_repository() -> None:
 
 def test_files_for_language_models_come_with_the_site() -> None:
     """Each page that `llms.txt` lists is there as Markdown."""
-    listed = re.findall(r"\]\(([^)]+)\)", (SITE / "llms.txt").read_text())
+    listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)", (SITE / "llms.txt").read_text(), re.MULTILINE)
 
     assert len(listed) > 40
     assert [name for name in listed if not (SITE / name).is_file()] == []
