@@ -3,6 +3,7 @@
 That the chunks are LangGraph's, one by one, stands in `tests/parity/test_agent_streams.py`.
 """
 
+import asyncio
 import gc
 import threading
 import warnings
@@ -27,6 +28,7 @@ from ._graphs import Desk, chain, delegate
 from ._savers import AT, QUESTION, scripted
 
 pytestmark = pytest.mark.real_clock
+WAIT = 30
 
 
 versions = pytest.mark.parametrize("version", ["v1", "v2"])
@@ -315,6 +317,30 @@ async def test_a_stream_that_is_forgotten_ends_its_run() -> None:
     while not live_tasks() <= before:
         await anyio.sleep(0.001)
     assert recorder.running == 0
+
+
+@pytest.mark.backends("asyncio")
+async def test_the_end_of_a_stream_in_a_forgotten_cycle_is_no_error_of_the_event_loop() -> None:
+    """The collector closes all generators of a cycle at once; LangChain's run of `astream_events` is such a cycle."""
+    recorder, before, errors = Recorder(), live_tasks(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+
+    async def forget() -> None:
+        stream = stuck(recorder).astream(QUESTION, stream_mode="tools")
+        cycle: list[Any] = [stream]
+        cycle.append(cycle)
+        await anext(stream)
+        await recorder.wait_for("started")
+
+    with anyio.fail_after(WAIT):
+        await forget()
+        gc.collect()
+        await recorder.wait_for("cancelled")
+        while not live_tasks() <= before:
+            await anyio.sleep(0.001)
+    gc.collect()  # of tasks whose errors nobody has read
+    await anyio.sleep(0)
+    assert errors == []
 
 
 async def test_a_stream_that_was_never_begun_runs_nothing() -> None:

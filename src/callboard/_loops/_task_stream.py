@@ -1,15 +1,15 @@
-"""Stream of a task: an async generator that yields the items that a task of its own puts into a queue."""
+"""Stream of a task: an async iterator over the items that a task of its own puts into a queue."""
 
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, Self, TypeVar
 
 from anyio import Lock, Semaphore
 
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._protocol import Scope
+from callboard._loops._protocol import Scope, Spawned
 from callboard._loops._side_tasks import end_task
 from callboard._util._errors import raise_first
 
@@ -82,28 +82,58 @@ class Window:
         self._permits.release()
 
 
-async def items_of(run: Callable[[Outbox[T]], Awaitable[object]]) -> AsyncGenerator[T]:
-    """Start `run` in a task of its own and yield the items that it puts; at the end, raise the error of `run`."""
-    outbox: Outbox[T] = Outbox()
-    loop = current_loop()
-    errors: list[BaseException] = []
+class TaskItems(Generic[T]):
+    """Async iterator over the items that a function puts while it runs in a task of its own; then its error is raised.
 
-    async def child(scope: Scope) -> None:
+    The task starts when the first item is asked for. `aclose` cancels it, and waits for its end.
+    """
+
+    # No async generator: the generator that reads it awaits `aclose`. If both were left to the garbage collector, it
+    # would close both at once, and the outer one would fail, because the inner one "is already running".
+
+    def __init__(self, run: Callable[[Outbox[T]], Awaitable[object]]) -> None:
+        self._run = run
+        self._outbox: Outbox[T] = Outbox()
+        self._errors: list[BaseException] = []
+        self._task: Spawned | None = None
+        self._is_over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._is_over:
+            raise StopAsyncIteration
+        if self._task is None:
+            # A task beside the reader: a generator that reads must not hold a cancel scope over a `yield`.
+            self._task = current_loop().spawn(self._run_in_scope, DEFAULT_GRACE)
+        try:
+            item = await self._outbox.get()
+        except BaseException:
+            await self.aclose()
+            raise
+        if item is not None:
+            return item
+        self._is_over = True
+        await self._task.wait()
+        raise_first(self._errors)
+        raise StopAsyncIteration
+
+    async def _run_in_scope(self, scope: Scope) -> None:
         try:
             with scope:
-                await run(outbox)
+                await self._run(self._outbox)
+        except StopAsyncIteration as error:  # as itself it would end the reader's loop in silence
+            self._errors.append(RuntimeError("the task of a stream raised StopAsyncIteration"))
+            self._errors[-1].__cause__ = error
         except BaseException as error:
-            errors.append(error)
+            self._errors.append(error)
         finally:
-            outbox.close()
+            self._outbox.close()
 
-    # A task beside the generator: a generator must not hold a cancel scope over a `yield`.
-    task = loop.spawn(child, DEFAULT_GRACE)
-    try:
-        while (item := await outbox.get()) is not None:
-            yield item
-    except BaseException:
-        await end_task(task)
-        raise
-    await task.wait()
-    raise_first(errors)
+    async def aclose(self) -> None:
+        """Cancel the task, and wait for its end; without an effect after the last item."""
+        if self._task is not None and not self._is_over:
+            self._is_over = True
+            await end_task(self._task)
+        self._is_over = True

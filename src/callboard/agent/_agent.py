@@ -22,7 +22,7 @@ from callboard._loops._bridge import iterate_from_sync, run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import EntryMode, entered_from
 from callboard._loops._owner_task import Openable
-from callboard._loops._task_stream import items_of
+from callboard._loops._task_stream import TaskItems
 from callboard._records._policies import check_seconds, check_type
 from callboard._records._reports import Drained, LiveCall
 from callboard._util._suggestions import no_such
@@ -247,7 +247,7 @@ class Agent(ManyInputs, GraphLike, Openable, Generic[OutputT]):  # pyright: igno
         stream = StreamForm(stream_mode, output_keys, version)
         request, modes, form = self._stream_request(input, config, options, stream)
         # `aclosing`, because a bare `async for` that is left early would leave the run to the garbage collector.
-        async with aclosing(items_of(partial(self._runner.run, self.checkpointer, request))) as chunks:
+        async with aclosing(TaskItems(partial(self._runner.run, self.checkpointer, request))) as chunks:
             async for chunk in chunks:
                 if chunk[1] in modes:
                     yield form(chunk)

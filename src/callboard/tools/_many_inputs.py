@@ -11,7 +11,7 @@ from callboard._langgraph._outer_task import check_config
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
-from callboard._loops._task_stream import Outbox, Window, items_of
+from callboard._loops._task_stream import Outbox, TaskItems, Window
 from callboard._records._policies import check_count
 from callboard._util._errors import raise_first
 
@@ -83,7 +83,7 @@ class ManyInputs(Runnable[Any, Any]):
 
             await self._run_inputs(inputs, configs, permits, put, return_exceptions=return_exceptions, options=kwargs)
 
-        async with aclosing(items_of(run)) as numbered_outputs:
+        async with aclosing(TaskItems(run)) as numbered_outputs:
             async for numbered_output in numbered_outputs:
                 permits.release()
                 yield numbered_output

@@ -30,7 +30,7 @@ from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
 from callboard._loops._owner_task import Openable
-from callboard._loops._task_stream import Outbox, Window, items_of
+from callboard._loops._task_stream import Outbox, TaskItems, Window
 from callboard._records._explanations import ToolExplanation
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_count
 from callboard._records._reports import Drained, LiveCall, Statistics
@@ -428,7 +428,7 @@ class ToolNode(ManyInputs, Openable):
                 reports = Reports(wrap_call=run_call, on_earlier_output=put_earlier, outer_links=links)
                 await self._run_batch(entry, reports)
 
-        async with aclosing(items_of(run)) as outputs:
+        async with aclosing(TaskItems(run)) as outputs:
             async for output, holds_permit in outputs:
                 if holds_permit:
                     permits.release()
