@@ -133,7 +133,8 @@ class TaskItems(Generic[T]):
 
     async def aclose(self) -> None:
         """Cancel the task, and wait for its end; without an effect after the last item."""
-        if self._task is not None and not self._is_over:
-            self._is_over = True
-            await end_task(self._task)
+        if self._is_over:
+            return
         self._is_over = True
+        if self._task is not None:
+            await end_task(self._task)
