@@ -27,8 +27,6 @@ from callboard import (
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import BrokenError, contents, live_tasks
 
-WAIT = 60
-
 
 class Counter(Actor):
     """Counts its calls."""
@@ -91,10 +89,9 @@ async def test_an_agent_stays_open_from_one_task_to_another() -> None:
     """Each cell of a notebook is a task; the actor keeps its state between them, and ends at `aclose`."""
     before = live_tasks()
     agent = agent_of(Counter())
-    with anyio.fail_after(WAIT):
-        assert await in_a_task(agent.open) is agent
-        assert [await in_a_task(counted, agent) for _ in range(3)] == ["1", "2", "3"]
-        await in_a_task(agent.aclose)
+    assert await in_a_task(agent.open) is agent
+    assert [await in_a_task(counted, agent) for _ in range(3)] == ["1", "2", "3"]
+    await in_a_task(agent.aclose)
 
     assert Counter.log == ["start", "stop"]
     assert live_tasks() == before
@@ -103,14 +100,13 @@ async def test_an_agent_stays_open_from_one_task_to_another() -> None:
 async def test_a_node_and_a_supervisor_stay_open_too() -> None:
     """All owners of actors share one mechanism."""
     node, tree = ToolNode([Counter()]), Supervisor([Counter()])
-    with anyio.fail_after(WAIT):
-        await in_a_task(node.open)
-        await in_a_task(tree.open)
-        for number in ("1", "2"):
-            assert contents(await in_a_task(node.ainvoke, [tool_call("count", number)])) == [number]
-            assert await in_a_task(tree[Counter].count) == int(number)
-        await in_a_task(node.aclose)
-        await in_a_task(tree.aclose)
+    await in_a_task(node.open)
+    await in_a_task(tree.open)
+    for number in ("1", "2"):
+        assert contents(await in_a_task(node.ainvoke, [tool_call("count", number)])) == [number]
+        assert await in_a_task(tree[Counter].count) == int(number)
+    await in_a_task(node.aclose)
+    await in_a_task(tree.aclose)
 
     assert Counter.log == ["start", "start", "stop", "stop"]
 
@@ -119,12 +115,11 @@ async def test_a_node_and_a_supervisor_stay_open_too() -> None:
 async def test_opening_and_closing_twice_is_harmless(kind: Any) -> None:
     """A cell is often run again."""
     owner = kind(Counter())
-    with anyio.fail_after(WAIT):
-        await owner.aclose()
-        await owner.open()
-        assert await owner.open() is owner
-        await owner.aclose()
-        await owner.aclose()
+    await owner.aclose()
+    await owner.open()
+    assert await owner.open() is owner
+    await owner.aclose()
+    await owner.aclose()
 
     assert Counter.log == ["start", "stop"]
 
@@ -133,15 +128,14 @@ async def test_opening_and_closing_twice_is_harmless(kind: Any) -> None:
 async def test_a_block_and_open_exclude_each_other(kind: Any) -> None:
     """Two owners would each close the actors of the other."""
     owner = kind(Counter())
-    with anyio.fail_after(WAIT):
-        async with owner:
-            with pytest.raises(RuntimeError, match=r"is (open|running) already"):
-                await owner.open()
-        await owner.open()
+    async with owner:
         with pytest.raises(RuntimeError, match=r"is (open|running) already"):
-            async with owner:
-                pass
-        await owner.aclose()
+            await owner.open()
+    await owner.open()
+    with pytest.raises(RuntimeError, match=r"is (open|running) already"):
+        async with owner:
+            pass
+    await owner.aclose()
 
     assert Counter.log == ["start", "stop"] * 2
 
@@ -150,11 +144,10 @@ async def test_the_error_of_an_opening_is_raised_by_open() -> None:
     """Nothing stays half open, and the next attempt begins anew."""
     before = live_tasks()
     tree = Supervisor([Counter(), Broken()])
-    with anyio.fail_after(WAIT):
-        for _ in range(2):
-            with pytest.raises(ActorStartError, match="no database"):
-                await tree.open()
-        await tree.aclose()
+    for _ in range(2):
+        with pytest.raises(ActorStartError, match="no database"):
+            await tree.open()
+    await tree.aclose()
 
     assert Counter.log == ["start", "stop"] * 2
     assert live_tasks() == before
@@ -174,13 +167,12 @@ async def test_an_interrupted_open_leaves_nothing_behind(kind: Any) -> None:
     """A cell that is interrupted while a server starts must not leave the server behind."""
     before = live_tasks()
     owner = kind(Counter(slow=5))
-    with anyio.fail_after(WAIT):
-        with anyio.move_on_after(1) as scope:
-            await owner.open()
-        assert scope.cancelled_caught
-        assert live_tasks() == before
+    with anyio.move_on_after(1) as scope:
         await owner.open()
-        await owner.aclose()
+    assert scope.cancelled_caught
+    assert live_tasks() == before
+    await owner.open()
+    await owner.aclose()
     assert Counter.log == ["start", "start", "stop"]
 
 
@@ -188,15 +180,14 @@ async def test_an_interrupted_close_has_closed() -> None:
     """The interrupt ends the wait for runs; the actors are stopped before it is raised."""
     before = live_tasks()
     node = ToolNode([Counter(), wait])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            await node.open()
-            group.start_soon(drained_call, node)
-            await anyio.sleep(1)
-            with anyio.move_on_after(1) as scope:
-                await node.aclose()
-            assert scope.cancelled_caught
-            assert Counter.log == ["start", "stop"]
+    async with anyio.create_task_group() as group:
+        await node.open()
+        group.start_soon(drained_call, node)
+        await anyio.sleep(1)
+        with anyio.move_on_after(1) as scope:
+            await node.aclose()
+        assert scope.cancelled_caught
+        assert Counter.log == ["start", "stop"]
     assert live_tasks() == before
 
 
@@ -229,19 +220,18 @@ async def test_aclose_waits_for_runs_up_to_its_timeout() -> None:
             await agent.ainvoke({"messages": "stay"})
 
     agent = create_react_agent(ScriptedModel([calls(tool_call("stay", "1"))]), [Counter(), stay])
-    with anyio.fail_after(20):
-        async with anyio.create_task_group() as group:
-            await agent.open()
-            group.start_soon(run)
-            await began.wait()
-            await agent.aclose(timeout=0.1)
-            assert Counter.log == ["start", "stop"]
+    async with anyio.create_task_group() as group:
+        await agent.open()
+        group.start_soon(run)
+        await began.wait()
+        await agent.aclose(timeout=0.1)
+        assert Counter.log == ["start", "stop"]
 
 
 async def test_a_supervisor_that_gives_up_says_so_at_the_close(caplog: pytest.LogCaptureFixture) -> None:
     """In a block, the error is raised at its end; here a warning comes at once, and the error at `aclose`."""
     tree = Supervisor([Counter()], intensity=0, backoff=Backoff(first=0))
-    with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
+    with caplog.at_level(logging.WARNING, "callboard"):
         await tree.open()
         book = tree[Counter]
         with pytest.raises(Exception, match="died"):
@@ -293,25 +283,23 @@ def _run(fn: Any, name: str) -> None:
 async def test_another_event_loop_cannot_close() -> None:
     """`agent.close()` in a cell would wait in the very thread that has to stop the actors."""
     agent = agent_of(Counter())
-    with anyio.fail_after(WAIT):
-        await agent.open()
-        with pytest.raises(RuntimeError, match=r"was opened in another event loop: `await \.\.\.\.aclose\(\)` there"):
-            agent.close()
-        assert await counted(agent) == "1"
-        await agent.aclose()
+    await agent.open()
+    with pytest.raises(RuntimeError, match=r"was opened in another event loop: `await \.\.\.\.aclose\(\)` there"):
         agent.close()
+    assert await counted(agent) == "1"
+    await agent.aclose()
+    agent.close()
 
 
 async def test_an_open_node_can_be_pickled() -> None:
     """The copy is not open."""
     node = ToolNode([Counter()])
-    with anyio.fail_after(WAIT):
-        await node.open()
-        copy = pickle.loads(pickle.dumps(node))
-        await copy.aclose()
-        await copy.open()
-        await copy.aclose()
-        await node.aclose()
+    await node.open()
+    copy = pickle.loads(pickle.dumps(node))
+    await copy.aclose()
+    await copy.open()
+    await copy.aclose()
+    await node.aclose()
     assert Counter.log == ["start", "start", "stop", "stop"]
 
 
@@ -332,8 +320,7 @@ async def test_a_handler_that_closes_its_own_supervisor_is_cancelled() -> None:
     tree: list[Supervisor] = []
     supervisor = Supervisor([Closer(tree)])
     tree.append(supervisor)
-    with anyio.fail_after(WAIT):
-        await supervisor.open()
-        with pytest.raises(ActorDiedError, match="had begun"):
-            await supervisor[Closer].close()
-        await supervisor.aclose()
+    await supervisor.open()
+    with pytest.raises(ActorDiedError, match="had begun"):
+        await supervisor[Closer].close()
+    await supervisor.aclose()

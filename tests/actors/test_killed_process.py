@@ -33,7 +33,7 @@ async def test_what_was_saved_is_restored_and_the_unknown_call_is_its_policys(
     )
     assert killed.returncode == -signal.SIGKILL
 
-    with anyio.fail_after(30), SqliteSaver.from_conn_string(str(tmp_path / "db")) as saver:
+    with SqliteSaver.from_conn_string(str(tmp_path / "db")) as saver:
         found = await agent(tmp_path, saver, policy, store).ainvoke(None, CONFIG)
 
     contents = [message.content for message in found["messages"] if isinstance(message, ToolMessage)]

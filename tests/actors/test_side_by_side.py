@@ -225,15 +225,14 @@ async def test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_
     """A sync call in the actor's own event loop would block the loop that has to run the handler, so it raises."""
     node = ToolNode([Counter()])
 
-    with anyio.fail_after(30):
-        async with running(Counter()) as counter:
-            mine = ToolNode([counter.up])
-            with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
-                mine.invoke(one("up"))
-        async with node:
-            with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
-                node.invoke(one("up"))
-            assert contents(await node.ainvoke(one("up"))) == ["1"]
+    async with running(Counter()) as counter:
+        mine = ToolNode([counter.up])
+        with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
+            mine.invoke(one("up"))
+    async with node:
+        with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
+            node.invoke(one("up"))
+        assert contents(await node.ainvoke(one("up"))) == ["1"]
 
 
 def test_a_node_whose_loop_has_ended_says_so() -> None:
@@ -284,11 +283,10 @@ async def test_an_actor_by_key_is_asked_from_another_kind_of_loop() -> None:
         with anyio.fail_after(20):
             return await counters["k"].up()
 
-    with anyio.fail_after(30):
-        async with keyed(Counter()) as counters:
-            backend = other[sniffio.current_async_library()]
-            found = await anyio.to_thread.run_sync(lambda: anyio.run(ask, backend=backend))
-            again = await counters["k"].up()
+    async with keyed(Counter()) as counters:
+        backend = other[sniffio.current_async_library()]
+        found = await anyio.to_thread.run_sync(lambda: anyio.run(ask, backend=backend))
+        again = await counters["k"].up()
 
     assert (found, again) == (1, 2)
 

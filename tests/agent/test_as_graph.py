@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import langgraph.prebuilt
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -464,12 +463,11 @@ async def test_a_sync_call_on_the_loop_of_its_saver_is_refused_and_does_not_hang
     """Such a call would deadlock: it blocks the loop that its own saver needs."""
     one = agent(callboard, "hi", checkpointer=saver_of_this_loop)
 
-    with anyio.fail_after(60):
-        await one.ainvoke(say("go"), AT)
-        for call in (lambda: one.get_state(AT), lambda: one.invoke(say("go"), AT), lambda: list(one.stream(None, AT))):
-            with pytest.raises(Exception, match="Await the agent's async method instead"):
-                call()
-        assert contents((await one.aget_state(AT)).values["messages"]) == ["go", "hi"]
+    await one.ainvoke(say("go"), AT)
+    for call in (lambda: one.get_state(AT), lambda: one.invoke(say("go"), AT), lambda: list(one.stream(None, AT))):
+        with pytest.raises(Exception, match="Await the agent's async method instead"):
+            call()
+    assert contents((await one.aget_state(AT)).values["messages"]) == ["go", "hi"]
 
 
 @pytest.mark.real_clock
@@ -477,9 +475,8 @@ async def test_several_conversations_run_at_once_on_any_loop() -> None:
     recorder = Recorder()
     node = ToolNode([recorder.tool("slow", seconds=0.02)])
     batches = [[tool_call("slow", "1", query=f"{n}")] for n in range(5)]
-    with anyio.fail_after(60):
-        outputs = await node.abatch(batches, {"max_concurrency": 2})
-        results = await agent(callboard, "a", "b").abatch([say("go"), say("go")])
+    outputs = await node.abatch(batches, {"max_concurrency": 2})
+    results = await agent(callboard, "a", "b").abatch([say("go"), say("go")])
     assert [message.content for output in outputs for message in output["messages"]] == list("01234")
     assert recorder.peak == 2
     assert sorted(contents(result)[-1] for result in results) == ["a", "b"]

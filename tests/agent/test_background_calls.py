@@ -37,7 +37,7 @@ from tests.helpers import watched_loop
 from ._savers import FAR, Recording, complaint, copy_of, forge
 
 pytestmark = pytest.mark.real_clock
-SECONDS = 30.0
+WAIT = 30
 AT: dict[str, Any] = {"configurable": {"thread_id": "1"}}
 GO = {"messages": [("user", "go")]}
 AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
@@ -104,13 +104,12 @@ async def until_asked(model: ScriptedModel, requests: int) -> None:
 async def test_the_agent_works_on_and_reads_the_result_when_it_is_there(make: Any, version: Any) -> None:
     build = Build()
     model = ScriptedModel([calls("build"), "it is being built", "it is built"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
-            run = await agent.start(GO, AT, stream_mode="updates", version=version)
-            await until_asked(model, 2)
-            assert not run.is_over
-            build.open.set()
-            result = await run.result()
+    async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
+        run = await agent.start(GO, AT, stream_mode="updates", version=version)
+        await until_asked(model, 2)
+        assert not run.is_over
+        build.open.set()
+        result = await run.result()
 
     messages = (result.value if version == "v2" else result)["messages"]
     assert kinds(messages) == ["human", "ai", "tool", "ai", "result", "ai"]
@@ -126,8 +125,7 @@ async def test_a_call_that_ends_in_time_has_an_ordinary_result(make: Any) -> Non
     build.open.set()
     model = ScriptedModel([calls("build", "build"), "done"])
     agent = agent_of(make, model, [build.build], InMemorySaver(), background=60.0)
-    with anyio.fail_after(SECONDS):
-        state = await agent.ainvoke(GO, AT)
+    state = await agent.ainvoke(GO, AT)
     assert [message.text for message in state["messages"][2:]] == ["built", "built", "done"]
 
 
@@ -140,10 +138,9 @@ async def test_without_a_block_the_run_waits_for_the_call() -> None:
         await until_asked(model, 2)
         build.open.set()
 
-    with anyio.fail_after(SECONDS):
-        async with anyio.create_task_group() as group:
-            group.start_soon(let_go)
-            state = await agent.ainvoke(GO, AT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(let_go)
+        state = await agent.ainvoke(GO, AT)
     assert results_in(state["messages"]) == ["built"]
 
 
@@ -151,14 +148,13 @@ async def test_without_a_block_the_run_waits_for_the_call() -> None:
 async def test_a_message_of_a_person_is_read_while_the_run_waits_for_a_background_call(make: Any) -> None:
     build = Build()
     model = ScriptedModel([calls("build"), "it is being built", "soon", "it is built"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            assert await agent.say("when?", AT) is run
-            await until_asked(model, 3)
-            build.open.set()
-            messages = (await run.result())["messages"]
+    async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        assert await agent.say("when?", AT) is run
+        await until_asked(model, 3)
+        build.open.set()
+        messages = (await run.result())["messages"]
 
     assert kinds(messages) == ["human", "ai", "tool", "ai", "human", "ai", "result", "ai"]
 
@@ -172,13 +168,12 @@ async def test_the_result_of_a_call_that_outlives_its_run_is_read_by_the_next_ru
         return str(interrupt("which?"))
 
     model = ScriptedModel([calls("build", "decide"), "done", "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(make, model, [build.build, decide], InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            assert "__interrupt__" in await run.result()
-            build.open.set()
-            await build.ended.wait()
-            messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
+    async with agent_of(make, model, [build.build, decide], InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        assert "__interrupt__" in await run.result()
+        build.open.set()
+        await build.ended.wait()
+        messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
 
     assert results_in(messages) == ["built"]
     assert complaint(messages) is None
@@ -203,12 +198,11 @@ async def test_each_end_of_a_background_call_becomes_one_message(make: Any, fail
         return fail()
 
     model = ScriptedModel([calls("work"), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(make, model, [work], InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            build.open.set()
-            messages = (await run.result())["messages"]
+    async with agent_of(make, model, [work], InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        build.open.set()
+        messages = (await run.result())["messages"]
 
     (result,) = results_in(messages)
     assert text in result
@@ -228,7 +222,7 @@ async def test_each_background_call_has_a_name_of_its_own(make: Any) -> None:
 
     again = [tool_call("build", "same"), tool_call("build", "same")]
     model = ScriptedModel([again, "meanwhile", "more", again, "meanwhile", *["done"] * 4])
-    with anyio.fail_after(SECONDS), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", DuplicateCallIdWarning)
         async with agent_of(make, model, [build], InMemorySaver()) as agent:
             messages = (await agent.ainvoke(GO, AT))["messages"]
@@ -252,7 +246,7 @@ async def test_a_call_has_no_name_of_a_call_of_its_reply_that_has_ended(make: An
 
     model = ScriptedModel([[tool_call("build", "same")] * 3, *["done"] * 4])
     limit = Limit(concurrency=1)
-    with anyio.fail_after(SECONDS), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", DuplicateCallIdWarning)
         async with agent_of(make, model, [build], InMemorySaver(), call_limit=limit) as agent:
             messages = (await agent.ainvoke(GO, AT))["messages"]
@@ -267,8 +261,7 @@ async def test_a_message_that_a_tool_makes_itself_is_told_under_the_name_of_the_
         return ToolMessage("built", tool_call_id=call_id)
 
     model = ScriptedModel([calls("build"), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        messages = (await agent_of(create_react_agent, model, [build], InMemorySaver()).ainvoke(GO, AT))["messages"]
+    messages = (await agent_of(create_react_agent, model, [build], InMemorySaver()).ainvoke(GO, AT))["messages"]
 
     assert "of the tool 'build']" in next(message.text for message in messages if is_result(message))
 
@@ -286,11 +279,10 @@ async def test_an_error_for_the_program_ends_the_run_of_a_background_call(make: 
 
     model = ScriptedModel([calls("build"), "meanwhile", "I see."])
     agent = agent_of(make, model, [build], InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        async with agent if block else nullcontext():
-            with pytest.raises(error):
-                await agent.ainvoke(GO, AT)
-        messages = (await agent.ainvoke(None, AT))["messages"]
+    async with agent if block else nullcontext():
+        with pytest.raises(error):
+            await agent.ainvoke(GO, AT)
+    messages = (await agent.ainvoke(None, AT))["messages"]
 
     assert results_in(messages) == [f"Error: {error.__name__}"]
 
@@ -309,7 +301,7 @@ async def test_an_error_for_the_program_is_raised_at_the_end_of_a_block_without_
 
     model = ScriptedModel([calls("build"), calls("decide")])
     agent = agent_of(create_react_agent, model, [build, decide], InMemorySaver())
-    with anyio.fail_after(SECONDS), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         async with agent:
             assert "__interrupt__" in await agent.ainvoke(GO, AT)
             finished.set()
@@ -319,18 +311,17 @@ async def test_an_error_for_the_program_is_raised_at_the_end_of_a_block_without_
 async def test_a_call_of_a_killed_process_is_told_as_unknown_once(make: Any) -> None:
     build, saver = Build(), InMemorySaver()
     model = ScriptedModel([calls("build"), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(make, model, [build.build], saver) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            later = copy_of(saver)
-            build.open.set()
-            await run.result()
+    async with agent_of(make, model, [build.build], saver) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        later = copy_of(saver)
+        build.open.set()
+        await run.result()
 
-        model = ScriptedModel(["I see", "done", "more"])
-        async with agent_of(make, model, [build.build], later) as agent:
-            await agent.ainvoke(None, AT)
-            messages = (await agent.ainvoke(GO, AT))["messages"]
+    model = ScriptedModel(["I see", "done", "more"])
+    async with agent_of(make, model, [build.build], later) as agent:
+        await agent.ainvoke(None, AT)
+        messages = (await agent.ainvoke(GO, AT))["messages"]
 
     (result,) = results_in(messages)
     assert "unknown" in result
@@ -348,19 +339,18 @@ async def test_a_call_of_a_killed_process_has_a_result_if_its_step_had_not_ended
         return "worked"
 
     tools = [CallPolicy(background=True)(make_function(build)), work]
-    with anyio.fail_after(SECONDS):
-        model = ScriptedModel([calls("build", "work"), "meanwhile", "done"])
-        async with make(model, tools, checkpointer=saver) as agent:
-            run = await agent.start(GO, AT)
-            while "goes on in the background" not in str(dict(saver.writes)):
-                await anyio.sleep(0.005)
-            later = copy_of(saver)
-            build.open.set()
-            may_end.set()
-            await run.result()
+    model = ScriptedModel([calls("build", "work"), "meanwhile", "done"])
+    async with make(model, tools, checkpointer=saver) as agent:
+        run = await agent.start(GO, AT)
+        while "goes on in the background" not in str(dict(saver.writes)):
+            await anyio.sleep(0.005)
+        later = copy_of(saver)
+        build.open.set()
+        may_end.set()
+        await run.result()
 
-        async with make(ScriptedModel(["I see", "done"]), tools, checkpointer=later) as agent:
-            messages = (await agent.ainvoke(None, AT))["messages"]
+    async with make(ScriptedModel(["I see", "done"]), tools, checkpointer=later) as agent:
+        messages = (await agent.ainvoke(None, AT))["messages"]
 
     (result,) = results_in(messages)
     assert "unknown" in result
@@ -372,18 +362,17 @@ async def test_an_idempotent_call_of_a_killed_process_runs_again(make: Any) -> N
     build, saver = Build(), InMemorySaver()
     policy = CallPolicy(background=True, idempotent=True)
     build_again = policy(make_function(build))
-    with anyio.fail_after(SECONDS):
-        model = ScriptedModel([calls("build"), "meanwhile", "done"])
-        async with make(model, [build_again], checkpointer=saver) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            later = copy_of(saver)
-            build.open.set()
-            await run.result()
+    model = ScriptedModel([calls("build"), "meanwhile", "done"])
+    async with make(model, [build_again], checkpointer=saver) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        later = copy_of(saver)
+        build.open.set()
+        await run.result()
 
-        model = ScriptedModel(["I see", "done", "more"])
-        async with make(model, [build_again], checkpointer=later) as agent:
-            messages = (await agent.ainvoke(None, AT))["messages"]
+    model = ScriptedModel(["I see", "done", "more"])
+    async with make(model, [build_again], checkpointer=later) as agent:
+        messages = (await agent.ainvoke(None, AT))["messages"]
 
     assert results_in(messages) == ["built"]
     assert build.times == 2
@@ -400,7 +389,7 @@ class Drain:
         """Begin the drain, once and only if there is an agent; return when it has begun."""
         if self.agent is not None and not self._has_begun.is_set():
             threading.Thread(target=anyio.run, args=(self._drain,)).start()
-            assert await anyio.to_thread.run_sync(self._has_begun.wait, SECONDS)
+            assert await anyio.to_thread.run_sync(self._has_begun.wait, WAIT)
 
     async def _drain(self) -> None:
         async with anyio.create_task_group() as group:
@@ -458,16 +447,15 @@ async def test_a_run_that_a_drain_keeps_from_repeating_a_lost_call_ends_as_drain
     """A run that ends without an error has no call that is open."""
     build, drain = Build(), Drain()
     tool = CallPolicy(background=True, idempotent=True)(make_function(build))
-    with anyio.fail_after(SECONDS):
-        saver = await kill_with_call(make, tool, build)
-        saver = DrainedSaver(saver, drain) if begins_at_read else saver
-        agent = drain.agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
-        with pytest.raises(DrainingError):
-            await agent.ainvoke(None, {**AT, "callbacks": [DrainedHandler(drain)]})
-        assert build.times == 1
+    saver = await kill_with_call(make, tool, build)
+    saver = DrainedSaver(saver, drain) if begins_at_read else saver
+    agent = drain.agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
+    with pytest.raises(DrainingError):
+        await agent.ainvoke(None, {**AT, "callbacks": [DrainedHandler(drain)]})
+    assert build.times == 1
 
-        async with agent:
-            messages = (await agent.ainvoke(None, AT))["messages"]
+    async with agent:
+        messages = (await agent.ainvoke(None, AT))["messages"]
     assert results_in(messages) == ["built"]
     assert build.times == 2
 
@@ -477,10 +465,9 @@ async def test_a_run_that_is_drained_tells_of_a_lost_call_that_may_not_be_repeat
     """The run may work on within the time of the drain, and needs no call for this."""
     build, drain = Build(), Drain()
     tool = CallPolicy(background=True)(make_function(build))
-    with anyio.fail_after(SECONDS):
-        saver = DrainedSaver(await kill_with_call(make, tool, build), drain)
-        agent = drain.agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
-        messages = (await agent.ainvoke(None, AT))["messages"]
+    saver = DrainedSaver(await kill_with_call(make, tool, build), drain)
+    agent = drain.agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
+    messages = (await agent.ainvoke(None, AT))["messages"]
     (result,) = results_in(messages)
     assert "unknown" in result
     assert build.times == 1
@@ -506,23 +493,22 @@ async def test_a_person_decides_about_a_call_of_a_killed_process(
     make: Any, answer: Any, result: str, times: int
 ) -> None:
     build = Build()
-    with anyio.fail_after(SECONDS):
-        restart = await killed_with_a_call(make, build)
-        model = ScriptedModel(["I see", "done"])
-        async with restart(model) as agent:
-            [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
-            assert question.value[0]["action_request"] == {"action": "build", "args": {}}
-            for _ in range(2):  # it stays open until it is answered, also in other processes
-                async with restart(model) as other:
-                    assert (await other.ainvoke(None, AT))["__interrupt__"] == [question]
-                    state = await other.aget_state(AT)
-                    assert (state.interrupts, state.next) == ((question,), ("tools",))
-            with pytest.raises(OpenCallsError):
-                await agent.say("hello", AT, start=True)
-            assert model.requests == []
-            messages = (await agent.ainvoke(Command(resume={question.id: answer}), AT))["messages"]
-            assert (await agent.aget_state(AT)).interrupts == ()
-            later_messages = (await agent.ainvoke(GO, AT))["messages"]
+    restart = await killed_with_a_call(make, build)
+    model = ScriptedModel(["I see", "done"])
+    async with restart(model) as agent:
+        [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
+        assert question.value[0]["action_request"] == {"action": "build", "args": {}}
+        for _ in range(2):  # it stays open until it is answered, also in other processes
+            async with restart(model) as other:
+                assert (await other.ainvoke(None, AT))["__interrupt__"] == [question]
+                state = await other.aget_state(AT)
+                assert (state.interrupts, state.next) == ((question,), ("tools",))
+        with pytest.raises(OpenCallsError):
+            await agent.say("hello", AT, start=True)
+        assert model.requests == []
+        messages = (await agent.ainvoke(Command(resume={question.id: answer}), AT))["messages"]
+        assert (await agent.aget_state(AT)).interrupts == ()
+        later_messages = (await agent.ainvoke(GO, AT))["messages"]
 
     assert [text[: len(result)] for text in results_in(messages)] == [result]
     assert len(results_in(later_messages)) == 1
@@ -534,18 +520,17 @@ async def test_a_person_decides_about_a_call_of_a_killed_process(
 async def test_a_person_is_asked_again_about_a_lost_call_that_a_drain_has_kept_from_running(make: Any) -> None:
     build, drain = Build(), Drain()
     tool = CallPolicy(background=True, on_unknown="ask")(make_function(build))
-    with anyio.fail_after(SECONDS):
-        saver = DrainedSaver(await kill_with_call(make, tool, build), drain)
-        agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
-        [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
-        drain.agent = agent
-        with pytest.raises(DrainingError):
-            await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), AT)
-        assert build.times == 1
+    saver = DrainedSaver(await kill_with_call(make, tool, build), drain)
+    agent = make(ScriptedModel(["I see", "done"]), [tool], checkpointer=saver)
+    [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
+    drain.agent = agent
+    with pytest.raises(DrainingError):
+        await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), AT)
+    assert build.times == 1
 
-        async with agent:
-            [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
-            messages = (await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), AT))["messages"]
+    async with agent:
+        [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
+        messages = (await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), AT))["messages"]
     assert results_in(messages) == ["built"]
     assert build.times == 2
 
@@ -555,14 +540,13 @@ async def test_new_input_asks_about_a_call_of_a_killed_process_and_new_input_the
     make: Any,
 ) -> None:
     build = Build()
-    with anyio.fail_after(SECONDS):
-        restart = await killed_with_a_call(make, build)
-        model = ScriptedModel(["I see"])
-        async with restart(model) as agent:
-            asked = await agent.ainvoke({"messages": [("user", "hello")]}, AT)
-            assert [question.value[0]["action_request"]["action"] for question in asked["__interrupt__"]] == ["build"]
-            assert model.requests == []
-            messages = (await agent.ainvoke({"messages": [("user", "never mind")]}, AT))["messages"]
+    restart = await killed_with_a_call(make, build)
+    model = ScriptedModel(["I see"])
+    async with restart(model) as agent:
+        asked = await agent.ainvoke({"messages": [("user", "hello")]}, AT)
+        assert [question.value[0]["action_request"]["action"] for question in asked["__interrupt__"]] == ["build"]
+        assert model.requests == []
+        messages = (await agent.ainvoke({"messages": [("user", "never mind")]}, AT))["messages"]
 
     assert kinds(messages)[-4:] == ["human", "result", "human", "ai"]
     assert "unknown" in results_in(messages)[0]
@@ -574,17 +558,16 @@ async def test_new_input_asks_about_a_call_of_a_killed_process_and_new_input_the
 async def test_a_drain_ends_a_background_call_and_the_next_run_reads_that_it_is_unknown(make: Any) -> None:
     build, saver = Build(), InMemorySaver()
     model = ScriptedModel([calls("build"), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(make, model, [build.build], saver) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            drained = await agent.drain(0.05)
-            with pytest.raises(DrainingError):
-                await run.result()
-        assert [unknown.tool for unknown in drained.unknown] == ["build"]
+    async with agent_of(make, model, [build.build], saver) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        drained = await agent.drain(0.05)
+        with pytest.raises(DrainingError):
+            await run.result()
+    assert [unknown.tool for unknown in drained.unknown] == ["build"]
 
-        async with agent:
-            messages = (await agent.ainvoke(None, AT))["messages"]
+    async with agent:
+        messages = (await agent.ainvoke(None, AT))["messages"]
     (result,) = results_in(messages)
     assert "unknown" in result
 
@@ -600,18 +583,17 @@ async def test_a_background_call_that_ends_with_a_result_while_it_is_drained_kee
             return await build.build()
 
     model = ScriptedModel([calls("finish"), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(make, model, [finish], saver) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            async with anyio.create_task_group() as group:
-                group.start_soon(agent.drain, 0.0)
-                with pytest.raises(DrainingError):
-                    await run.result()
-                build.open.set()
+    async with agent_of(make, model, [finish], saver) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.drain, 0.0)
+            with pytest.raises(DrainingError):
+                await run.result()
+            build.open.set()
 
-        async with agent:
-            messages = (await agent.ainvoke(None, AT))["messages"]
+    async with agent:
+        messages = (await agent.ainvoke(None, AT))["messages"]
     assert results_in(messages) == ["built"]
 
 
@@ -619,15 +601,14 @@ async def test_a_person_approves_a_background_call_in_the_foreground() -> None:
     build = Build()
     node = ToolNode([build.build], policies=BACKGROUND, middleware=[RequireApproval(["build"])])
     model = ScriptedModel([calls("build"), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        async with create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
-            state = await agent.ainvoke(GO, AT)
-            assert build.times == 0
-            question = state["__interrupt__"][0]
-            run = await agent.start(Command(resume={question.id: [{"type": "accept"}]}), AT)
-            await until_asked(model, 2)
-            build.open.set()
-            messages = (await run.result())["messages"]
+    async with create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
+        state = await agent.ainvoke(GO, AT)
+        assert build.times == 0
+        question = state["__interrupt__"][0]
+        run = await agent.start(Command(resume={question.id: [{"type": "accept"}]}), AT)
+        await until_asked(model, 2)
+        build.open.set()
+        messages = (await run.result())["messages"]
     assert results_in(messages) == ["built"]
 
 
@@ -646,12 +627,11 @@ async def test_the_middleware_of_a_call_sees_its_late_result() -> None:
     policies = {"work": CallPolicy(background=True, idempotent=True)}
     node = ToolNode([work], policies=policies, middleware=[Sanitize(), Retry(initial=0.01)])
     model = ScriptedModel([calls("work"), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        async with create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            build.open.set()
-            messages = (await run.result())["messages"]
+    async with create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        build.open.set()
+        messages = (await run.result())["messages"]
     (result,) = results_in(messages)
     assert attempts == 2
     assert result == "built"
@@ -672,10 +652,9 @@ async def test_a_model_looks_at_its_background_calls_and_cancels_one(make: Any) 
 
     unknown = calls(("cancel_background_call", {"handle": "bg-other"}))
     model = ScriptedModel([calls("test"), calls("background_calls"), unknown, cancel, "done", "I see"])
-    with anyio.fail_after(SECONDS):
-        tools = [test, *background_tools()]
-        async with agent_of(make, model, tools, InMemorySaver()) as agent:
-            messages = (await (await agent.start(GO, AT)).result())["messages"]
+    tools = [test, *background_tools()]
+    async with agent_of(make, model, tools, InMemorySaver()) as agent:
+        messages = (await (await agent.start(GO, AT)).result())["messages"]
 
     texts = [message.text for message in messages if isinstance(message, ToolMessage)][1:]
     handle = messages[2].additional_kwargs["callboard"]["background"]
@@ -694,12 +673,9 @@ async def test_a_loop_through_background_calls_is_stopped(make: Any) -> None:
         return "nothing"
 
     model = ScriptedModel([calls("poll")], loop=True)
-    with anyio.fail_after(SECONDS):
-        async with agent_of(
-            make, model, [poll], InMemorySaver(), loop_guard=LoopGuard(nudge=2, refuse=4, stop=8)
-        ) as agent:
-            with pytest.raises(LoopError):
-                await agent.ainvoke(GO, AT)
+    async with agent_of(make, model, [poll], InMemorySaver(), loop_guard=LoopGuard(nudge=2, refuse=4, stop=8)) as agent:
+        with pytest.raises(LoopError):
+            await agent.ainvoke(GO, AT)
 
 
 async def test_a_background_call_elsewhere_ends_with_its_batch_and_one_warning() -> None:
@@ -727,14 +703,13 @@ async def test_a_result_keeps_its_artifact_where_a_tool_message_has_it(make: Any
     node = ToolNode([query], policies={"query": CallPolicy(background=True)})
     tools, policies = ([query], {"policies": {"query": CallPolicy(background=True)}})
     model, url = ScriptedModel([calls("query"), "meanwhile", "done"]), f"sqlite:///{tmp_path / 'db'}"
-    with anyio.fail_after(SECONDS):
-        if make is create_agent:
-            agent: Any = make(model, tools, **policies, checkpointer=url)
-        else:
-            agent = make(model, node, checkpointer=url)
-        async with agent:
-            messages = (await agent.ainvoke(GO, AT))["messages"]
-            stored = (await agent.aget_state(AT)).values["messages"]
+    if make is create_agent:
+        agent: Any = make(model, tools, **policies, checkpointer=url)
+    else:
+        agent = make(model, node, checkpointer=url)
+    async with agent:
+        messages = (await agent.ainvoke(GO, AT))["messages"]
+        stored = (await agent.aget_state(AT)).values["messages"]
 
     for conversation in (messages, stored):
         (result,) = filter(is_result, conversation)
@@ -752,9 +727,8 @@ async def test_a_result_with_an_artifact_that_no_database_stores_is_told_as_lost
 
     node = ToolNode([query], policies={"query": CallPolicy(background=True)})
     model = ScriptedModel([calls("query"), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        async with create_react_agent(model, node, checkpointer=f"sqlite:///{tmp_path / 'db'}") as agent:
-            messages = (await agent.ainvoke(GO, AT))["messages"]
+    async with create_react_agent(model, node, checkpointer=f"sqlite:///{tmp_path / 'db'}") as agent:
+        messages = (await agent.ainvoke(GO, AT))["messages"]
 
     (result,) = filter(is_result, messages)
     assert "the database cannot store it" in result.text
@@ -770,11 +744,10 @@ async def test_a_result_tells_how_its_call_has_ended() -> None:
         await anyio.sleep_forever()
 
     node = ToolNode([hang], policies={"hang": CallPolicy(background=True, timeout=0.05)})
-    with anyio.fail_after(SECONDS):
-        async with create_react_agent(
-            ScriptedModel([calls("hang"), "meanwhile", "done"]), node, checkpointer=InMemorySaver()
-        ) as agent:
-            (result,) = filter(is_result, (await agent.ainvoke(GO, AT))["messages"])
+    async with create_react_agent(
+        ScriptedModel([calls("hang"), "meanwhile", "done"]), node, checkpointer=InMemorySaver()
+    ) as agent:
+        (result,) = filter(is_result, (await agent.ainvoke(GO, AT))["messages"])
 
     facts = result.additional_kwargs["callboard"]
     assert (facts["ended"], facts["status"], facts["background"]) == ("timeout", "error", result.id)
@@ -803,7 +776,7 @@ async def test_a_call_that_begins_during_a_drain_ends_with_its_batch_without_a_w
 
     is_opening, is_draining = threading.Event(), threading.Event()
     agent = agent_of(create_react_agent, ScriptedModel([calls("build"), "done"]), [build], SlowSaver())
-    with anyio.fail_after(SECONDS), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error", ForegroundCallWarning)
         async with anyio.create_task_group() as group:
             group.start_soon(drain)
@@ -837,18 +810,17 @@ async def test_a_run_that_is_drained_before_its_background_call_ends_as_drained(
 
     model = ScriptedModel([calls("work"), calls("build"), "done", "done"])
     policies = {"build": CallPolicy(background=True)}
-    with anyio.fail_after(SECONDS):
-        if make is create_agent:
-            agents.append(make(model, [work, build.build], policies=policies, checkpointer=InMemorySaver()))
-        else:
-            node = ToolNode([work, build.build], policies=policies)
-            agents.append(make(model, node, checkpointer=InMemorySaver()))
-        with pytest.raises(DrainingError):
-            await agents[0].ainvoke(GO, AT)
-        assert build.times == 0
+    if make is create_agent:
+        agents.append(make(model, [work, build.build], policies=policies, checkpointer=InMemorySaver()))
+    else:
+        node = ToolNode([work, build.build], policies=policies)
+        agents.append(make(model, node, checkpointer=InMemorySaver()))
+    with pytest.raises(DrainingError):
+        await agents[0].ainvoke(GO, AT)
+    assert build.times == 0
 
-        async with agents[0]:
-            messages = (await agents[0].ainvoke(None, AT))["messages"]
+    async with agents[0]:
+        messages = (await agents[0].ainvoke(None, AT))["messages"]
     assert sum("built" in message.text for message in messages) == build.times == 1
 
 
@@ -865,21 +837,20 @@ async def test_a_call_that_a_drain_has_refused_can_no_longer_be_cancelled() -> N
     node = ToolNode([build.build, work], policies=BACKGROUND, on_error="finish")
     model = ScriptedModel([calls("build", "work"), "done", "I see"])
     agent = drain.agent = create_react_agent(model, node, checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        async with anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group:
 
-            async def run() -> None:
-                with pytest.raises(DrainingError):
-                    await agent.ainvoke(GO, {**AT, "callbacks": [DrainedHandler(drain, "tools")]})
+        async def run() -> None:
+            with pytest.raises(DrainingError):
+                await agent.ainvoke(GO, {**AT, "callbacks": [DrainedHandler(drain, "tools")]})
 
-            group.start_soon(run)
-            while [call.call_id for call in agent.running()] != ["call_2"]:
-                await anyio.sleep(0.005)
-            assert not await agent.cancel("call_1", "enough")
-            may_end.set()
+        group.start_soon(run)
+        while [call.call_id for call in agent.running()] != ["call_2"]:
+            await anyio.sleep(0.005)
+        assert not await agent.cancel("call_1", "enough")
+        may_end.set()
 
-        async with agent:
-            messages = (await agent.ainvoke(None, AT))["messages"]
+    async with agent:
+        messages = (await agent.ainvoke(None, AT))["messages"]
     assert sum("built" in message.text for message in messages) == build.times == 1
 
 
@@ -898,8 +869,7 @@ async def test_a_call_that_was_cancelled_before_a_drain_refuses_it_ends_as_cance
     tool = CallPolicy(background=True)(make_function(build))
     model = ScriptedModel([calls("build"), "done"])
     agent = drain.agent = make(model, [tool], checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        messages = (await agent.ainvoke(GO, {**AT, "callbacks": [Cancel()]}))["messages"]
+    messages = (await agent.ainvoke(GO, {**AT, "callbacks": [Cancel()]}))["messages"]
     assert cancelled == [True]
     assert kinds(messages) == ["human", "ai", "tool", "ai"]
     assert "enough" in messages[2].text
@@ -923,14 +893,13 @@ async def test_results_of_one_moment_share_writes_and_a_request_and_leave_the_lo
     """One write, and at last one request to the model, for each result would take minutes, and cost a fortune."""
     build, saver = Build(), Recording()
     model = ScriptedModel([builds(number), *["done"] * 10])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(create_react_agent, model, [build.build], saver) as agent:
-            run = await agent.start(GO, AT)
-            await until_asked(model, 2)
-            writes = saver.commits
-            async with watched_loop() as hold:
-                build.open.set()
-                messages = (await run.result())["messages"]
+    async with agent_of(create_react_agent, model, [build.build], saver) as agent:
+        run = await agent.start(GO, AT)
+        await until_asked(model, 2)
+        writes = saver.commits
+        async with watched_loop() as hold:
+            build.open.set()
+            messages = (await run.result())["messages"]
 
     assert results_in(messages) == ["built"] * number
     assert len({message.id for message in messages}) == len(messages)
@@ -949,16 +918,15 @@ async def test_results_of_one_moment_without_a_live_run_share_an_update_of_their
         return str(interrupt("which?"))
 
     model = ScriptedModel([[*builds(number), tool_call("decide", "ask")], "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
-            assert "__interrupt__" in await (await agent.start(GO, AT)).result()
-            writes = saver.commits
-            async with watched_loop() as hold:
-                build.open.set()
-                while saver.kinds.count("said") < number:
-                    await anyio.sleep(0.005)
-            assert saver.commits - writes <= 30
-            messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
+    async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
+        assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+        writes = saver.commits
+        async with watched_loop() as hold:
+            build.open.set()
+            while saver.kinds.count("said") < number:
+                await anyio.sleep(0.005)
+        assert saver.commits - writes <= 30
+        messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
 
     assert results_in(messages) == ["built"] * number
     assert complaint(messages) is None
@@ -979,16 +947,15 @@ async def test_a_thread_that_is_busy_elsewhere_is_tried_once_for_all_results() -
 
     saver = Counting()
     model = ScriptedModel([[*builds(50), tool_call("decide", "ask")], "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
-            assert "__interrupt__" in await (await agent.start(GO, AT)).result()
-            forge(saver, AT, {"kind": "hold", "holder": {**FAR, "until": time.time() + 1_000.0}})
-            reads.clear()
-            build.open.set()
-            await anyio.sleep(0.5)  # less than the pause before the results are tried again
-            assert 1 <= len(reads) <= 3
-            forge(saver, AT, {"kind": "leave"})
-        messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
+    async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
+        assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+        forge(saver, AT, {"kind": "hold", "holder": {**FAR, "until": time.time() + 1_000.0}})
+        reads.clear()
+        build.open.set()
+        await anyio.sleep(0.5)  # less than the pause before the results are tried again
+        assert 1 <= len(reads) <= 3
+        forge(saver, AT, {"kind": "leave"})
+    messages = (await agent.ainvoke(Command(resume="this"), AT))["messages"]
 
     assert results_in(messages) == ["built"] * 50
 
@@ -1000,7 +967,7 @@ async def test_a_message_that_comes_while_a_result_is_stored_without_a_run_start
         def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
             if build.open.is_set() and not storing.is_set():
                 storing.set()
-                is_stored.wait(SECONDS)
+                is_stored.wait(WAIT)
             super().put_writes(config, writes, task_id, task_path)
 
     async def decide() -> str:
@@ -1008,21 +975,20 @@ async def test_a_message_that_comes_while_a_result_is_stored_without_a_run_start
         return str(interrupt("which?"))
 
     model = ScriptedModel([calls("build", "decide"), "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(create_react_agent, model, [build.build, decide], Slow()) as agent:
-            assert "__interrupt__" in await (await agent.start(GO, AT)).result()
-            build.open.set()
-            while not storing.is_set():
-                await anyio.sleep(0.005)
+    async with agent_of(create_react_agent, model, [build.build, decide], Slow()) as agent:
+        assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+        build.open.set()
+        while not storing.is_set():
+            await anyio.sleep(0.005)
 
-            async def let_go() -> None:
-                await anyio.sleep(0.05)
-                is_stored.set()
+        async def let_go() -> None:
+            await anyio.sleep(0.05)
+            is_stored.set()
 
-            async with anyio.create_task_group() as group:
-                group.start_soon(let_go)
-                run = await agent.say("never mind", AT, start=True, give_up=True)
-            messages = (await run.result())["messages"]
+        async with anyio.create_task_group() as group:
+            group.start_soon(let_go)
+            run = await agent.say("never mind", AT, start=True, give_up=True)
+        messages = (await run.result())["messages"]
 
     assert results_in(messages) == ["built"]
     assert kinds(messages)[-3:] == ["result", "human", "ai"]

@@ -14,7 +14,7 @@ from tests.helpers import ended, until
 from ._savers import complaint
 
 pytestmark = pytest.mark.real_clock
-SECONDS = 30.0
+WAIT = 30
 AT: dict[str, Any] = {"configurable": {"thread_id": "1"}}
 GO = {"messages": [("user", "go")]}
 AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
@@ -58,19 +58,18 @@ async def test_one_call_ends_and_the_run_goes_on(make: Any) -> None:
     async def run() -> None:
         states.append(await agent.ainvoke(GO, AT))
 
-    with anyio.fail_after(SECONDS):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await until(lambda: len(build.bodies) == 2)
-            listed = [(call.tool, call.call_id, call.thread_id, call.place) for call in agent.running()]
-            assert listed == [("build", "roof", "1", "running"), ("build", "wall", "1", "running")]
-            assert await agent.cancel("roof", "too long", thread_id="1")
-            stored = (await agent.aget_state(AT)).tasks
-            assert [call.call_id for call in agent.running()] == ["wall"]
-            assert any("too long" in str(task.result) for task in stored)
-            build.open.set()
-        assert agent.running() == []
-        assert await agent.ainvoke(None, AT) == states[0]
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await until(lambda: len(build.bodies) == 2)
+        listed = [(call.tool, call.call_id, call.thread_id, call.place) for call in agent.running()]
+        assert listed == [("build", "roof", "1", "running"), ("build", "wall", "1", "running")]
+        assert await agent.cancel("roof", "too long", thread_id="1")
+        stored = (await agent.aget_state(AT)).tasks
+        assert [call.call_id for call in agent.running()] == ["wall"]
+        assert any("too long" in str(task.result) for task in stored)
+        build.open.set()
+    assert agent.running() == []
+    assert await agent.ainvoke(None, AT) == states[0]
     roof, wall = tool_messages(states[0])
     assert (ended(roof), wall.text) == ("cancelled", "built wall")
     assert "was cancelled by the application before it had a result: too long" in roof.text
@@ -83,14 +82,13 @@ async def test_a_run_that_continues_does_not_run_a_cancelled_call_again(make: An
     """The result is in the journal when `cancel()` returns, even if the run itself ends then."""
     build, model = Build(), ScriptedModel([build_calls("roof", "wall"), "done"])
     agent = agent_of(make, model, build, CallPolicy(on_unknown="rerun"))
-    with anyio.fail_after(SECONDS):
-        async with anyio.create_task_group() as group:
-            group.start_soon(agent.ainvoke, GO, AT)
-            await until(lambda: len(build.bodies) == 2)
-            assert await agent.cancel("roof", "too long")
-            group.cancel_scope.cancel()
-        build.open.set()
-        state = await agent.ainvoke(None, AT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.ainvoke, GO, AT)
+        await until(lambda: len(build.bodies) == 2)
+        assert await agent.cancel("roof", "too long")
+        group.cancel_scope.cancel()
+    build.open.set()
+    state = await agent.ainvoke(None, AT)
     assert [ended(message) for message in tool_messages(state)] == ["cancelled", None]
     assert sorted(build.bodies) == ["roof", "wall", "wall"]
 
@@ -111,14 +109,13 @@ async def test_an_agent_inside_the_call_ends_with_it(make: Any) -> None:
     async def run() -> None:
         states.append(await outer.ainvoke(GO))
 
-    with anyio.fail_after(SECONDS):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await until(lambda: build.bodies)
-            assert [call.tool for call in outer.running()] == ["research"]
-            assert [call.tool for call in inner.running()] == ["build"]
-            assert await outer.cancel("r", "too long")
-            assert inner.running() == []
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await until(lambda: build.bodies)
+        assert [call.tool for call in outer.running()] == ["research"]
+        assert [call.tool for call in inner.running()] == ["build"]
+        assert await outer.cancel("r", "too long")
+        assert inner.running() == []
     assert [ended(message) for message in tool_messages(states[0])] == ["cancelled"]
     assert states[0]["messages"][-1].text == "done"
 
@@ -128,15 +125,14 @@ async def test_a_call_in_the_background_is_listed_once_and_cancelled(make: Any) 
     """Its result, a message of its own, says that it was cancelled."""
     build, model = Build(), ScriptedModel([build_calls("roof"), "it is being built", "done"])
     agent = agent_of(make, model, build, CallPolicy(background=True))
-    with anyio.fail_after(SECONDS):
-        async with agent:
-            run = await agent.start(GO, AT)
-            await until(lambda: len(model.requests) == 2)
-            assert [(call.call_id, call.place) for call in agent.running()] == [("roof", "running")]
-            assert agent.tools.statistics().running == 1
-            assert await agent.cancel("roof", "too long", thread_id="1")
-            state = await run.result()
-            assert agent.running() == []
+    async with agent:
+        run = await agent.start(GO, AT)
+        await until(lambda: len(model.requests) == 2)
+        assert [(call.call_id, call.place) for call in agent.running()] == [("roof", "running")]
+        assert agent.tools.statistics().running == 1
+        assert await agent.cancel("roof", "too long", thread_id="1")
+        state = await run.result()
+        assert agent.running() == []
     result = state["messages"][-2]
     assert "was cancelled by the application before it had a result: too long" in result.text
     assert result.additional_kwargs["callboard"]["status"] == "error"
@@ -146,14 +142,13 @@ async def test_a_call_in_the_background_is_listed_once_and_cancelled(make: Any) 
 async def test_a_background_call_in_its_time_in_the_foreground_is_listed_once_and_cancelled(make: Any) -> None:
     """Its batch waits for it, and gets the message at once."""
     build, model = Build(), ScriptedModel([build_calls("roof", "wall"), "done"])
-    agent = agent_of(make, model, build, CallPolicy(background=SECONDS))
-    with anyio.fail_after(SECONDS):
-        async with agent:
-            run = await agent.start(GO, AT)
-            await until(lambda: len(build.bodies) == 2)
-            assert sorted(str(call.call_id) for call in agent.running()) == ["roof", "wall"]
-            assert await agent.cancel("roof", "too long")
-            build.open.set()
-            state = await run.result()
+    agent = agent_of(make, model, build, CallPolicy(background=WAIT))
+    async with agent:
+        run = await agent.start(GO, AT)
+        await until(lambda: len(build.bodies) == 2)
+        assert sorted(str(call.call_id) for call in agent.running()) == ["roof", "wall"]
+        assert await agent.cancel("roof", "too long")
+        build.open.set()
+        state = await run.result()
     roof, wall = tool_messages(state)
     assert (ended(roof), wall.text) == ("cancelled", "built wall")

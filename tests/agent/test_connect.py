@@ -208,7 +208,7 @@ async def test_a_file_that_may_not_be_written_is_named_with_what_has_to_be_allow
         path.chmod(0o444)
         Path(directory).chmod(0o555)
         saver: Any = saver_of(f"sqlite:///{path}")
-        with without_privileges(), anyio.fail_after(WAIT):
+        with without_privileges():
             with pytest.raises(StorageError, match=r"[Aa]llow this process to (read and )?write") as caught:
                 await to_thread.run_sync(saver.get_tuple, AT)
         Path(directory).chmod(0o755)

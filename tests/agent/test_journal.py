@@ -114,11 +114,10 @@ async def test_storage_grows_with_the_number_of_turns(database: tuple[Any, Calla
     saver, size = database
     agent = scripted([TEXT], [], loop=True, checkpointer=saver)
     sizes = {}
-    with anyio.fail_after(60):
-        for turn in range(1, 25):
-            await agent.ainvoke(say(TEXT), at())
-            if turn in (12, 24):
-                sizes[turn] = size()
+    for turn in range(1, 25):
+        await agent.ainvoke(say(TEXT), at())
+        if turn in (12, 24):
+            sizes[turn] = size()
 
     conversation = 24 * 2 * len(TEXT)
     assert sizes[24] / sizes[12] < 2.2
@@ -137,11 +136,10 @@ async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_
 
     saver = Counting()
     agent = scripted(["hi"], [], loop=True, checkpointer=saver)
-    with anyio.fail_after(60):
-        for _ in range(20):
-            await agent.ainvoke(QUESTION, at())
-        saver.reads = 0
-        places = [place async for place in agent.aget_state_history(at())]
+    for _ in range(20):
+        await agent.ainvoke(QUESTION, at())
+    saver.reads = 0
+    places = [place async for place in agent.aget_state_history(at())]
     assert len(places) >= 40
     assert saver.reads < 70
 
@@ -157,11 +155,10 @@ async def test_to_go_on_with_a_thread_each_of_its_messages_is_read_once() -> Non
 
     saver = InMemorySaver(serde=JsonPlusSerializer(__unpack_ext_hook__=counting))
     agent = scripted(["hi"], [], loop=True, checkpointer=saver)
-    with anyio.fail_after(60):
-        for _ in range(10):
-            await agent.ainvoke(QUESTION, at())
-        made.clear()
-        result = await agent.ainvoke(QUESTION, at())
+    for _ in range(10):
+        await agent.ainvoke(QUESTION, at())
+    made.clear()
+    result = await agent.ainvoke(QUESTION, at())
     assert len(result["messages"]) == 22
     assert len(made) == 20
 
@@ -184,10 +181,9 @@ async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
 
     replies = [calls(tool_call("work", "1"), tool_call("stop", "2")), "one", "two"]
     agent = scripted(replies, [work, asking("stop?", "stop")], checkpointer=saver)
-    with anyio.fail_after(60):
-        await agent.ainvoke(QUESTION, at())
-        await agent.ainvoke(Command(resume="go on"), at())
-        result = await agent.ainvoke(QUESTION, at())
+    await agent.ainvoke(QUESTION, at())
+    await agent.ainvoke(Command(resume="go on"), at())
+    result = await agent.ainvoke(QUESTION, at())
     assert [message.artifact for message in result["messages"] if isinstance(message, ToolMessage)] == [Odd(), None]
 
 

@@ -35,7 +35,7 @@ from callboard.testing import ScriptedModel, calls
 from ._savers import complaint, copy_of
 
 pytestmark = pytest.mark.real_clock
-SECONDS = 30.0
+WAIT = 30
 AT: Any = {"configurable": {"thread_id": "1"}}
 GO = {"messages": [("user", "go")]}
 UNSTORABLE = HumanMessage("x", additional_kwargs={"value": object()})
@@ -84,12 +84,11 @@ async def test_the_chunks_of_a_message_have_the_id_that_the_thread_stores(make: 
     gate.open.set()
     model = ScriptedModel([calls("work", "work"), "it is done"], disable_streaming=not streams)
     texts_by_id: dict[str, str] = {}
-    with anyio.fail_after(SECONDS):
-        async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT, stream_mode="messages")
-            async for _, (message, _) in run.stream():
-                texts_by_id[message.id] = texts_by_id.get(message.id, "") + message.text
-            stored = await messages_of(agent)
+    async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT, stream_mode="messages")
+        async for _, (message, _) in run.stream():
+            texts_by_id[message.id] = texts_by_id.get(message.id, "") + message.text
+        stored = await messages_of(agent)
 
     assert sorted(texts_by_id.items()) == sorted((message.id, message.text) for message in stored[1:])
 
@@ -98,16 +97,15 @@ async def test_the_chunks_of_a_message_have_the_id_that_the_thread_stores(make: 
 async def test_a_live_run_reads_a_message_after_the_results_of_its_calls(make: Any) -> None:
     gate = Gate()
     model = ScriptedModel([calls("work", "work"), "done"])
-    with anyio.fail_after(SECONDS):
-        async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
+    async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
 
-            assert await agent.say("and hurry", AT) is run
-            assert not run.is_over
+        assert await agent.say("and hurry", AT) is run
+        assert not run.is_over
 
-            gate.open.set()
-            state = await run.result()
+        gate.open.set()
+        state = await run.result()
 
     assert texts(state) == ["human: go", "ai: ", "tool: worked", "tool: worked", "human: and hurry", "ai: done"]
     assert [message.text for message in model.requests[1]][-1] == "and hurry"
@@ -127,8 +125,7 @@ async def test_a_message_reaches_a_run_of_ainvoke_in_any_form(make: Any, form: A
             await run.result()
         gate.open.set()
 
-    with anyio.fail_after(SECONDS):
-        _, state = await in_turn(speak, partial(agent.ainvoke, GO, AT))
+    _, state = await in_turn(speak, partial(agent.ainvoke, GO, AT))
 
     assert texts(state)[2:] == ["tool: worked", "human: and hurry", "ai: done"]
 
@@ -139,20 +136,19 @@ async def test_a_message_that_arrives_during_the_last_reply_is_read_before_the_r
 
     def reply(_: Sequence[Any]) -> str:
         asked.set()
-        answer.wait(SECONDS)
+        answer.wait(WAIT)
         return "done"
 
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([reply, "and that, too"]), [], checkpointer=InMemorySaver()) as agent:
-            results: list[Any] = []
+    async with make(ScriptedModel([reply, "and that, too"]), [], checkpointer=InMemorySaver()) as agent:
+        results: list[Any] = []
 
-            async def speak() -> None:
-                await anyio.to_thread.run_sync(asked.wait)
-                results.append(await agent.say("and this?", AT))
-                answer.set()
+        async def speak() -> None:
+            await anyio.to_thread.run_sync(asked.wait)
+            results.append(await agent.say("and this?", AT))
+            answer.set()
 
-            # The model blocks its thread, as a client that is not async does.
-            _, state = await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT)))
+        # The model blocks its thread, as a client that is not async does.
+        _, state = await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT)))
 
     assert results[0] is not None
     assert texts(state) == ["human: go", "ai: done", "human: and this?", "ai: and that, too"]
@@ -182,20 +178,19 @@ async def test_a_message_that_arrives_during_a_typed_reply_is_answered_by_a_new_
 
     def reply(_: Sequence[Any]) -> Any:
         asked.set()
-        answer.wait(SECONDS)
+        answer.wait(WAIT)
         return last
 
     model = ScriptedModel([*before, reply, *typed_replies(make, form, "Rome")])
-    with anyio.fail_after(SECONDS):
-        async with make(model, [], response_format=form, checkpointer=InMemorySaver()) as agent:
+    async with make(model, [], response_format=form, checkpointer=InMemorySaver()) as agent:
 
-            async def speak() -> None:
-                await anyio.to_thread.run_sync(asked.wait)
-                await agent.say("no: Rome", AT)
-                answer.set()
+        async def speak() -> None:
+            await anyio.to_thread.run_sync(asked.wait)
+            await agent.say("no: Rome", AT)
+            answer.set()
 
-            # The model blocks its thread, as a client that is not async does.
-            _, state = await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT)))
+        # The model blocks its thread, as a client that is not async does.
+        _, state = await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT)))
 
     assert "human: no: Rome" in texts(state)
     assert state["structured_response"] == Weather(city="Rome")
@@ -203,28 +198,26 @@ async def test_a_message_that_arrives_during_a_typed_reply_is_answered_by_a_new_
 
 @AGENTS
 async def test_without_a_live_run_a_message_is_not_stored_or_starts_a_run(make: Any) -> None:
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel(["done", "again"]), [], checkpointer=InMemorySaver()) as agent:
-            assert await agent.say("hello", AT) is None
-            assert not (await agent.aget_state(AT)).values
+    async with make(ScriptedModel(["done", "again"]), [], checkpointer=InMemorySaver()) as agent:
+        assert await agent.say("hello", AT) is None
+        assert not (await agent.aget_state(AT)).values
 
-            first = await agent.say("hello", AT, start=True)
-            await first.result()
-            second = await agent.say("again", AT, start=True)
+        first = await agent.say("hello", AT, start=True)
+        await first.result()
+        second = await agent.say("again", AT, start=True)
 
-            assert texts(await second.result()) == ["human: hello", "ai: done", "human: again", "ai: again"]
+        assert texts(await second.result()) == ["human: hello", "ai: done", "human: again", "ai: again"]
 
 
 @AGENTS
 async def test_of_a_hundred_senders_one_starts_a_run_and_each_message_is_read_once(make: Any) -> None:
     model = ScriptedModel(["done"], loop=True)
-    with anyio.fail_after(SECONDS):
-        async with make(model, [], checkpointer=InMemorySaver()) as agent:
-            senders = [partial(agent.say, f"m{number}", AT, start=True) for number in range(100)]
-            runs = await in_turn(*senders)
-            for run in runs:
-                await run.result()
-            messages = await messages_of(agent)
+    async with make(model, [], checkpointer=InMemorySaver()) as agent:
+        senders = [partial(agent.say, f"m{number}", AT, start=True) for number in range(100)]
+        runs = await in_turn(*senders)
+        for run in runs:
+            await run.result()
+        messages = await messages_of(agent)
 
     assert len({*runs}) == 1
     read = Counter(message.text for message in messages if message.type == "human")
@@ -235,22 +228,21 @@ async def test_of_a_hundred_senders_one_starts_a_run_and_each_message_is_read_on
 async def test_a_message_that_was_stored_and_not_read_is_read_by_the_next_run_of_a_killed_one(make: Any) -> None:
     """What `say` has returned for is stored: a copy of the database at this moment has it."""
     gate, saver = Gate(), InMemorySaver()
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=saver) as agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            await agent.say("and hurry", AT)
-            stored = deepcopy(saver.storage), deepcopy(saver.writes), deepcopy(saver.blobs)
-            gate.open.set()
-            await run.result()
+    async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=saver) as agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        await agent.say("and hurry", AT)
+        stored = deepcopy(saver.storage), deepcopy(saver.writes), deepcopy(saver.blobs)
+        gate.open.set()
+        await run.result()
 
-        for later_input in (None, {"messages": [("user", "are you there?")]}):
-            later = InMemorySaver()
-            later.storage, later.writes, later.blobs = deepcopy(stored)
-            model = ScriptedModel(["done", "done", "done"])
-            state = await make(model, [gate.work], checkpointer=later).ainvoke(later_input, AT)
-            assert Counter(texts(state))["human: and hurry"] == 1
-            assert all(complaint(request) is None for request in model.requests)
+    for later_input in (None, {"messages": [("user", "are you there?")]}):
+        later = InMemorySaver()
+        later.storage, later.writes, later.blobs = deepcopy(stored)
+        model = ScriptedModel(["done", "done", "done"])
+        state = await make(model, [gate.work], checkpointer=later).ainvoke(later_input, AT)
+        assert Counter(texts(state))["human: and hurry"] == 1
+        assert all(complaint(request) is None for request in model.requests)
 
 
 @AGENTS
@@ -266,7 +258,7 @@ async def test_a_message_stands_after_the_reply_that_has_not_read_it_wherever_th
 
     def reply(_: Sequence[Any]) -> str:
         asked.set()
-        answer.wait(SECONDS)
+        answer.wait(WAIT)
         return "done"
 
     async def speak() -> None:
@@ -275,14 +267,13 @@ async def test_a_message_stands_after_the_reply_that_has_not_read_it_wherever_th
         answer.set()
 
     saver.put_writes = write_and_copy  # type: ignore[method-assign]
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([reply, "and that, too"]), [], checkpointer=saver) as agent:
-            await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT, durability="sync")))
+    async with make(ScriptedModel([reply, "and that, too"]), [], checkpointer=saver) as agent:
+        await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT, durability="sync")))
 
-        assert len(copies) > 1
-        for later in copies:
-            state = await make(ScriptedModel(["and that, too"]), [], checkpointer=later).ainvoke(None, AT)
-            assert texts(state) == ["human: go", "ai: done", "human: and this?", "ai: and that, too"]
+    assert len(copies) > 1
+    for later in copies:
+        state = await make(ScriptedModel(["and that, too"]), [], checkpointer=later).ainvoke(None, AT)
+        assert texts(state) == ["human: go", "ai: done", "human: and this?", "ai: and that, too"]
 
 
 @AGENTS
@@ -298,16 +289,15 @@ async def test_a_run_that_fails_or_is_cancelled_loses_no_message(make: Any) -> N
             raise ConnectionError("lost")
         return "worked"
 
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            await agent.say("and hurry", AT)
-            gate.open.set()
-            with pytest.raises(ConnectionError):
-                await run.result()
+    async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        await agent.say("and hurry", AT)
+        gate.open.set()
+        with pytest.raises(ConnectionError):
+            await run.result()
 
-            state = await agent.ainvoke(None, AT)
+        state = await agent.ainvoke(None, AT)
 
     assert texts(state)[2:] == ["tool: worked", "human: and hurry", "ai: done"]
 
@@ -321,16 +311,15 @@ async def test_a_message_waits_until_the_question_of_a_call_is_answered(make: An
         await gate.work()
         return str(interrupt("may I?"))
 
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            await agent.say("and hurry", AT)
-            gate.open.set()
-            assert (await run.result())["__interrupt__"][0].value == "may I?"
-            assert await agent.say("hello?", AT) is None
+    async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        await agent.say("and hurry", AT)
+        gate.open.set()
+        assert (await run.result())["__interrupt__"][0].value == "may I?"
+        assert await agent.say("hello?", AT) is None
 
-            state = await agent.ainvoke(Command(resume="yes"), AT)
+        state = await agent.ainvoke(Command(resume="yes"), AT)
 
     assert texts(state)[2:] == ["tool: yes", "human: and hurry", "ai: done"]
 
@@ -338,29 +327,28 @@ async def test_a_message_waits_until_the_question_of_a_call_is_answered(make: An
 async def test_a_message_that_cannot_be_stored_or_read_is_an_error_of_its_sender_alone() -> None:
     gate = Gate()
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        async with agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            with pytest.raises(StorageError, match="cannot store a message"):
-                await agent.say(UNSTORABLE, AT)
-            halves: list[Any] = ["half \ud800", HumanMessage("x", id="\ud800"), HumanMessage("x", name="\ud800")]
-            for half in halves:
-                with pytest.raises(ValueError, match="half of a surrogate pair"):
-                    await agent.say(half, AT)
-            with pytest.raises(ValueError, match="message of a person"):
-                await agent.say(AIMessage("I am the model"), AT)
-            with pytest.raises(TypeError, match="a text or a message"):
-                await agent.say(object(), AT)
-            with pytest.raises(ValueError, match="thread_id"):
-                await agent.say("hello", {})
-            for wrong_option, error in (({"budgte": 3.0}, TypeError), ({"stream_mode": "update"}, ValueError)):
-                with pytest.raises(error, match=r"budget|no stream mode"):
-                    await agent.say("hello", AT, **wrong_option)
-            await agent.say("and hurry", AT)
-            gate.open.set()
+    async with agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        with pytest.raises(StorageError, match="cannot store a message"):
+            await agent.say(UNSTORABLE, AT)
+        halves: list[Any] = ["half \ud800", HumanMessage("x", id="\ud800"), HumanMessage("x", name="\ud800")]
+        for half in halves:
+            with pytest.raises(ValueError, match="half of a surrogate pair"):
+                await agent.say(half, AT)
+        with pytest.raises(ValueError, match="message of a person"):
+            await agent.say(AIMessage("I am the model"), AT)
+        with pytest.raises(TypeError, match="a text or a message"):
+            await agent.say(object(), AT)
+        with pytest.raises(ValueError, match="thread_id"):
+            await agent.say("hello", {})
+        for wrong_option, error in (({"budgte": 3.0}, TypeError), ({"stream_mode": "update"}, ValueError)):
+            with pytest.raises(error, match=r"budget|no stream mode"):
+                await agent.say("hello", AT, **wrong_option)
+        await agent.say("and hurry", AT)
+        gate.open.set()
 
-            assert texts(await run.result())[2:] == ["tool: worked", "human: and hurry", "ai: done"]
+        assert texts(await run.result())[2:] == ["tool: worked", "human: and hurry", "ai: done"]
 
     with pytest.raises(ValueError, match="No checkpointer set"):
         await create_react_agent(ScriptedModel([]), []).say("hello", AT)
@@ -368,11 +356,10 @@ async def test_a_message_that_cannot_be_stored_or_read_is_an_error_of_its_sender
 
 async def test_say_starts_a_run_with_the_output_keys_of_its_caller() -> None:
     agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        async with agent:
-            run = await agent.say("hello", AT, start=True, output_keys="messages")
+    async with agent:
+        run = await agent.say("hello", AT, start=True, output_keys="messages")
 
-            assert [message.text for message in await run.result()] == ["hello", "done"]
+        assert [message.text for message in await run.result()] == ["hello", "done"]
 
 
 @pytest.mark.parametrize("start", [False, True])
@@ -388,8 +375,7 @@ async def test_code_of_a_run_that_reads_no_more_messages_does_not_wait_for_its_o
                     answers.append(str(error))
 
     agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        state = await agent.ainvoke(GO, {**AT, "callbacks": [Handler()]})
+    state = await agent.ainvoke(GO, {**AT, "callbacks": [Handler()]})
 
     assert texts(state) == ["human: go", "ai: done"]
     if start:
@@ -409,13 +395,12 @@ async def test_a_message_gives_a_run_new_steps() -> None:
 
     model = ScriptedModel([*[calls("work")] * 5, "done"])
     async with create_react_agent(model, [work], checkpointer=InMemorySaver()) as agent:
-        with anyio.fail_after(SECONDS):
-            run = await agent.start(GO, {**AT, "recursion_limit": 5})
-            for gate in gates:
-                await gate.begun.wait()
-                await agent.say("go on", AT)
-                gate.open.set()
-            assert texts(await run.result())[-1] == "ai: done"
+        run = await agent.start(GO, {**AT, "recursion_limit": 5})
+        for gate in gates:
+            await gate.begun.wait()
+            await agent.say("go on", AT)
+            gate.open.set()
+        assert texts(await run.result())[-1] == "ai: done"
 
 
 @pytest.mark.parametrize("start", [False, True])
@@ -423,14 +408,13 @@ async def test_a_message_from_another_event_loop_reaches_the_run(start: bool) ->
     gate, backend = Gate(), sniffio.current_async_library()
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
     speak = partial(anyio.run, partial(agent.say, "and hurry", AT, start=start), backend=backend)
-    with anyio.fail_after(SECONDS):
-        async with agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            assert await anyio.to_thread.run_sync(speak) is run
-            gate.open.set()
+    async with agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        assert await anyio.to_thread.run_sync(speak) is run
+        gate.open.set()
 
-            assert texts(await run.result())[2:] == ["tool: worked", "human: and hurry", "ai: done"]
+        assert texts(await run.result())[2:] == ["tool: worked", "human: and hurry", "ai: done"]
 
 
 class SlowEnd(InMemorySaver):
@@ -444,7 +428,7 @@ class SlowEnd(InMemorySaver):
         stored = super().put(config, checkpoint, *rest)
         if "done" in str(checkpoint["channel_values"].get("messages")) and not self.stored.is_set():
             self.stored.set()
-            self.open.wait(SECONDS)
+            self.open.wait(WAIT)
         return stored
 
     async def aput(self, *args: Any) -> Any:
@@ -467,8 +451,7 @@ async def test_a_run_that_begins_while_an_earlier_one_ends_takes_messages() -> N
         runs.append(await agent.say("and hurry", AT))
         gate.open.set()
 
-    with anyio.fail_after(SECONDS):
-        await in_turn(partial(agent.ainvoke, GO, AT), come_later, speak)
+    await in_turn(partial(agent.ainvoke, GO, AT), come_later, speak)
 
     assert runs[0] is not None
     assert [message.text for message in await messages_of(agent)][-2:] == ["and hurry", "yes"]
@@ -492,17 +475,16 @@ class Asking:
 @AGENTS
 async def test_a_message_does_not_give_an_open_question_up_unasked(make: Any) -> None:
     tool, saver = Asking(), InMemorySaver()
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([calls("work"), "done", "more"]), [tool.work], checkpointer=saver) as agent:
-            [question] = (await (await agent.start(GO, AT)).result())["__interrupt__"]
-            stored = deepcopy((saver.storage, saver.writes))
-            with pytest.raises(OpenCallsError, match=rf"{question.id}.*Command.*give_up=True") as caught:
-                await agent.say("hello", AT, start=True)
-            assert (caught.value.thread_id, caught.value.interrupts) == ("1", (question,))
-            assert (saver.storage, saver.writes) == stored
+    async with make(ScriptedModel([calls("work"), "done", "more"]), [tool.work], checkpointer=saver) as agent:
+        [question] = (await (await agent.start(GO, AT)).result())["__interrupt__"]
+        stored = deepcopy((saver.storage, saver.writes))
+        with pytest.raises(OpenCallsError, match=rf"{question.id}.*Command.*give_up=True") as caught:
+            await agent.say("hello", AT, start=True)
+        assert (caught.value.thread_id, caught.value.interrupts) == ("1", (question,))
+        assert (saver.storage, saver.writes) == stored
 
-            await (await agent.start(Command(resume={question.id: "yes"}), AT)).result()
-            state = await (await agent.say("hello", AT, start=True)).result()
+        await (await agent.start(Command(resume={question.id: "yes"}), AT)).result()
+        state = await (await agent.say("hello", AT, start=True)).result()
 
     assert texts(state)[2:] == ["tool: worked: yes", "ai: done", "human: hello", "ai: more"]
     assert tool.answers == ["yes"]
@@ -511,10 +493,9 @@ async def test_a_message_does_not_give_an_open_question_up_unasked(make: Any) ->
 @AGENTS
 async def test_a_message_gives_a_question_up_if_its_sender_says_so(make: Any) -> None:
     tool, model = Asking(), ScriptedModel([calls("work"), "hello to you"])
-    with anyio.fail_after(SECONDS):
-        async with make(model, [tool.work], checkpointer=InMemorySaver()) as agent:
-            await (await agent.start(GO, AT)).result()
-            state = await (await agent.say("hello", AT, start=True, give_up=True)).result()
+    async with make(model, [tool.work], checkpointer=InMemorySaver()) as agent:
+        await (await agent.start(GO, AT)).result()
+        state = await (await agent.say("hello", AT, start=True, give_up=True)).result()
 
     assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "human", "ai"]
     assert tool.answers == []
@@ -533,16 +514,15 @@ async def test_of_two_messages_to_a_thread_with_a_question_each_has_the_answer_f
         return f"{text} is read"
 
     model = ScriptedModel([calls("work"), "done"], loop=True)
-    with anyio.fail_after(SECONDS):
-        async with make(model, [Asking().work], checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await run.result()
-            refusals = await in_turn(partial(speak, "a", give_up=False), partial(speak, "b", give_up=False))
-            assert sorted(refusals) == ["a is refused", "b is refused"]
+    async with make(model, [Asking().work], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await run.result()
+        refusals = await in_turn(partial(speak, "a", give_up=False), partial(speak, "b", give_up=False))
+        assert sorted(refusals) == ["a is refused", "b is refused"]
 
-            ends = await in_turn(partial(speak, "a", give_up=False), partial(speak, "b", give_up=True))
-            await agent.live("1").result()
-            messages = await messages_of(agent)
+        ends = await in_turn(partial(speak, "a", give_up=False), partial(speak, "b", give_up=True))
+        await agent.live("1").result()
+        messages = await messages_of(agent)
 
     said = [message.text for message in messages if message.type == "human"]
     assert "b is read" in ends
@@ -565,12 +545,11 @@ async def test_a_message_beside_an_answer_changes_nothing_of_the_answer(make: An
     async def answer() -> None:
         await agent.start(Command(resume="yes"), AT)
 
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([calls("work"), "a", "b"]), [tool.work], checkpointer=InMemorySaver()) as agent:
-            await (await agent.start(GO, AT)).result()
-            await in_turn(*((speak, answer) if is_first else (answer, speak)))
-            await agent.live("1").result()
-            messages = await messages_of(agent)
+    async with make(ScriptedModel([calls("work"), "a", "b"]), [tool.work], checkpointer=InMemorySaver()) as agent:
+        await (await agent.start(GO, AT)).result()
+        await in_turn(*((speak, answer) if is_first else (answer, speak)))
+        await agent.live("1").result()
+        messages = await messages_of(agent)
 
     assert tool.answers == ["yes"]
     assert messages[2].text == "worked: yes"
@@ -581,15 +560,14 @@ async def test_a_message_beside_an_answer_changes_nothing_of_the_answer(make: An
 async def test_a_message_does_not_give_up_a_call_without_a_result(make: Any) -> None:
     """A person continues the turn, or says that it is over."""
     gate = Gate()
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            await run.cancel()
-            with pytest.raises(OpenCallsError, match=r"calls without a result.*input None") as caught:
-                await agent.say("hello", AT, start=True)
-            assert caught.value.interrupts == ()
-            state = await (await agent.say("hello", AT, start=True, give_up=True)).result()
+    async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        await run.cancel()
+        with pytest.raises(OpenCallsError, match=r"calls without a result.*input None") as caught:
+            await agent.say("hello", AT, start=True)
+        assert caught.value.interrupts == ()
+        state = await (await agent.say("hello", AT, start=True, give_up=True)).result()
 
     assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "human", "ai"]
 
@@ -606,19 +584,18 @@ async def test_a_message_gives_up_no_call_of_a_reply_if_a_kill_came_before_the_e
 
     saver.put_writes = write_and_copy  # type: ignore[method-assign]
     gate.open.set()
-    with anyio.fail_after(SECONDS):
-        model = ScriptedModel([calls("work"), "done"])
-        await make(model, [gate.work], checkpointer=saver).ainvoke(GO, AT, durability="sync")
+    model = ScriptedModel([calls("work"), "done"])
+    await make(model, [gate.work], checkpointer=saver).ainvoke(GO, AT, durability="sync")
 
-        texts_of_calls = []
-        for stored in copies:
-            agent = make(ScriptedModel(["done"]), [gate.work], checkpointer=stored)
-            messages = (await agent.aget_state(AT)).values.get("messages")
-            if messages and messages[-1].type == "ai" and "claim" not in str(dict(stored.writes)):
-                async with agent:
-                    with pytest.raises(OpenCallsError):
-                        await agent.say("hello", AT, start=True)
-                texts_of_calls.append((await agent.ainvoke(GO, AT))["messages"][2].text)
+    texts_of_calls = []
+    for stored in copies:
+        agent = make(ScriptedModel(["done"]), [gate.work], checkpointer=stored)
+        messages = (await agent.aget_state(AT)).values.get("messages")
+        if messages and messages[-1].type == "ai" and "claim" not in str(dict(stored.writes)):
+            async with agent:
+                with pytest.raises(OpenCallsError):
+                    await agent.say("hello", AT, start=True)
+            texts_of_calls.append((await agent.ainvoke(GO, AT))["messages"][2].text)
 
     assert texts_of_calls
     assert all("did not run" in text for text in texts_of_calls)
@@ -640,7 +617,7 @@ async def test_a_message_is_read_once_if_a_killed_run_left_its_entries_without_t
 
     def ask_first(_: Sequence[Any]) -> AIMessage:
         asked.set()
-        answer.wait(SECONDS)
+        answer.wait(WAIT)
         return calls("work")
 
     async def speak() -> None:
@@ -650,13 +627,12 @@ async def test_a_message_is_read_once_if_a_killed_run_left_its_entries_without_t
 
     asked, answer = threading.Event(), threading.Event()
     saver.put_writes = write_and_copy  # type: ignore[method-assign]
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([ask_first]), [tool.work], checkpointer=saver) as agent:
-            await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT, durability="sync")))
-        agent = make(ScriptedModel(["done"]), [tool.work], checkpointer=copies[-1])
-        await agent.ainvoke(None, AT)
-        with observe(lambda _: None, runs=note):
-            await agent.ainvoke(Command(resume="yes"), AT)
+    async with make(ScriptedModel([ask_first]), [tool.work], checkpointer=saver) as agent:
+        await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT, durability="sync")))
+    agent = make(ScriptedModel(["done"]), [tool.work], checkpointer=copies[-1])
+    await agent.ainvoke(None, AT)
+    with observe(lambda _: None, runs=note):
+        await agent.ainvoke(Command(resume="yes"), AT)
 
     assert read == ["hello"]
 
@@ -667,97 +643,92 @@ async def test_a_message_is_read_once_if_a_killed_run_left_its_entries_without_t
 @AGENTS
 async def test_a_started_run_goes_on_without_its_caller_until_the_block_ends(make: Any) -> None:
     gate, saver = Gate(), InMemorySaver()
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=saver) as agent:
-            with anyio.CancelScope() as caller:
-                run = await agent.start(GO, AT)
-                caller.cancel()
-                await anyio.sleep_forever()
-            await gate.begun.wait()
-            assert agent.live("1") is run
-            gate.open.set()
-        assert run.is_over
-        assert (await messages_of(agent))[-1].text == "done"
+    async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=saver) as agent:
+        with anyio.CancelScope() as caller:
+            run = await agent.start(GO, AT)
+            caller.cancel()
+            await anyio.sleep_forever()
+        await gate.begun.wait()
+        assert agent.live("1") is run
+        gate.open.set()
+    assert run.is_over
+    assert (await messages_of(agent))[-1].text == "done"
 
 
 @AGENTS
 async def test_a_reader_joins_again_after_any_chunk_and_misses_none(make: Any) -> None:
     gate = Gate()
     model = ScriptedModel([calls("work"), "a few words"])
-    with anyio.fail_after(SECONDS):
-        async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT, stream_mode=["updates", "messages", "values"])
-            early: list[Any] = []
+    async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT, stream_mode=["updates", "messages", "values"])
+        early: list[Any] = []
 
-            async def read_along() -> None:
-                async with aclosing(run.stream()) as chunks:
-                    early.extend([numbered_chunk async for numbered_chunk in chunks])
+        async def read_along() -> None:
+            async with aclosing(run.stream()) as chunks:
+                early.extend([numbered_chunk async for numbered_chunk in chunks])
 
-            async def let_go() -> None:
-                await gate.begun.wait()
-                gate.open.set()
+        async def let_go() -> None:
+            await gate.begun.wait()
+            gate.open.set()
 
-            await in_turn(read_along, let_go)
-            numbers = [number for number, _ in early]
-            assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
-            for seen in range(len(early) + 1):
-                after = numbers[0] + seen - 1
-                assert [item async for item in agent.live("1").stream(after=after)] == early[seen:]
+        await in_turn(read_along, let_go)
+        numbers = [number for number, _ in early]
+        assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+        for seen in range(len(early) + 1):
+            after = numbers[0] + seen - 1
+            assert [item async for item in agent.live("1").stream(after=after)] == early[seen:]
 
 
 @AGENTS
 async def test_a_start_that_fails_does_not_hide_the_run_before_it(make: Any) -> None:
     """A second answer to a question is refused; a reader of the run that asked still finds its chunks."""
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel(["a few words", "more"]), [], checkpointer=InMemorySaver()) as agent:
-            with pytest.raises(EmptyInputError):
-                await agent.start(None, AT)
-            with pytest.raises(RunNotFoundError):
-                agent.live("1")
-            run = await agent.start(GO, AT, stream_mode="messages")
-            chunks = [item async for item in run.stream()]
-            for _ in range(2):
-                with pytest.raises(UnknownInterruptError):
-                    await agent.start(Command(resume={"0" * 32: "yes"}), AT)
-                assert agent.live("1") is run
-            assert [item async for item in agent.live("1").stream()] == chunks
-            later = await agent.start(GO, AT, stream_mode="messages")
-            numbers = [number async for number, _ in later.stream(after=chunks[0][0])]
-            assert numbers == [*range(chunks[0][0] + 1, numbers[-1] + 1)]
-            assert agent.live("1") is later
+    async with make(ScriptedModel(["a few words", "more"]), [], checkpointer=InMemorySaver()) as agent:
+        with pytest.raises(EmptyInputError):
+            await agent.start(None, AT)
+        with pytest.raises(RunNotFoundError):
+            agent.live("1")
+        run = await agent.start(GO, AT, stream_mode="messages")
+        chunks = [item async for item in run.stream()]
+        for _ in range(2):
+            with pytest.raises(UnknownInterruptError):
+                await agent.start(Command(resume={"0" * 32: "yes"}), AT)
+            assert agent.live("1") is run
+        assert [item async for item in agent.live("1").stream()] == chunks
+        later = await agent.start(GO, AT, stream_mode="messages")
+        numbers = [number async for number, _ in later.stream(after=chunks[0][0])]
+        assert numbers == [*range(chunks[0][0] + 1, numbers[-1] + 1)]
+        assert agent.live("1") is later
 
 
 async def test_the_chunks_of_a_later_run_follow_those_of_an_earlier_one() -> None:
     async with create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=InMemorySaver()) as agent:
-        with anyio.fail_after(SECONDS):
-            first = await agent.start(GO, AT)
-            chunks = [item async for item in first.stream()]
-            await first.result()
-            second = await agent.start(GO, AT)
-            both = [item async for item in second.stream(after=chunks[0][0] - 1)]
+        first = await agent.start(GO, AT)
+        chunks = [item async for item in first.stream()]
+        await first.result()
+        second = await agent.start(GO, AT)
+        both = [item async for item in second.stream(after=chunks[0][0] - 1)]
 
-            assert both[: len(chunks)] == chunks
-            assert [item async for item in second.stream()] == both[len(chunks) :]
-            assert [item async for item in first.stream()] == chunks  # also a reader that comes late
-            assert both[-1][1]["agent"]["messages"][0].text == "two"
+        assert both[: len(chunks)] == chunks
+        assert [item async for item in second.stream()] == both[len(chunks) :]
+        assert [item async for item in first.stream()] == chunks  # also a reader that comes late
+        assert both[-1][1]["agent"]["messages"][0].text == "two"
 
 
 async def test_a_slow_reader_costs_a_bounded_buffer_and_reads_of_what_was_dropped() -> None:
     model = ScriptedModel(["a b c d e f g h"])
     async with create_react_agent(model, [], checkpointer=InMemorySaver()) as agent:
-        with anyio.fail_after(SECONDS):
-            run = await agent.start(GO, AT, stream_mode="messages", buffer=3)
-            await run.result()
-            with pytest.raises(ChunksDroppedError, match="no longer has all chunks") as caught:
-                await anext(run.stream())
-            last = [number async for number, _ in run.stream(after=caught.value.oldest)]
+        run = await agent.start(GO, AT, stream_mode="messages", buffer=3)
+        await run.result()
+        with pytest.raises(ChunksDroppedError, match="no longer has all chunks") as caught:
+            await anext(run.stream())
+        last = [number async for number, _ in run.stream(after=caught.value.oldest)]
 
-            assert len(last) == 3
-            for after in (0, last[-1] + 1):  # of another process
-                with pytest.raises(ChunksDroppedError):
-                    await anext(run.stream(after=after))
-            with pytest.raises(TypeError, match="number of a chunk"):
-                await anext(run.stream(after="3"))  # type: ignore[arg-type]
+        assert len(last) == 3
+        for after in (0, last[-1] + 1):  # of another process
+            with pytest.raises(ChunksDroppedError):
+                await anext(run.stream(after=after))
+        with pytest.raises(TypeError, match="number of a chunk"):
+            await anext(run.stream(after="3"))  # type: ignore[arg-type]
 
 
 @AGENTS
@@ -775,19 +746,18 @@ async def test_a_cancelled_run_ends_with_its_grace_and_goes_on_later(make: Any) 
         async for _ in run.stream():
             pass
 
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            await run.cancel()
-            assert cleaned.is_set()
-            for end in (run.result, partial(read, run)):
-                with pytest.raises(RunCancelledError, match="The input None continues it"):
-                    await end()
-            await run.cancel()
+    async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        await run.cancel()
+        assert cleaned.is_set()
+        for end in (run.result, partial(read, run)):
+            with pytest.raises(RunCancelledError, match="The input None continues it"):
+                await end()
+        await run.cancel()
 
-            later = await agent.start(None, AT)
-            messages = (await later.result())["messages"]
+        later = await agent.start(None, AT)
+        messages = (await later.result())["messages"]
 
     assert [message.type for message in messages] == ["human", "ai", "tool", "ai"]
     assert complaint(messages) is None
@@ -800,46 +770,43 @@ async def test_a_tool_cancels_its_own_run() -> None:
         return "worked"
 
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        async with agent:
-            run = await agent.start(GO, AT)
-            with pytest.raises(RunCancelledError):
-                await run.result()
+    async with agent:
+        run = await agent.start(GO, AT)
+        with pytest.raises(RunCancelledError):
+            await run.result()
 
 
 async def test_a_run_is_started_in_a_block_and_once_for_a_thread() -> None:
     gate = Gate()
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        with pytest.raises(RuntimeError, match="within `async with agent:`"):
+    with pytest.raises(RuntimeError, match="within `async with agent:`"):
+        await agent.start(GO, AT)
+    with pytest.raises(RunNotFoundError, match="no live run"):
+        agent.live("1")
+    async with agent:
+        for buffer in (0, 2**70, 1.0):
+            with pytest.raises(ValueError, match="buffer"):
+                await agent.start(GO, AT, buffer=buffer)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="no_option"):
+            await agent.start(GO, AT, no_option=1)
+        run = await agent.start(GO, AT)
+        with pytest.raises(ThreadBusyError):
             await agent.start(GO, AT)
-        with pytest.raises(RunNotFoundError, match="no live run"):
-            agent.live("1")
-        async with agent:
-            for buffer in (0, 2**70, 1.0):
-                with pytest.raises(ValueError, match="buffer"):
-                    await agent.start(GO, AT, buffer=buffer)  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match="no_option"):
-                await agent.start(GO, AT, no_option=1)
-            run = await agent.start(GO, AT)
-            with pytest.raises(ThreadBusyError):
-                await agent.start(GO, AT)
-            with pytest.raises(ThreadBusyError):
-                await agent.ainvoke(GO, AT)
-            gate.open.set()
-            await run.result()
+        with pytest.raises(ThreadBusyError):
+            await agent.ainvoke(GO, AT)
+        gate.open.set()
+        await run.result()
 
 
 async def test_an_error_before_the_input_is_stored_is_that_of_start() -> None:
     async with create_react_agent(ScriptedModel(["done"]), [], checkpointer=InMemorySaver()) as agent:
-        with anyio.fail_after(SECONDS):
-            with pytest.raises(StorageError):
-                await agent.start({"messages": [UNSTORABLE]}, AT)
-            await agent.drain()
-            with pytest.raises(DrainingError):
-                await agent.start(GO, AT)
-            with pytest.raises(DrainingError):
-                await agent.say("hello", AT, start=True)
+        with pytest.raises(StorageError):
+            await agent.start({"messages": [UNSTORABLE]}, AT)
+        await agent.drain()
+        with pytest.raises(DrainingError):
+            await agent.start(GO, AT)
+        with pytest.raises(DrainingError):
+            await agent.say("hello", AT, start=True)
 
 
 async def test_an_error_of_a_run_that_nobody_reads_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -850,7 +817,7 @@ async def test_an_error_of_a_run_that_nobody_reads_is_logged(caplog: pytest.LogC
         await gate.work()
         raise ConnectionError("lost")
 
-    with anyio.fail_after(SECONDS), caplog.at_level(logging.ERROR, "callboard"):
+    with caplog.at_level(logging.ERROR, "callboard"):
         async with create_react_agent(ScriptedModel([calls("work")]), [work], checkpointer=InMemorySaver()) as agent:
             await agent.start(GO, AT)
             gate.open.set()
@@ -868,22 +835,20 @@ async def test_a_run_that_a_tool_starts_is_not_part_of_its_call() -> None:
         return "delegated"
 
     async with helper, create_react_agent(ScriptedModel([calls("delegate"), "done"]), [delegate]) as agent:
-        with anyio.fail_after(SECONDS):
-            await agent.ainvoke(GO, AT)
-            assert texts(await results[0].result())[-1] == "ai: helped"
+        await agent.ainvoke(GO, AT)
+        assert texts(await results[0].result())[-1] == "ai: helped"
 
 
 async def test_the_parts_of_a_reply_and_their_messages_are_whole_after_each_message() -> None:
     gate = Gate()
     model = ScriptedModel([calls("work", "work"), calls("work"), "done"])
     async with create_agent(model, [gate.work], checkpointer=InMemorySaver()) as agent:
-        with anyio.fail_after(SECONDS):
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            for number in range(3):
-                await agent.say(f"m{number}", AT)
-            gate.open.set()
-            messages = (await run.result())["messages"]
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        for number in range(3):
+            await agent.say(f"m{number}", AT)
+        gate.open.set()
+        messages = (await run.result())["messages"]
 
     assert [message.text for message in messages if isinstance(message, HumanMessage)] == ["go", "m0", "m1", "m2"]
     assert sum(isinstance(message, ToolMessage) for message in messages) == 3
@@ -902,13 +867,12 @@ async def test_a_message_to_a_live_run_has_its_config_checked_once() -> None:
 
     gate = Gate()
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        async with agent:
-            run = await agent.start(GO, AT)
-            await gate.begun.wait()
-            config: Any = Config(AT)
-            assert await agent.say("and hurry", config) is run
-            gate.open.set()
-            await run.result()
+    async with agent:
+        run = await agent.start(GO, AT)
+        await gate.begun.wait()
+        config: Any = Config(AT)
+        assert await agent.say("and hurry", config) is run
+        gate.open.set()
+        await run.result()
 
     assert len(checks) == 1

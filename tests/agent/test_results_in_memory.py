@@ -3,7 +3,6 @@
 import threading
 from typing import Annotated, Any
 
-import anyio
 import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -20,8 +19,6 @@ from ._savers import QUESTION
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 60
-
 
 def results_in(values: dict[str, Any]) -> dict[str, ToolMessage]:
     return {str(one.name): one for one in values["messages"] if isinstance(one, ToolMessage)}
@@ -31,7 +28,7 @@ async def test_a_result_is_kept_when_the_budget_of_the_run_ends_other_calls(reco
     model = ScriptedModel([calls("quick", "stuck")])
     agent = create_react_agent(model, [recorder.tool("quick"), recorder.tool("stuck", hang=True)], version="v1")
     found = list[Any]()
-    with anyio.fail_after(WAIT), pytest.raises(RunDeadlineExceededError):
+    with pytest.raises(RunDeadlineExceededError):
         async for values in agent.astream(QUESTION, stream_mode="values", budget=0.3):
             found.append(values)
     results = results_in(found[-1])

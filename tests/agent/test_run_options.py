@@ -5,7 +5,6 @@ from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
-import anyio
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -13,7 +12,6 @@ from callboard import ToolNode, create_agent, create_react_agent, tool_call
 from callboard.testing import ScriptedModel
 
 pytestmark = pytest.mark.real_clock
-SECONDS = 30.0
 AT: dict[str, Any] = {"configurable": {"thread_id": "1"}}
 GO = {"messages": [("user", "go")]}
 AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
@@ -72,32 +70,30 @@ THREADS: list[tuple[Any, type[Exception], str]] = [
 async def test_an_option_that_does_not_exist_is_refused_with_those_that_do(make: Any, method: str) -> None:
     """A stop that is never reached, or a durability that is another, would be seen when it is too late."""
     model = ScriptedModel([])
-    with anyio.fail_after(SECONDS):
-        async with make(model, [look_up], checkpointer=InMemorySaver()) as agent:
-            for options, error, message in OPTIONS:
-                with pytest.raises(error, match=message):
-                    await METHODS[method](agent, AT, options)
-            for config, error, message in [*CONFIGS, *THREADS]:
-                with pytest.raises(error, match=message):
-                    await METHODS[method](agent, config, {})
-            assert (await agent.aget_state(AT)).values == {}
+    async with make(model, [look_up], checkpointer=InMemorySaver()) as agent:
+        for options, error, message in OPTIONS:
+            with pytest.raises(error, match=message):
+                await METHODS[method](agent, AT, options)
+        for config, error, message in [*CONFIGS, *THREADS]:
+            with pytest.raises(error, match=message):
+                await METHODS[method](agent, config, {})
+        assert (await agent.aget_state(AT)).values == {}
     assert model.requests == []
 
 
 @AGENTS
 async def test_a_started_run_needs_a_thread_and_a_buffer(make: Any) -> None:
     """All callers without an id would share one conversation; a wrong buffer is wrong beside a live run, too."""
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([]), [look_up], checkpointer=InMemorySaver()) as agent:
-            for method in ("start", "say", "say(start=True)"):
-                with pytest.raises(ValueError, match="thread_id is None: name the conversation"):
-                    await METHODS[method](agent, {"configurable": {"thread_id": None}}, {})
-                for buffer in (0, "x", True):
-                    with pytest.raises(ValueError, match=r"\(buffer=\.\.\.\) takes a number of chunks"):
-                        await METHODS[method](agent, AT, {"buffer": buffer})
-            for config in ("t", None):
-                with pytest.raises((TypeError, ValueError), match=r"'configurable': \{'thread_id': '1'\}"):
-                    await agent.aget_state(config)
+    async with make(ScriptedModel([]), [look_up], checkpointer=InMemorySaver()) as agent:
+        for method in ("start", "say", "say(start=True)"):
+            with pytest.raises(ValueError, match="thread_id is None: name the conversation"):
+                await METHODS[method](agent, {"configurable": {"thread_id": None}}, {})
+            for buffer in (0, "x", True):
+                with pytest.raises(ValueError, match=r"\(buffer=\.\.\.\) takes a number of chunks"):
+                    await METHODS[method](agent, AT, {"buffer": buffer})
+        for config in ("t", None):
+            with pytest.raises((TypeError, ValueError), match=r"'configurable': \{'thread_id': '1'\}"):
+                await agent.aget_state(config)
 
 
 @AGENTS
@@ -105,11 +101,10 @@ async def test_a_text_is_no_answer_to_a_question_of_yes_or_no(make: Any) -> None
     """The text "no" would count as yes."""
     with pytest.raises(TypeError, match=r"create_.*agent\(debug=\.\.\.\) takes bool, such as True; got 'no'"):
         make(ScriptedModel([]), [look_up], debug="no")
-    with anyio.fail_after(SECONDS):
-        async with make(ScriptedModel([]), [look_up], checkpointer=InMemorySaver()) as agent:
-            for option in ("start", "give_up"):
-                with pytest.raises(TypeError, match=rf"say\({option}=\.\.\.\) takes bool, such as True; got 'no'"):
-                    await agent.say("hello", AT, **{option: "no"})
+    async with make(ScriptedModel([]), [look_up], checkpointer=InMemorySaver()) as agent:
+        for option in ("start", "give_up"):
+            with pytest.raises(TypeError, match=rf"say\({option}=\.\.\.\) takes bool, such as True; got 'no'"):
+                await agent.say("hello", AT, **{option: "no"})
 
 
 class Name(str):
@@ -120,9 +115,8 @@ class Name(str):
 @pytest.mark.parametrize("thread_id", [Name("1"), 1, 2.5, UUID(int=1)])
 async def test_a_thread_has_a_text_or_a_number_as_its_id(make: Any, thread_id: Any) -> None:
     agent = make(ScriptedModel(["hello"]), [look_up], checkpointer=InMemorySaver())
-    with anyio.fail_after(SECONDS):
-        await agent.ainvoke(GO, {"configurable": {"thread_id": thread_id}})
-        state = await agent.aget_state({"configurable": {"thread_id": str(thread_id)}})
+    await agent.ainvoke(GO, {"configurable": {"thread_id": thread_id}})
+    state = await agent.aget_state({"configurable": {"thread_id": str(thread_id)}})
     assert len(state.values["messages"]) == 2
 
 
@@ -137,21 +131,19 @@ def test_a_stop_of_an_agent_is_a_list_of_nodes(make: Any, option: str) -> None:
 async def test_an_empty_list_of_stream_modes_gives_no_chunks() -> None:
     """LangGraph yields nothing either."""
     agent = create_react_agent(ScriptedModel(["done", "done"]), [])
-    with anyio.fail_after(SECONDS):
-        assert await agent.ainvoke(GO, stream_mode=[]) == []
-        assert [chunk async for chunk in agent.astream(GO, stream_mode=[])] == []
+    assert await agent.ainvoke(GO, stream_mode=[]) == []
+    assert [chunk async for chunk in agent.astream(GO, stream_mode=[])] == []
 
 
 async def test_a_config_or_a_ledger_of_a_node_is_refused_with_its_value() -> None:
     node, requests = ToolNode([look_up]), [tool_call("look_up", word="tea")]
-    with anyio.fail_after(SECONDS):
-        for config, error, message in CONFIGS:
-            with pytest.raises(error, match=message):
-                await node.ainvoke(requests, config)
-            with pytest.raises(error, match=message):
-                await node.abatch([requests], config)
-        with pytest.raises(TypeError, match=r"ledger is a dict, .*; got 'x'"):
-            await node.ainvoke(requests, ledger="x")  # type: ignore[call-overload]
+    for config, error, message in CONFIGS:
+        with pytest.raises(error, match=message):
+            await node.ainvoke(requests, config)
+        with pytest.raises(error, match=message):
+            await node.abatch([requests], config)
+    with pytest.raises(TypeError, match=r"ledger is a dict, .*; got 'x'"):
+        await node.ainvoke(requests, ledger="x")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("option", ["name", "messages_key", "tags"])

@@ -282,8 +282,7 @@ async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(t
             await run_on_asyncio(partial(saver.conn.set_trace_callback, statements.append))
         model = ScriptedModel([*[calls("work")] * 10, "done"])
         agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
-        with anyio.fail_after(30):
-            await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 50})
+        await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 50})
     assert statements.count("COMMIT") == 24
     assert sum(TABLES in statement for statement in statements) == 1
 
@@ -312,7 +311,7 @@ async def test_a_commit_that_is_mocked_on_an_aiosqlite_connection_fails_the_run(
     async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
         await run_on_asyncio(saver.setup)
         saver.conn.commit = AsyncMock(side_effect=sqlite3.OperationalError("disk I/O error"))
-        with anyio.fail_after(30), pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
             await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
 
 
@@ -345,8 +344,7 @@ async def test_a_method_that_is_put_on_a_saver_or_taken_from_it_during_a_run_is_
     async with saver_of(kind, tmp_path / "agent.db") as saver:
         if not is_replaced:
             replace()
-        with anyio.fail_after(30):
-            await scripted([calls("change"), "done"], [change], checkpointer=saver).ainvoke(QUESTION, AT)
+        await scripted([calls("change"), "done"], [change], checkpointer=saver).ainvoke(QUESTION, AT)
     assert bool(heard) is is_replaced
 
 
@@ -364,8 +362,7 @@ async def test_a_serializer_of_an_async_sqlite_saver_reads_the_context_variables
         saver.serde = Own()
         agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
         tenant.set("one")
-        with anyio.fail_after(30):
-            await agent.ainvoke(QUESTION, AT)
+        await agent.ainvoke(QUESTION, AT)
     assert seen == {"one"}
 
 

@@ -27,7 +27,7 @@ from ._rival_agent import agent_in, thread
 from ._savers import AT, QUESTION, complaint, copy_of, saver_of, say, shape
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(200)]
-SECONDS = 30.0
+WAIT = 30
 
 
 def texts_of_persons(messages: Sequence[BaseMessage]) -> Counter[str]:
@@ -84,23 +84,22 @@ def test_killed_again_and_again_a_run_loses_no_message(forks: Forks, backend: st
 async def test_a_run_of_another_process_takes_no_messages_of_this_one(
     forks: Forks, tmp_path: Path, start: bool
 ) -> None:
-    with anyio.fail_after(60):
-        async with saver_of("sqlite", tmp_path / "db") as saver, agent_in(tmp_path / "log", saver) as agent:
-            await agent.ainvoke(QUESTION, thread(0), interrupt_before=["tools"])
-            forks.begin("agent._rival_agent", "hold", str(tmp_path), "sqlite", "asyncio", 0, 0.0)
-            assert forks.answer() == "held"
-            with pytest.raises(ThreadBusyError, match=f"process {forks.pid} on"):
-                await agent.say("hello", thread(0), start=start)
-            forks.kill()
+    async with saver_of("sqlite", tmp_path / "db") as saver, agent_in(tmp_path / "log", saver) as agent:
+        await agent.ainvoke(QUESTION, thread(0), interrupt_before=["tools"])
+        forks.begin("agent._rival_agent", "hold", str(tmp_path), "sqlite", "asyncio", 0, 0.0)
+        assert forks.answer() == "held"
+        with pytest.raises(ThreadBusyError, match=f"process {forks.pid} on"):
+            await agent.say("hello", thread(0), start=start)
+        forks.kill()
 
-            if start:  # nobody runs the thread any more, and its calls are open
-                with pytest.raises(OpenCallsError):
-                    await agent.say("hello", thread(0), start=True)
-            run = await agent.say("hello", thread(0), start=start, give_up=True)
-            forks.tell()
-            assert (run is not None) is start
-            if run is not None:
-                assert shape(await run.result())[-2:] == ["human:hello", "ai:done"]
+        if start:  # nobody runs the thread any more, and its calls are open
+            with pytest.raises(OpenCallsError):
+                await agent.say("hello", thread(0), start=True)
+        run = await agent.say("hello", thread(0), start=start, give_up=True)
+        forks.tell()
+        assert (run is not None) is start
+        if run is not None:
+            assert shape(await run.result())[-2:] == ["human:hello", "ai:done"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
@@ -108,16 +107,15 @@ async def test_an_unread_message_is_kept_with_each_durability(durability: Any) -
     """The run stops for a person, and the run that goes on with the answer reads the message."""
     gate, saver = Gate(lambda: str(interrupt("may I?"))), InMemorySaver()
     model = ScriptedModel([calls("work"), "done"])
-    with anyio.fail_after(SECONDS):
-        async with create_agent(model, [gate.work], checkpointer=saver) as agent:
-            run = await agent.start(QUESTION, AT, durability=durability)
-            await gate.begun.wait()
-            await agent.say("and hurry", AT)
-            gate.open.set()
-            await run.result()
+    async with create_agent(model, [gate.work], checkpointer=saver) as agent:
+        run = await agent.start(QUESTION, AT, durability=durability)
+        await gate.begun.wait()
+        await agent.say("and hurry", AT)
+        gate.open.set()
+        await run.result()
 
-            later = create_agent(model, [gate.work], checkpointer=copy_of(saver))
-            state = await later.ainvoke(Command(resume="yes"), AT, durability=durability)
+        later = create_agent(model, [gate.work], checkpointer=copy_of(saver))
+        state = await later.ainvoke(Command(resume="yes"), AT, durability=durability)
 
     assert shape(state)[2:] == ["tool:yes", "human:and hurry", "ai:done"]
 
@@ -125,7 +123,7 @@ async def test_an_unread_message_is_kept_with_each_durability(durability: Any) -
 async def speak_and_read(url: str) -> None:
     """Say messages to a run on a database, and read them from it with another agent object."""
     gate = Gate()
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(WAIT):
         async with create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=url) as agent:
             run = await agent.start(QUESTION, AT)
             await gate.begun.wait()
@@ -167,10 +165,9 @@ async def stop_with_unread_message(saver: Any) -> Agent:
 
 
 async def test_a_change_of_the_state_keeps_an_unread_message(saver: Any) -> None:
-    with anyio.fail_after(SECONDS):
-        agent = await stop_with_unread_message(saver)
-        await agent.aupdate_state(AT, {"messages": [("user", "by the way")]}, as_node="__start__")
-        state = await agent.ainvoke(None, AT)
+    agent = await stop_with_unread_message(saver)
+    await agent.aupdate_state(AT, {"messages": [("user", "by the way")]}, as_node="__start__")
+    state = await agent.ainvoke(None, AT)
 
     assert texts_of_persons(state["messages"]) == Counter(["go", "by the way", "and hurry"])
     assert complaint(state["messages"]) is None
@@ -182,7 +179,7 @@ async def test_an_agent_of_langgraph_passes_over_unread_messages() -> None:
     """They are in callboard's journal on the checkpoint before its own, where nobody looks for them any more."""
     for is_read_first in (True, False):
         saver = InMemorySaver()
-        with anyio.fail_after(SECONDS):
+        with anyio.fail_after(WAIT):
             agent = await stop_with_unread_message(saver)
             if is_read_first:
                 await agent.ainvoke(None, AT)
@@ -209,10 +206,9 @@ async def test_a_run_in_a_graph_takes_no_messages() -> None:
         answers.append(await alone.say("hello", AT))
         gate.open.set()
 
-    with anyio.fail_after(SECONDS):
-        async with anyio.create_task_group() as group:
-            group.start_soon(speak)
-            state = await compiled.ainvoke(QUESTION, AT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(speak)
+        state = await compiled.ainvoke(QUESTION, AT)
 
     assert answers == [None]
     assert shape(state)[2:] == ["tool:worked", "ai:done"]
@@ -227,16 +223,15 @@ async def test_messages_of_several_event_loops_are_read_once_each(saver: Any) ->
         for number in range(5):
             assert await agent.say(f"m{sender}-{number}", AT) is not None
 
-    with anyio.fail_after(SECONDS):
-        async with agent:
-            run = await agent.start(QUESTION, AT)
-            await gate.begun.wait()
-            async with anyio.create_task_group() as group:
-                for sender in range(4):
-                    backend = ("asyncio", "trio")[sender % 2]
-                    group.start_soon(anyio.to_thread.run_sync, partial(anyio.run, speak, sender, backend=backend))
-            gate.open.set()
-            state = await run.result()
+    async with agent:
+        run = await agent.start(QUESTION, AT)
+        await gate.begun.wait()
+        async with anyio.create_task_group() as group:
+            for sender in range(4):
+                backend = ("asyncio", "trio")[sender % 2]
+                group.start_soon(anyio.to_thread.run_sync, partial(anyio.run, speak, sender, backend=backend))
+        gate.open.set()
+        state = await run.result()
 
     messages = [message.text for message in state["messages"] if message.text.startswith("m")]
     assert len(messages) == 20
@@ -292,7 +287,7 @@ ACTIONS = st.lists(st.sampled_from(["say", "give up", "permit", "cancel", "go on
 async def test_in_any_order_of_events_each_stored_message_is_read_once(actions: list[str], replies: list[int]) -> None:
     office, saver = Office(replies), InMemorySaver()
     agent = create_react_agent(office.model, [office.work], checkpointer=saver, loop_guard=False)
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(WAIT):
         async with agent, anyio.create_task_group() as group:
             await agent.start(QUESTION, AT)
             for action in actions:

@@ -14,7 +14,7 @@ from callboard.middleware import ToolSearch
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import contents
 
-SECONDS = 30.0
+WAIT = 30
 BOTH = r"two tools are named 'look', .*look_here and .*look_there; the second takes the place of the first"
 
 
@@ -46,7 +46,7 @@ class Brings(AgentMiddleware[Any, Any]):
 async def answers_of(make: Any, *args: Any, **options: Any) -> tuple[list[Any], Any]:
     """Return the results of a call of the tool, and the tools that the model is offered."""
     model = ScriptedModel([calls("look"), "done"])
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(WAIT):
         state = await make(model, *args, **options).ainvoke({"messages": [("user", "go")]})
     return [message.text for message in state["messages"] if message.type == "tool"], model.requested_tools
 
@@ -88,8 +88,7 @@ async def test_a_node_takes_the_last_tool() -> None:
     with pytest.warns(DuplicateToolWarning, match=f"^ToolNode: {BOTH}"):
         node = ToolNode([look_here, look_there])
 
-    with anyio.fail_after(SECONDS):
-        assert contents(await node.ainvoke([tool_call("look")])) == ["there"]
+    assert contents(await node.ainvoke([tool_call("look")])) == ["there"]
 
 
 def test_a_tool_that_is_given_twice_is_one_tool() -> None:

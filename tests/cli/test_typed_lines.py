@@ -289,12 +289,11 @@ async def test_a_line_that_comes_before_the_run_waits_for_it() -> None:
     config: RunnableConfig = {"configurable": {"thread_id": "1"}}
     state: dict[str, Any] = {}
     lines = TypedLines(agent, config, WatchedScreen(Console(file=StringIO()), Calls([]), []))
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(lines.handle, deque(["early"]))
-            await anyio.wait_all_tasks_blocked()
-            state |= await agent.ainvoke({"messages": [("user", "hi")]}, config)
-            lines.end()
+    async with anyio.create_task_group() as group:
+        group.start_soon(lines.handle, deque(["early"]))
+        await anyio.wait_all_tasks_blocked()
+        state |= await agent.ainvoke({"messages": [("user", "hi")]}, config)
+        lines.end()
 
     assert [message.text for message in state["messages"]] == ["hi", "", "done", "early", "I see."]
 

@@ -168,13 +168,12 @@ async def test_an_agent_is_drained_before_the_engine_of_its_tools() -> None:
     model = ScriptedModel([calls(("_seconds_long", {"seconds": 0.2}))] * 2 + ["done"])
     agent = create_react_agent(model, node)
     found: list[Any] = []
-    with anyio.fail_after(WAIT):
-        async with engine, agent, anyio.create_task_group() as group:
-            group.start_soon(keep, found, agent.ainvoke({"messages": [("user", "go")]}))
-            while not engine.bodies:
-                await anyio.sleep(0.01)
-            async with drain_on_signal(agent, engine) as shutdown:
-                pass
+    async with engine, agent, anyio.create_task_group() as group:
+        group.start_soon(keep, found, agent.ainvoke({"messages": [("user", "go")]}))
+        while not engine.bodies:
+            await anyio.sleep(0.01)
+        async with drain_on_signal(agent, engine) as shutdown:
+            pass
     assert found[0]["messages"][-1].content == "done"
     assert engine.bodies == ["_seconds_long"] * 2
     assert shutdown.report == Drained(finished=1)
@@ -206,19 +205,18 @@ async def test_a_pool_of_processes_that_is_drained_ends_what_does_not_finish_by_
     node = ToolNode([sleep_and_tell], policies={"sleep_and_tell": policy}, handle_tool_errors=True)
     found: list[Any] = []
     async with node, pool:
-        with anyio.fail_after(60):
-            # Both workers import the function now, and not while the drain waits.
-            await node.ainvoke([calls(*[("sleep_and_tell", {"seconds": 0.1})] * 2)])
-            async with anyio.create_task_group() as group:
-                group.start_soon(keep, found, node.ainvoke([asked]))
-                while node.statistics().running < 2:
-                    await anyio.sleep(0.01)
-                report = await pool.drain(1.5)
-            with pytest.raises(EngineError, match="its pool of processes is being drained"):
-                await pool.run(os.getpid)
-            with pytest.raises(EngineError, match="its pool of processes is being drained"):
-                async with pool.seat("an actor") as seat:
-                    assert isinstance(seat, Seat)
+        # Both workers import the function now, and not while the drain waits.
+        await node.ainvoke([calls(*[("sleep_and_tell", {"seconds": 0.1})] * 2)])
+        async with anyio.create_task_group() as group:
+            group.start_soon(keep, found, node.ainvoke([asked]))
+            while node.statistics().running < 2:
+                await anyio.sleep(0.01)
+            report = await pool.drain(1.5)
+        with pytest.raises(EngineError, match="its pool of processes is being drained"):
+            await pool.run(os.getpid)
+        with pytest.raises(EngineError, match="its pool of processes is being drained"):
+            async with pool.seat("an actor") as seat:
+                assert isinstance(seat, Seat)
     [slow, _] = asked.tool_calls
     assert report == Drained(finished=1, ended=1, unknown=(UnknownCall(tool="sleep_and_tell", call_id=slow["id"]),))
     assert [message.status for message in found[0]] == ["error", "success"]

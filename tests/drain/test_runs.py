@@ -123,14 +123,13 @@ async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
     recorder, found = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), calls("slow"), "done"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)], checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
-            await until(lambda: recorder.running == 1)
-            group.start_soon(found.run, agent.drain)
-            await anyio.wait_all_tasks_blocked()
-            with pytest.raises(DrainingError, match="the agent 'LangGraph' is being drained") as refused:
-                await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
+    async with anyio.create_task_group() as group:
+        group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
+        await until(lambda: recorder.running == 1)
+        group.start_soon(found.run, agent.drain)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(DrainingError, match="the agent 'LangGraph' is being drained") as refused:
+            await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
     assert not refused.value.begun
     assert found.results[0]["messages"][-1].content == "done"
     assert found.results[1] == Drained(finished=1)
@@ -151,12 +150,11 @@ async def test_a_run_that_was_ended_goes_on_elsewhere_and_its_journal_knows_what
         return create_react_agent(model, ToolNode(tools, policies={"pay": policy}), checkpointer=saver)
 
     first = agent(ScriptedModel([asked]), hang=True)
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, first.ainvoke, GO, CONFIG)
-            await until(lambda: recorder.count("finished") == 1)
-            report = await first.drain(0.05)
-        result = await agent(ScriptedModel(["done"])).ainvoke(None, CONFIG)
+    async with anyio.create_task_group() as group:
+        group.start_soon(found.run, first.ainvoke, GO, CONFIG)
+        await until(lambda: recorder.count("finished") == 1)
+        report = await first.drain(0.05)
+    result = await agent(ScriptedModel(["done"])).ainvoke(None, CONFIG)
 
     [pay, _] = asked.tool_calls
     assert report == Drained(ended=1, unknown=(UnknownCall(tool="pay", call_id=pay["id"], thread_id="t"),))
@@ -171,12 +169,11 @@ async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unkn
     """The run continues later by calling the model again."""
     found, saver = Fallen(), InMemorySaver()
     agent = create_react_agent(ScriptedModel(["late"], delay=60), [], checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
-            await until(lambda: agent._runner.in_flight._operations)
-            report = await agent.drain(0.1)
-        result = await create_react_agent(ScriptedModel(["here"]), [], checkpointer=saver).ainvoke(None, CONFIG)
+    async with anyio.create_task_group() as group:
+        group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
+        await until(lambda: agent._runner.in_flight._operations)
+        report = await agent.drain(0.1)
+    result = await create_react_agent(ScriptedModel(["here"]), [], checkpointer=saver).ainvoke(None, CONFIG)
     assert report == Drained(ended=1)
     assert report.exit_code == 3
     assert result["messages"][-1].content == "here"
@@ -231,12 +228,11 @@ async def test_a_run_that_sync_code_has_started_is_waited_for_and_ended_too() ->
         except DrainingError as error:
             results.append(error.begun)
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            for name in ("slow", "stuck"):
-                group.start_soon(anyio.to_thread.run_sync, run, name)
-            await until(lambda: recorder.count("started") == 2)
-            report = await node.drain(1)
+    async with anyio.create_task_group() as group:
+        for name in ("slow", "stuck"):
+            group.start_soon(anyio.to_thread.run_sync, run, name)
+        await until(lambda: recorder.count("started") == 2)
+        report = await node.drain(1)
     assert (report.finished, report.ended, [one.tool for one in report.unknown]) == (1, 1, ["stuck"])
     assert sorted(map(str, results)) == ["True", "ok"] or results[-1] is True
 
@@ -249,21 +245,20 @@ async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_
     model = ScriptedModel([calls("stuck")])
     agent = create_react_agent(model, [recorder.tool("stuck", hang=True)], checkpointer=InMemorySaver())
     reports: list[Drained] = []
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group:
 
-            async def drain() -> None:
-                await recorder.wait_for("started")
-                reports.append(await agent.drain(0.1))
+        async def drain() -> None:
+            await recorder.wait_for("started")
+            reports.append(await agent.drain(0.1))
 
-            async with aclosing(agent.astream(GO, CONFIG, stream_mode="tools")) as stream:
-                assert (await anext(stream))["event"] == "tool-started"
-                group.start_soon(drain)
-                if not reads_on:
-                    await until(lambda: reports)
-                with pytest.raises(DrainingError) as ended:
-                    async for chunk in stream:
-                        assert chunk["event"] == "tool-error"
+        async with aclosing(agent.astream(GO, CONFIG, stream_mode="tools")) as stream:
+            assert (await anext(stream))["event"] == "tool-started"
+            group.start_soon(drain)
+            if not reads_on:
+                await until(lambda: reports)
+            with pytest.raises(DrainingError) as ended:
+                async for chunk in stream:
+                    assert chunk["event"] == "tool-error"
     assert ended.value.begun
     assert [(one.ended, len(one.unknown)) for one in reports] == [(1, 1)]
 
@@ -334,15 +329,14 @@ async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again(
     recorder, found = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), "done", "again"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)], checkpointer="sqlite:///:memory:")
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
-            await until(lambda: recorder.running == 1)
-            await agent.aclose()
-
-            assert [one["messages"][-1].content for one in found.results] == ["done"]
-        result = await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
+    async with anyio.create_task_group() as group:
+        group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
+        await until(lambda: recorder.running == 1)
         await agent.aclose()
+
+        assert [one["messages"][-1].content for one in found.results] == ["done"]
+    result = await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
+    await agent.aclose()
     assert result["messages"][-1].content == "again"
 
 
@@ -352,17 +346,16 @@ async def test_a_block_of_an_agent_that_is_left_waits_for_its_runs_and_one_that_
     recorder, found = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), "done", "again"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            async with agent:
-                group.start_soon(found.run, agent.ainvoke, GO)
-                await until(lambda: recorder.running == 1)
-            assert recorder.running == 0
-        await agent.drain()
-        with pytest.raises(DrainingError):
-            await agent.ainvoke(GO)
+    async with anyio.create_task_group() as group:
         async with agent:
-            result = await agent.ainvoke(GO)
+            group.start_soon(found.run, agent.ainvoke, GO)
+            await until(lambda: recorder.running == 1)
+        assert recorder.running == 0
+    await agent.drain()
+    with pytest.raises(DrainingError):
+        await agent.ainvoke(GO)
+    async with agent:
+        result = await agent.ainvoke(GO)
     assert result["messages"][-1].content == "again"
     assert len(found.results) == 1
 
@@ -389,10 +382,9 @@ async def test_sync_code_that_would_wait_for_a_run_of_the_loop_it_blocks_is_told
     """A run cannot end while synchronous code blocks its event loop and waits for it."""
     recorder, found = Recorder(), Fallen()
     agent = create_react_agent(ScriptedModel([calls("slow"), "done"]), [recorder.tool("slow", seconds=0.1)])
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, agent.ainvoke, GO)
-            await until(lambda: recorder.running == 1)
-            with pytest.raises(RuntimeError, match="in the event loop that waits for this: await it there"):
-                agent.close()
+    async with anyio.create_task_group() as group:
+        group.start_soon(found.run, agent.ainvoke, GO)
+        await until(lambda: recorder.running == 1)
+        with pytest.raises(RuntimeError, match="in the event loop that waits for this: await it there"):
+            agent.close()
     assert len(found.results) == 1

@@ -32,7 +32,7 @@ async def test_a_child_that_ends_before_it_enters_its_scope_holds_nobody_up() ->
     async def child(scope: Scope) -> None:
         raise RuntimeError("before the first line")
 
-    with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match="before the first line"):
+    with pytest.raises(RuntimeError, match="before the first line"):
         async with current_loop().nursery() as nursery:
             nursery.start(child, 1.0)
 
@@ -58,13 +58,12 @@ async def test_a_child_that_other_code_cancels_before_it_begins_holds_nobody_up(
             await anyio.sleep(1)
             start_and_cancel(nursery)
 
-    with anyio.fail_after(WAIT):
-        async with current_loop().nursery() as nursery:
-            nursery.start(partial(child, "other"), 1.0)
-            if owner_waits:
-                nursery.start(first, 1.0)
-            else:
-                start_and_cancel(nursery)
+    async with current_loop().nursery() as nursery:
+        nursery.start(partial(child, "other"), 1.0)
+        if owner_waits:
+            nursery.start(first, 1.0)
+        else:
+            start_and_cancel(nursery)
     assert begun[0] == "other"
 
 
@@ -78,9 +77,8 @@ async def test_a_child_that_cancels_its_nursery_in_its_first_step_is_cancelled_t
             await anyio.sleep(60)
             went_on.append(1)
 
-    with anyio.fail_after(WAIT):
-        async with current_loop().nursery() as nursery:
-            nursery.start(child, 1.0)
+    async with current_loop().nursery() as nursery:
+        nursery.start(child, 1.0)
     assert not went_on
 
 

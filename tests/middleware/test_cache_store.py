@@ -168,13 +168,12 @@ async def test_a_result_that_was_computed_during_an_invalidation_is_not_used(wha
     gate = tool.gate = anyio.Event()
     first, second = (tool.cached(store) for _ in range(2))
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(first.call, 7)
-            await tool.begun.wait()
-            tool.gate = None
-            forget((second if is_elsewhere else first).cache, what)
-            gate.set()
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.call, 7)
+        await tool.begun.wait()
+        tool.gate = None
+        forget((second if is_elsewhere else first).cache, what)
+        gate.set()
 
     assert first.answers[0].content == "run 1"
     assert await first.call(7) == await second.call(7) == "run 2"
@@ -186,16 +185,15 @@ async def test_a_first_call_cannot_undo_an_invalidation_of_another_process() -> 
     gate = tool.gate = anyio.Event()
     first, second = (tool.cached(store) for _ in range(2))
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(first.call, 7)
-            await tool.begun.wait()
-            tool.gate = None
-            before = dict(store.values)
-            second.cache.invalidate("work")
-            while store.values == before:
-                await anyio.sleep(0.01)
-            gate.set()
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.call, 7)
+        await tool.begun.wait()
+        tool.gate = None
+        before = dict(store.values)
+        second.cache.invalidate("work")
+        while store.values == before:
+            await anyio.sleep(0.01)
+        gate.set()
 
     assert await second.call(7) == "run 2"
 
@@ -487,10 +485,9 @@ async def test_an_invalidation_during_an_outage_is_not_lost(outage: str, what: s
     assert await first.call(7) == "run 2"
     store.error, store.loses_writes = None, False
 
-    with anyio.fail_after(WAIT):
-        while await second.call(7) == "run 1":
-            await first.call(8)  # any call of the process tries again
-            await anyio.sleep(0.01)
+    while await second.call(7) == "run 1":
+        await first.call(8)  # any call of the process tries again
+        await anyio.sleep(0.01)
 
 
 async def test_a_store_without_sync_methods_is_refused_in_words() -> None:
@@ -499,7 +496,7 @@ async def test_a_store_without_sync_methods_is_refused_in_words() -> None:
     store.error = NotImplementedError()
     node = ToolNode([make(Tool().work)], middleware=[Cache({"work"}, store=store, key=by_number)])
 
-    with anyio.fail_after(WAIT), pytest.raises(StorageError, match=r"DictCache.*does not implement the sync methods"):
+    with pytest.raises(StorageError, match=r"DictCache.*does not implement the sync methods"):
         await node.ainvoke([tool_call("work", "1")])
 
 
@@ -586,14 +583,13 @@ async def test_a_hostile_text_is_a_miss_and_does_not_hold_the_event_loop(text: s
             now = time.process_time()  # on a busy machine, other processes make the wall clock run on
             pauses[-1], last = max(pauses[-1], now - last), now
 
-    with anyio.fail_after(WAIT):
-        for _ in range(3):
-            store.values[key] = text
-            async with anyio.create_task_group() as group:
-                group.start_soon(take_turns)
-                await anyio.sleep(0.01)
-                await process.call()
-                group.cancel_scope.cancel()
+    for _ in range(3):
+        store.values[key] = text
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_turns)
+            await anyio.sleep(0.01)
+            await process.call()
+            group.cancel_scope.cancel()
 
     assert min(pauses) < 0.02, "the loop was held"
 

@@ -108,9 +108,8 @@ async def test_an_error_of_a_call_that_was_given_up_across_the_bridge_is_no_matt
         except TimeoutError:
             return ToolMessage("late", tool_call_id=request.tool_call["id"])
 
-    with anyio.fail_after(60):
-        result = await ToolNode([work], middleware=[lose_patience]).ainvoke([tool_call("work", "1")])
-        await anyio.sleep(0.1)
+    result = await ToolNode([work], middleware=[lose_patience]).ainvoke([tool_call("work", "1")])
+    await anyio.sleep(0.1)
     gc.collect()
 
     assert [message.content for message in result["messages"]] == ["late"]

@@ -16,7 +16,7 @@ from callboard.middleware import LoopGuard, OutputBudget
 from callboard.testing import ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock  # on trio, a model runs in the thread of an asyncio loop
-SECONDS = 10.0
+WAIT = 10
 GO = {"messages": [("user", "go")]}
 EARLY = {"nudge": 3, "refuse": 5, "stop": 8}
 NUDGED, REFUSED = "times in a row. If this result", "Error: this call was not run"
@@ -41,7 +41,7 @@ class Runs:
 async def run_agent(node: ToolNode, replies: Sequence[Any]) -> list[ToolMessage]:
     """Run an agent with the replies, and return the results that its model has read."""
     agent = create_react_agent(ScriptedModel([*replies, "done"]), node, loop_guard=False)
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(WAIT):
         messages = (await agent.ainvoke(GO))["messages"]
     return [message for message in messages if isinstance(message, ToolMessage)]
 
@@ -126,7 +126,7 @@ async def test_a_message_of_a_person_ends_the_count() -> None:
     for number in range(6):
         call = tool_call("look", str(number))
         said += [HumanMessage("go on"), AIMessage("", tool_calls=[call])]
-        with anyio.fail_after(SECONDS):
+        with anyio.fail_after(WAIT):
             said += (await node.ainvoke({"messages": said}))["messages"]
 
     assert marks([message for message in said if isinstance(message, ToolMessage)]) == "p" * 6

@@ -467,15 +467,14 @@ async def test_the_store_of_the_graph_is_used(kind: str) -> None:
         second = await graph_of(store, saver).ainvoke({"messages": [asked]}, config)
         assert second["messages"][-1].content.startswith("x" * 10 + "\n[10 characters from 10 on, of 100.")
 
-    with anyio.fail_after(30):
-        if kind == "async sqlite":
-            async with AsyncSqliteStore.from_conn_string(":memory:") as store:
-                await store.setup()
-                await turns(store)
-                store._task.cancel()
-        else:
-            with STORES[kind]() as store:
-                await turns(store)
+    if kind == "async sqlite":
+        async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+            await store.setup()
+            await turns(store)
+            store._task.cancel()
+    else:
+        with STORES[kind]() as store:
+            await turns(store)
 
 
 @pytest.mark.real_clock
@@ -490,8 +489,7 @@ async def test_an_agents_model_reads_what_was_left_out(kind: str) -> None:
     with STORES[kind]() as store:
         node = node_of("x" * 10 + "y" * 90, OutputBudget(10, memory=0))
         agent = create_react_agent(model, node, store=store)
-        with anyio.fail_after(20):
-            state = await agent.ainvoke({"messages": [HumanMessage("go")]}, {"configurable": {"thread_id": "t"}})
+        state = await agent.ainvoke({"messages": [HumanMessage("go")]}, {"configurable": {"thread_id": "t"}})
 
     assert state["messages"][-1].content == "y" * 10
     assert set(model.requested_tools[0]) == {"work", "read_output"}

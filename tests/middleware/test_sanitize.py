@@ -766,8 +766,7 @@ async def test_a_history_in_a_command_stays_as_it_is() -> None:
 
     node = ToolNode([make(hand_over)], middleware=[Sanitize(results=Results(fence={"hand_over"}))])
     call = tool_call("hand_over", "1")
-    with anyio.fail_after(WAIT):
-        (command,) = await node.ainvoke({"__type": "tool_call_with_context", "tool_call": call, "state": {}})
+    (command,) = await node.ainvoke({"__type": "tool_call_with_context", "tool_call": call, "state": {}})
 
     messages = command.update["messages"]
     contents = [m["content"] if isinstance(m, dict) else m.content for m in messages]

@@ -83,10 +83,9 @@ async def test_windows_of_idle_keys_are_dropped() -> None:
 async def test_an_agent_counts_the_tokens_of_its_model() -> None:
     limit = TokenLimit(100, per=3600)
     agent = create_agent(ScriptedModel([reply(100), reply(1)]), [], middleware=[limit], budget=0.5)
-    with anyio.fail_after(10):
+    await agent.ainvoke({"messages": [("user", "go")]})
+    with pytest.raises(TimeoutError):
         await agent.ainvoke({"messages": [("user", "go")]})
-        with pytest.raises(TimeoutError):
-            await agent.ainvoke({"messages": [("user", "go")]})
 
 
 @pytest.mark.parametrize(

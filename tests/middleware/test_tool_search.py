@@ -217,15 +217,14 @@ async def test_an_approval_asks_about_the_found_tool_with_its_own_arguments(buil
     middleware = [ToolSearch(), RequireApproval(["close_issue"])]
     agent = build(ScriptedModel(THE_RUN), mcp_tools(200, ran), middleware, checkpointer=InMemorySaver())
 
-    with anyio.fail_after(WAIT):
-        state = await agent.ainvoke(GO, AT)
-        [question] = state["__interrupt__"]
-        assert ran == []
-        assert question.value[0]["action_request"] == {
-            "action": "close_issue",
-            "args": {"repository": "a/b", "number": 7},
-        }
-        await agent.ainvoke(Command(resume={question.id: {"type": "accept", "args": None}}), AT)
+    state = await agent.ainvoke(GO, AT)
+    [question] = state["__interrupt__"]
+    assert ran == []
+    assert question.value[0]["action_request"] == {
+        "action": "close_issue",
+        "args": {"repository": "a/b", "number": 7},
+    }
+    await agent.ainvoke(Command(resume={question.id: {"type": "accept", "args": None}}), AT)
     assert ran == ["close_issue"]
 
 
@@ -235,8 +234,7 @@ async def test_langchains_approval_asks_about_the_found_tool_and_not_about_call_
     middleware = [ToolSearch(), HumanInTheLoopMiddleware(interrupt_on={"close_issue": True})]
     agent = langchain(ScriptedModel(THE_RUN), mcp_tools(200, ran), middleware, checkpointer=InMemorySaver())
 
-    with anyio.fail_after(WAIT):
-        state = await agent.ainvoke(GO, AT)
+    state = await agent.ainvoke(GO, AT)
 
     assert [request["name"] for request in state["__interrupt__"][0].value["action_requests"]] == ["close_issue"]
     assert ran == []
@@ -294,8 +292,7 @@ async def test_a_person_is_not_asked_about_a_tool_that_was_not_found(build: Buil
     model = ScriptedModel([calls(use("close_issue")), "done"])
     agent = build(model, mcp_tools(20), [ToolSearch(), approval], checkpointer=InMemorySaver())
 
-    with anyio.fail_after(WAIT):
-        assert "__interrupt__" not in await agent.ainvoke(GO, AT)
+    assert "__interrupt__" not in await agent.ainvoke(GO, AT)
 
 
 @each_agent
@@ -359,11 +356,10 @@ async def test_a_run_that_is_killed_anywhere_goes_on_with_what_it_has_found(buil
     policies = {"close_issue": CallPolicy(idempotent=True)}
     agent = build(ScriptedModel([respond], loop=True), mcp_tools(20), [ToolSearch()], policies=policies)
     events = 0
-    with anyio.fail_after(WAIT):
-        while (state := await kill_at(events + 1, agent, GO)) is not None:
-            events += 1
-            assert contents(state)[1:] == ["close_issue done"]
-            assert state["messages"][-1].content == "done"
+    while (state := await kill_at(events + 1, agent, GO)) is not None:
+        events += 1
+        assert contents(state)[1:] == ["close_issue done"]
+        assert state["messages"][-1].content == "done"
     assert events > 10
 
 
@@ -401,9 +397,8 @@ async def test_a_node_of_a_graph_calls_the_found_tool_under_its_policy() -> None
     reply, result = calls(search("slow")), ToolMessage("...", name="search_tools", tool_call_id="s1", artifact=["slow"])
 
     assert [tool.name for tool in node.offered_tools()] == ["search_tools", "call_tool"]
-    with anyio.fail_after(WAIT):
-        late = await node.ainvoke(state_of(reply, result, calls(use("slow", query="q"))))
-        refused = await node.ainvoke(state_of(calls(use("slow", query="q"))))
+    late = await node.ainvoke(state_of(reply, result, calls(use("slow", query="q"))))
+    refused = await node.ainvoke(state_of(calls(use("slow", query="q"))))
 
     assert "did not finish within its timeout of 0.01 s" in contents(late)[0]
     assert contents(refused)[0].startswith("Error: the tool 'slow' was not called")
@@ -507,9 +502,8 @@ async def test_a_hostile_query_holds_no_loop(query: str) -> None:
     node = ToolNode(mcp_tools(200), middleware=[ToolSearch()])
     await node.ainvoke([search("warm")])
 
-    with anyio.fail_after(WAIT):
-        async with watched_loop() as hold:
-            [message] = (await node.ainvoke([search(query)]))["messages"]
+    async with watched_loop() as hold:
+        [message] = (await node.ainvoke([search(query)]))["messages"]
 
     assert len(message.content) < 25_000
     assert "Only the first 1000 characters" in message.content or not message.artifact

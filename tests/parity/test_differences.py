@@ -93,6 +93,6 @@ async def test_of_several_handoffs_to_the_parent_the_first_of_the_reply_wins(slo
 
     model = ScriptedModel([calls(("to_left", {}), ("to_right", {}))])
     agent = candidate().create_react_agent(model, [handoff("left"), handoff("right")])
-    with anyio.fail_after(30), pytest.raises(ParentCommand) as caught:
+    with pytest.raises(ParentCommand) as caught:
         await agent.ainvoke({"messages": [HumanMessage("q")]})
     assert caught.value.args[0].goto == "left"

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 from uuid import UUID
 
-import anyio
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
@@ -154,8 +153,7 @@ async def test_such_calls_do_not_end_the_run_of_an_agent(version: Any) -> None:
     """Each call has its message, and the model goes on; LangGraph fails on two of the three calls."""
     first = asks(*(call("double", {"x": 1}, str(number)) for number in range(3)))
     agent = create_react_agent(Careless(first, "done"), [double], version=version)
-    with anyio.fail_after(20):
-        messages = (await agent.ainvoke({"messages": [("user", "go")]}))["messages"]
+    messages = (await agent.ainvoke({"messages": [("user", "go")]}))["messages"]
     assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "tool", "ai"]
     assert [message.tool_call_id for message in messages[2:5]] == ["0", "1", "7"]
     assert [message.text.split(" is not")[0] for message in messages[2:5]] == [

@@ -383,16 +383,15 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_thread_that_goes_on_is_counted_and_named_in_a_warning(release: threading.Event) -> None:
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.4)
-    with anyio.fail_after(10):
-        with pytest.warns(AbandonedThreadWarning, match=r"'stuck'.*'call_1'"):
-            start = anyio.current_time()
-            result = await node.ainvoke(ask("stuck"))
-        assert 0.4 <= anyio.current_time() - start < 2
-        assert ended(result[0]) == "timeout"
-        assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=1)
-        kept = result[0].model_copy(deep=True)
-        release.set()
-        await until(lambda: node.statistics() == IDLE)
+    with pytest.warns(AbandonedThreadWarning, match=r"'stuck'.*'call_1'"):
+        start = anyio.current_time()
+        result = await node.ainvoke(ask("stuck"))
+    assert 0.4 <= anyio.current_time() - start < 2
+    assert ended(result[0]) == "timeout"
+    assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=1)
+    kept = result[0].model_copy(deep=True)
+    release.set()
+    await until(lambda: node.statistics() == IDLE)
     assert rec.count("finished") == 1
     assert result == [kept]
 
@@ -403,13 +402,12 @@ async def test_a_thread_does_not_hold_the_caller_up(how: How, release: threading
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release), rec.tool("boom", seconds=0.4, raises=ValueError("boom"))])
     before = live_tasks()
-    with anyio.fail_after(10), pytest.warns(AbandonedThreadWarning, match="'stuck'"):
+    with pytest.warns(AbandonedThreadWarning, match="'stuck'"):
         await how(node, "stuck")
     assert live_tasks() == before
     assert node.statistics().abandoned_threads == 1
-    with anyio.fail_after(10):
-        release.set()
-        await until(lambda: node.statistics() == IDLE)
+    release.set()
+    await until(lambda: node.statistics() == IDLE)
 
 
 @pytest.mark.real_clock
@@ -419,21 +417,20 @@ async def test_an_abandoned_thread_holds_its_place_until_it_ends(release: thread
     rec = Recorder()
     policy = CallPolicy(timeout=0.4, limit=Limit(concurrency=1))
     node = ToolNode([rec.sync_tool("stuck", release=release)], policies={"stuck": policy})
-    with anyio.fail_after(10):
-        with pytest.warns(AbandonedThreadWarning):
-            await node.ainvoke(ask("stuck"))
-        messages: list[ToolMessage] = []
+    with pytest.warns(AbandonedThreadWarning):
+        await node.ainvoke(ask("stuck"))
+    messages: list[ToolMessage] = []
 
-        async def again() -> None:
-            messages.extend(await node.ainvoke(ask("stuck")))
+    async def again() -> None:
+        messages.extend(await node.ainvoke(ask("stuck")))
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(again)
-            await until(lambda: node.statistics().waiting == 1)
-            await anyio.sleep(0.6)  # longer than the timeout of an attempt, which excludes the queue
-            assert rec.count("started") == 1
-            assert node.statistics() == Statistics(running=0, waiting=1, abandoned_threads=1)
-            release.set()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(again)
+        await until(lambda: node.statistics().waiting == 1)
+        await anyio.sleep(0.6)  # longer than the timeout of an attempt, which excludes the queue
+        assert rec.count("started") == 1
+        assert node.statistics() == Statistics(running=0, waiting=1, abandoned_threads=1)
+        release.set()
     assert [message.status for message in messages] == ["success"]
     assert rec.peak == 1
     assert node.statistics() == IDLE
@@ -445,18 +442,17 @@ async def test_when_all_threads_are_lost_sync_calls_are_rejected(release: thread
     rec = Recorder()
     tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick"), rec.tool("other")]
     node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=1.0)})
-    with anyio.fail_after(30):
-        with pytest.warns(AbandonedThreadWarning):
-            # When the first forty threads are lost, the last five calls are waiting for a thread.
-            messages = await node.ainvoke(ask(*["stuck"] * 40, *["quick"] * 5))
-        assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"] * 5
-        assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=40)
-        lost, fine = await node.ainvoke(ask("quick", "other"))
-        assert (ended(lost), fine.content) == ("rejected", "other")
-        assert "40 worker threads" in lost.content
-        release.set()
-        await until(lambda: node.statistics() == IDLE)
-        [message] = await node.ainvoke(ask("quick"))
+    with pytest.warns(AbandonedThreadWarning):
+        # When the first forty threads are lost, the last five calls are waiting for a thread.
+        messages = await node.ainvoke(ask(*["stuck"] * 40, *["quick"] * 5))
+    assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"] * 5
+    assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=40)
+    lost, fine = await node.ainvoke(ask("quick", "other"))
+    assert (ended(lost), fine.content) == ("rejected", "other")
+    assert "40 worker threads" in lost.content
+    release.set()
+    await until(lambda: node.statistics() == IDLE)
+    [message] = await node.ainvoke(ask("quick"))
     assert message.content == "quick"
 
 
@@ -468,10 +464,9 @@ async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejecte
     tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick")]
     slowly = CallPolicy(limit=Limit(rate=Rate(1, per=3.0)))
     node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=0.6), "quick": slowly})
-    with anyio.fail_after(20):
-        await node.ainvoke(ask("quick"))  # the next call waits for three seconds
-        with pytest.warns(AbandonedThreadWarning):
-            messages = await node.ainvoke(ask(*["stuck"] * 40, "quick"))
+    await node.ainvoke(ask("quick"))  # the next call waits for three seconds
+    with pytest.warns(AbandonedThreadWarning):
+        messages = await node.ainvoke(ask(*["stuck"] * 40, "quick"))
     assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"]
 
 
@@ -489,7 +484,7 @@ async def test_a_thread_that_asks_whether_it_is_cancelled_is_not_abandoned() -> 
             ends.append("left")
 
     node = ToolNode([make_sync(polite)], timeout=0.4)
-    with anyio.fail_after(10), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
         [message] = await node.ainvoke(ask("polite"))
     assert ended(message) == "timeout"
@@ -511,12 +506,11 @@ async def test_a_sync_wrapper_that_goes_on_is_named_in_a_warning(release: thread
             raise
 
     node = ToolNode([rec.tool("quick")], wrap_tool_call=stubborn, policies={"quick": CallPolicy(budget=0.1)})
-    with anyio.fail_after(10):
-        with pytest.warns(AbandonedThreadWarning, match="stubborn"):
-            [message] = await node.ainvoke(ask("quick"))
-        assert ended(message) == "deadline"
-        release.set()
-        await until(lambda: bool(after))
+    with pytest.warns(AbandonedThreadWarning, match="stubborn"):
+        [message] = await node.ainvoke(ask("quick"))
+    assert ended(message) == "deadline"
+    release.set()
+    await until(lambda: bool(after))
     assert rec.events == []
 
 

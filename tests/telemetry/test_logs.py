@@ -88,7 +88,7 @@ async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(l
 async def test_a_run_is_bound_to_its_thread_and_every_call_to_its_run(lines: Lines) -> None:
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], name="bot")
 
-    with Tracing(TracerProvider()).on(), anyio.fail_after(WAIT):
+    with Tracing(TracerProvider()).on():
         await agent.ainvoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "oslo"}})
 
     run, call = the(lines, "run finished"), the(lines, "call finished")

@@ -86,7 +86,7 @@ async def test_a_run_is_the_same_with_an_observer_that_raises(
 ) -> None:
     agent = agent_of_one_call()
     fail = failing(phase, error)
-    with observe(fail, runs=fail), anyio.fail_after(WAIT):
+    with observe(fail, runs=fail):
         result = await agent.ainvoke(GO)
     assert [message.content for message in result["messages"]] == ["go", "", "well", "done"]
     assert len(reports(caplog)) == 1 + (phase in PHASES)
@@ -131,7 +131,7 @@ async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
 ) -> None:
     provider: Any = Broken(fails)
     agent, before = agent_of_one_call(), trace.get_current_span()
-    with Tracing(provider).on(), anyio.fail_after(WAIT):
+    with Tracing(provider).on():
         result = await agent.ainvoke(GO)
     assert result["messages"][-1].content == "done"
     assert trace.get_current_span() is before

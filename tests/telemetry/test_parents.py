@@ -190,7 +190,7 @@ async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.Log
 
     script = [OSError("no line")] if how == "model error" else [calls("work"), said("done")]
     agent = create_react_agent(PaidModel(script), [make(work)], checkpointer=InMemorySaver())
-    with traces.on(), traces.tracer.start_as_current_span("caller") as caller, anyio.fail_after(WAIT):
+    with traces.on(), traces.tracer.start_as_current_span("caller") as caller:
         before = context.get_current()
         async with anyio.create_task_group() as group:
             try:
@@ -233,7 +233,7 @@ async def test_spans_of_a_sync_link_and_of_what_it_starts_are_below_the_call() -
             return call_next(request)
 
     node = ToolNode([make(Workshop(traces).quick)], middleware=[link])
-    with traces.on(), anyio.fail_after(WAIT):
+    with traces.on():
         await node.ainvoke([calls(*(tool_call("quick", f"c{n}", name=f"c{n}") for n in range(6)))])
     for n in range(6):
         [call] = [span for span in traces.all("execute_tool") if attributes(span)["gen_ai.tool.call.id"] == f"c{n}"]
@@ -273,7 +273,7 @@ async def test_a_worker_process_goes_on_with_the_trace_of_the_call() -> None:
         done = await anyio.run_process([sys.executable, "-c", WORKER], input=json.dumps(carrier()).encode())
         return done.stdout.decode()
 
-    with traces.on(), anyio.fail_after(WAIT * 2):
+    with traces.on():
         [message] = await ToolNode([make(crunch)]).ainvoke([calls("crunch")])
     assert message.content.split("-")[1:3] == [*ids(traces.one("attempt"))]
 

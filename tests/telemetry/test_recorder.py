@@ -35,7 +35,7 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -
     path = tmp_path / "deep" / "run.jsonl"
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], name="bot")
 
-    with RecordingWriter(path), anyio.fail_after(WAIT):
+    with RecordingWriter(path):
         await agent.ainvoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "oslo"}})
 
     header, *lines, closed = lines_of(path)
@@ -171,12 +171,11 @@ async def test_events_after_the_end_of_a_recording_are_lost_and_not_kept(tmp_pat
         await may_end.wait()
         return "done"
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            with RecordingWriter(path) as recorder:
-                group.start_soon(asked, ToolNode([work]), tool_call("work"))
-                await started.wait()
-            may_end.set()
+    async with anyio.create_task_group() as group:
+        with RecordingWriter(path) as recorder:
+            group.start_soon(asked, ToolNode([work]), tool_call("work"))
+            await started.wait()
+        may_end.set()
 
     *_, closing = lines = lines_of(path)
     assert [line["event"] for line in lines] == ["header", "begun", "started", "closed"]

@@ -500,17 +500,16 @@ async def test_a_ledger_that_the_caller_keeps_has_the_link_in_it() -> None:
 @pytest.mark.exhaustive
 async def test_what_resumes_a_killed_process_links_to_its_spans(tmp_path: Path) -> None:
     """The spans of the killed process were never exported, but the new spans show which ones they continue."""
-    with anyio.fail_after(WAIT * 2):
-        died = await anyio.run_process(python("_killed", str(tmp_path)), cwd=ROOT, check=False)
-        assert died.returncode == 9, died.stderr
-        begun = dict(line.split("=") for line in (tmp_path / "spans").read_text().splitlines())
+    died = await anyio.run_process(python("_killed", str(tmp_path)), cwd=ROOT, check=False)
+    assert died.returncode == 9, died.stderr
+    begun = dict(line.split("=") for line in (tmp_path / "spans").read_text().splitlines())
 
-        async def pay() -> str:
-            return "paid"
+    async def pay() -> str:
+        return "paid"
 
-        with traced() as traces, agent_in(tmp_path, pay, said("done")) as agent:
-            await agent.ainvoke(None, THREAD_OF_THE_KILLED)
-            await agent.ainvoke(Command(resume={"type": "accept"}), THREAD_OF_THE_KILLED)
+    with traced() as traces, agent_in(tmp_path, pay, said("done")) as agent:
+        await agent.ainvoke(None, THREAD_OF_THE_KILLED)
+        await agent.ainvoke(Command(resume={"type": "accept"}), THREAD_OF_THE_KILLED)
     asked, answered = traces.all("invoke_agent clerk")
     assert linked(asked) == [int(begun["invoke_agent clerk"])]
     call = traces.tool()
@@ -648,7 +647,7 @@ async def test_a_request_that_is_sent_again_is_an_event_of_its_run(door: str, tm
     model = ScriptedModel([fail, "done"])
     agent = create_agent(model, [], middleware=[Retry(attempts=2, initial=0)], name="clerk")
     given = {"messages": [("user", "go")]}
-    with traces.on(), RecordingWriter(tmp_path / "run.jsonl"), anyio.fail_after(WAIT):
+    with traces.on(), RecordingWriter(tmp_path / "run.jsonl"):
         if door == "ainvoke":
             await agent.ainvoke(given)
         else:
@@ -753,7 +752,7 @@ OWN = [
 async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict[str, str], late: bool) -> None:
     traces = Traces()
     agent = instrumented(traces.tracer, {} if late else own, own if late else {})
-    with traces.on(), anyio.fail_after(WAIT):
+    with traces.on():
         await agent.ainvoke(GO)
     assert traces.names == ["own", "invoke_agent clerk"]
     assert is_child(traces.one("own"), traces.one("invoke_agent"))

@@ -41,9 +41,8 @@ async def test_a_conversation_is_read_without_its_agent(url: str) -> None:
     tools = [Recorder().tool("look_up", returns="sun"), Recorder().tool("pay")]
     model = ScriptedModel([calls("look_up", "pay")])
     async with create_react_agent(model, tools, checkpointer=url, middleware=[RequireApproval(["pay"])]) as agent:
-        with anyio.fail_after(20):
-            await agent.ainvoke({"messages": [("user", "Go!")]}, thread("oslo"))
-    with Threads(url) as threads, anyio.fail_after(20):
+        await agent.ainvoke({"messages": [("user", "Go!")]}, thread("oslo"))
+    with Threads(url) as threads:
         names = await threads.names()
         stored, history = await threads.read("oslo"), await threads.history("oslo")
         nobody, nothing = await threads.read("rome"), await threads.history("rome")
@@ -71,7 +70,7 @@ async def test_a_result_belongs_to_the_turn_that_asked_for_it(url: str) -> None:
         for _ in turns:
             with anyio.fail_after(20):
                 await agent.ainvoke({"messages": [("user", "Go!")]}, thread("oslo"))
-    with Threads(url) as threads, anyio.fail_after(20):
+    with Threads(url) as threads:
         stored = await threads.read("oslo")
     assert stored is not None
     found = [result for one in stored.exchanges() for _, result in one.answers_by_call()]
@@ -82,9 +81,8 @@ async def test_values_of_types_that_nobody_allows_are_shown_as_data(url: str) ->
     """To look at a database runs nothing that it names."""
     agent = create_react_agent(ScriptedModel(["Hello."]), [], checkpointer=url, state_schema=State)
     async with agent:
-        with anyio.fail_after(20):
-            await agent.ainvoke({"messages": [("user", "hi")], "trip": Trip(city="Oslo")}, thread("1"))
-    with Threads(url) as threads, anyio.fail_after(20):
+        await agent.ainvoke({"messages": [("user", "hi")], "trip": Trip(city="Oslo")}, thread("1"))
+    with Threads(url) as threads:
         stored = await threads.read("1")
         saver = threads.saver_for(agent)
         found = await anyio.to_thread.run_sync(saver.get_tuple, thread("1"))
@@ -100,7 +98,7 @@ async def test_a_graph_of_langgraphs_keeps_its_conversation_there(url: str) -> N
     """It awaits its checkpointer, which a saver for sync code does not offer."""
     with pytest.warns(match="create_react_agent has been moved"):
         theirs = prebuilt.create_react_agent(ScriptedModel(["Hello."]), [])
-    with Threads(url) as threads, anyio.fail_after(20):
+    with Threads(url) as threads:
         theirs.checkpointer = threads.saver_for(theirs)
         await theirs.ainvoke({"messages": [("user", "hi")]}, thread("1"))
         snapshots = [one async for one in theirs.aget_state_history(thread("1"))]
@@ -119,10 +117,9 @@ def test_a_database_that_keeps_nothing_is_refused() -> None:
 async def test_a_checkpoint_that_is_not_there_is_an_error(url: str) -> None:
     """`None` would say that there is no such conversation."""
     async with create_react_agent(ScriptedModel(["Hello."]), [], checkpointer=url) as agent:
-        with anyio.fail_after(20):
-            await agent.ainvoke({"messages": [("user", "hi")]}, thread("1"))
+        await agent.ainvoke({"messages": [("user", "hi")]}, thread("1"))
 
-    with Threads(url) as threads, anyio.fail_after(20), pytest.raises(ValueError, match="no checkpoint"):
+    with Threads(url) as threads, pytest.raises(ValueError, match="no checkpoint"):
         await threads.read("1", "1f0c6c1e-1d6b-6c3e-8000-000000000000")
 
 

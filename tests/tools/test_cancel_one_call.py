@@ -523,11 +523,10 @@ async def test_a_sync_tool_is_given_up_as_after_a_timeout() -> None:
 
     node = ToolNode([make_sync(fetch)])
     run = Run(node, fetch_calls(1))
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await until(began.is_set)
-            assert await node.cancel("c0", "too long")
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await until(began.is_set)
+        assert await node.cancel("c0", "too long")
     assert run.contents == [BEGUN]
     assert node.statistics().abandoned_threads == 0
 
@@ -545,12 +544,11 @@ async def test_another_thread_with_its_own_loop_may_see_and_cancel_calls(other: 
         assert [call.call_id for call in node.running()] == ["c1"]
         assert anyio.run(node.cancel, "c1", "too long", backend=other)
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await until(lambda: len(node.running()) == 2)
-            await wait_all_tasks_blocked()
-            await anyio.to_thread.run_sync(elsewhere)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await until(lambda: len(node.running()) == 2)
+        await wait_all_tasks_blocked()
+        await anyio.to_thread.run_sync(elsewhere)
     assert run.contents == [BEGUN, BEGUN]
 
 

@@ -76,9 +76,8 @@ async def test_two_calls_and_two_runs_of_one_request_have_two_keys() -> None:
     """Models restart their call ids in each run, and paying the same amount again is meant as a second payment."""
     till = Till()
     node = till.node()
-    with anyio.fail_after(WAIT):
-        for config in (None, None, AT, AT):
-            await node.ainvoke([tool_call("pay", call, amount=5) for call in "12"], config)
+    for config in (None, None, AT, AT):
+        await node.ainvoke([tool_call("pay", call, amount=5) for call in "12"], config)
     assert len(set(till.keys)) == 8
 
 
@@ -148,8 +147,7 @@ async def test_an_attempt_with_other_arguments_has_another_key() -> None:
         await handler(request)
         return await handler(request.override(tool_call={**request.tool_call, "args": {"amount": 6}}))
 
-    with anyio.fail_after(WAIT):
-        await till.node(middleware=[again]).ainvoke([tool_call("pay", "1", amount=5)])
+    await till.node(middleware=[again]).ainvoke([tool_call("pay", "1", amount=5)])
     assert len(set(till.keys)) == 2
 
 
@@ -158,10 +156,9 @@ async def test_the_key_stays_when_a_standalone_call_is_begun_anew_after_its_answ
     till = Till()
     request = [tool_call("pay", "1", amount=5, ask=True)]
     node = till.node()
-    with anyio.fail_after(WAIT):
-        with pytest.raises(CallsInterrupted) as stopped:
-            await node.ainvoke(request)
-        await node.ainvoke(request, ledger=stopped.value.ledger, resume="yes")
+    with pytest.raises(CallsInterrupted) as stopped:
+        await node.ainvoke(request)
+    await node.ainvoke(request, ledger=stopped.value.ledger, resume="yes")
     assert till.keys == [till.keys[0]] * 2
 
 
@@ -190,12 +187,11 @@ async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_en
     node = ToolNode([pay], policies={"pay": CallPolicy(idempotent=True, grace=0)})
     model = ScriptedModel([calls(("pay", {"amount": 5})), "done"])
     agent = create_react_agent(model, node, checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(agent.ainvoke, GO, AT)
-            await begun.wait()
-            group.cancel_scope.cancel()
-        await agent.ainvoke(None, AT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.ainvoke, GO, AT)
+        await begun.wait()
+        group.cancel_scope.cancel()
+    await agent.ainvoke(None, AT)
     assert keys == [keys[0]] * 2
 
 
@@ -224,9 +220,8 @@ async def test_calls_within_a_call_have_keys_of_their_own(inner: str) -> None:
             await create_react_agent(model, [till.pay]).ainvoke(GO, config)
         return "done"
 
-    with anyio.fail_after(WAIT):
-        for _ in range(2):
-            await ToolNode([outer]).ainvoke([tool_call("outer", "1")])
+    for _ in range(2):
+        await ToolNode([outer]).ainvoke([tool_call("outer", "1")])
     assert len(till.keys) == 4
     assert len(set(till.keys)) == 4
 
@@ -247,9 +242,8 @@ def in_thread() -> str:
 
 async def test_handlers_and_sync_tools_have_the_key_of_the_call_that_they_work_for() -> None:
     """An actor calls the service on behalf of a call; a sync tool runs in a thread."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([Desk(), in_thread]) as node:
-            found = await node.ainvoke([tool_call("key", "1"), tool_call("key", "2"), tool_call("in_thread", "3")])
+    async with ToolNode([Desk(), in_thread]) as node:
+        found = await node.ainvoke([tool_call("key", "1"), tool_call("key", "2"), tool_call("in_thread", "3")])
     keys = [message.content for message in found["messages"]]
     assert all(len(key) == 64 for key in keys)
     assert len(set(keys)) == 3

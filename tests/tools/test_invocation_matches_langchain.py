@@ -704,8 +704,7 @@ async def test_the_message_of_a_text_is_the_one_that_pydantic_would_validate() -
         """Do."""
         return f"text {x}", [x]
 
-    with anyio.fail_after(30):
-        one, other = (await ToolNode([f]).ainvoke([tool_call("f", "a", x=1), tool_call("f", "b", x=2)]))["messages"]
+    one, other = (await ToolNode([f]).ainvoke([tool_call("f", "a", x=1), tool_call("f", "b", x=2)]))["messages"]
     expected = ToolMessage("text 1", artifact=[1], tool_call_id="a", name="f", status="success")
     assert one == expected
     assert list(one.__dict__) == list(expected.__dict__)

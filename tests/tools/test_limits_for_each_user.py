@@ -191,10 +191,9 @@ async def test_two_users_of_one_node_have_places_of_their_own(way: Way, key: Any
     """Promise 7: the user is not an argument, which the model could forge. Calls of different users overlap."""
     meeting = Meeting()
     node = ToolNode([meeting.tool()], limit=Limit(concurrency=1, key=key))
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as tasks:
-            for user in USERS:
-                tasks.start_soon(way(node, user).aloud, config_of(user))
+    async with anyio.create_task_group() as tasks:
+        for user in USERS:
+            tasks.start_soon(way(node, user).aloud, config_of(user))
     assert meeting.met == [USERS, USERS]
 
 

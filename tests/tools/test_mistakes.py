@@ -462,8 +462,7 @@ def test_a_timeout_that_is_longer_than_the_budget_is_told_of() -> None:
 async def test_a_coroutine_that_a_sync_function_returns_is_awaited() -> None:
     """A decorator that is a plain function hides that the tool is async; the model read the text of an object."""
     node = ToolNode([StructuredTool.from_function(lambda: aquery("tea"), name="search", description="Search.")])
-    with anyio.fail_after(10):
-        (answer,) = (await node.ainvoke([tool_call("search", "1")]))["messages"]
+    (answer,) = (await node.ainvoke([tool_call("search", "1")]))["messages"]
 
     assert answer.content == await aquery("tea")
 

@@ -178,10 +178,9 @@ async def test_requests_to_a_model_wait_as_well() -> None:
         create_agent(ScriptedModel(script), [], model_policy=policy) for script in ([Busy(0.5)], ["hello"])
     )
     question = {"messages": [("user", "hi")]}
-    with anyio.fail_after(60):
-        began = anyio.current_time()
-        with pytest.raises(Busy):
-            await failing.ainvoke(question)
-        await other.ainvoke(question)
+    began = anyio.current_time()
+    with pytest.raises(Busy):
+        await failing.ainvoke(question)
+    await other.ainvoke(question)
 
     assert anyio.current_time() - began >= 0.5

@@ -166,14 +166,13 @@ async def test_a_worker_whose_caller_is_cancelled_works_alone_until_it_ends() ->
         anyio.from_thread.run_sync(begun.set, token=token)
         release.wait(30)
 
-    with anyio.fail_after(30):
-        with pytest.warns(AbandonedThreadWarning, match="large values"):
-            async with anyio.create_task_group() as group:
-                group.start_soon(run_in_worker, convert)
-                await begun.wait()
-                group.cancel_scope.cancel()
+    with pytest.warns(AbandonedThreadWarning, match="large values"):
         async with anyio.create_task_group() as group:
-            group.start_soon(run_in_worker, lambda: waited.append(release.is_set()))
-            await anyio.wait_all_tasks_blocked()
-            release.set()
+            group.start_soon(run_in_worker, convert)
+            await begun.wait()
+            group.cancel_scope.cancel()
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_in_worker, lambda: waited.append(release.is_set()))
+        await anyio.wait_all_tasks_blocked()
+        release.set()
     assert waited == [True]
