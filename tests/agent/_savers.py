@@ -13,18 +13,20 @@ from typing import Any
 
 import aiosqlite
 import anyio
+import pytest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from callboard import create_react_agent
+from callboard import create_agent, create_react_agent
 from callboard._loops._bridge import run_on_asyncio
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import CHANNEL, commits_in
 from callboard.testing import ScriptedModel
 
+AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
 AT: Any = {"configurable": {"thread_id": "1"}}
 
 

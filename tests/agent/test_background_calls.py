@@ -34,13 +34,10 @@ from callboard.middleware import LoopGuard, RequireApproval, Retry, Supervise
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import watched_loop
 
-from ._savers import FAR, Recording, complaint, copy_of, forge
+from ._savers import AGENTS, AT, FAR, QUESTION, Recording, complaint, copy_of, forge
 
 pytestmark = pytest.mark.real_clock
 WAIT = 30
-AT: dict[str, Any] = {"configurable": {"thread_id": "1"}}
-GO = {"messages": [("user", "go")]}
-AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
 BACKGROUND = {"build": CallPolicy(background=True)}
 
 
@@ -58,6 +55,11 @@ class Build:
         await self.open.wait()
         self.ended.set()
         return "built"
+
+
+async def decide() -> str:
+    """Ask a person."""
+    return str(interrupt("which?"))
 
 
 def make_function(build: Build) -> Callable[[], Awaitable[str]]:
@@ -99,13 +101,21 @@ async def until_asked(model: ScriptedModel, requests: int) -> None:
         await anyio.sleep(0.005)
 
 
+async def run_in_background(agent: Any, model: ScriptedModel, build: Build) -> list[BaseMessage]:
+    """Run the agent, let its call end when the model has been asked again, and return the conversation."""
+    run = await agent.start(QUESTION, AT)
+    await until_asked(model, 2)
+    build.open.set()
+    return list((await run.result())["messages"])
+
+
 @AGENTS
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_the_agent_works_on_and_reads_the_result_when_it_is_there(make: Any, version: Any) -> None:
     build = Build()
     model = ScriptedModel([calls("build"), "it is being built", "it is built"])
     async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
-        run = await agent.start(GO, AT, stream_mode="updates", version=version)
+        run = await agent.start(QUESTION, AT, stream_mode="updates", version=version)
         await until_asked(model, 2)
         assert not run.is_over
         build.open.set()
@@ -125,7 +135,7 @@ async def test_a_call_that_ends_in_time_has_an_ordinary_result(make: Any) -> Non
     build.open.set()
     model = ScriptedModel([calls("build", "build"), "done"])
     agent = agent_of(make, model, [build.build], InMemorySaver(), background=60.0)
-    state = await agent.ainvoke(GO, AT)
+    state = await agent.ainvoke(QUESTION, AT)
     assert [message.text for message in state["messages"][2:]] == ["built", "built", "done"]
 
 
@@ -140,7 +150,7 @@ async def test_without_a_block_the_run_waits_for_the_call() -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(let_go)
-        state = await agent.ainvoke(GO, AT)
+        state = await agent.ainvoke(QUESTION, AT)
     assert results_in(state["messages"]) == ["built"]
 
 
@@ -149,7 +159,7 @@ async def test_a_message_of_a_person_is_read_while_the_run_waits_for_a_backgroun
     build = Build()
     model = ScriptedModel([calls("build"), "it is being built", "soon", "it is built"])
     async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         await until_asked(model, 2)
         assert await agent.say("when?", AT) is run
         await until_asked(model, 3)
@@ -163,13 +173,9 @@ async def test_a_message_of_a_person_is_read_while_the_run_waits_for_a_backgroun
 async def test_the_result_of_a_call_that_outlives_its_run_is_read_by_the_next_run(make: Any) -> None:
     build = Build()
 
-    async def decide() -> str:
-        """Decide."""
-        return str(interrupt("which?"))
-
     model = ScriptedModel([calls("build", "decide"), "done", "done"])
     async with agent_of(make, model, [build.build, decide], InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         assert "__interrupt__" in await run.result()
         build.open.set()
         await build.ended.wait()
@@ -199,10 +205,7 @@ async def test_each_end_of_a_background_call_becomes_one_message(make: Any, fail
 
     model = ScriptedModel([calls("work"), "meanwhile", "done"])
     async with agent_of(make, model, [work], InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
-        await until_asked(model, 2)
-        build.open.set()
-        messages = (await run.result())["messages"]
+        messages = await run_in_background(agent, model, build)
 
     (result,) = results_in(messages)
     assert text in result
@@ -225,8 +228,8 @@ async def test_each_background_call_has_a_name_of_its_own(make: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DuplicateCallIdWarning)
         async with agent_of(make, model, [build], InMemorySaver()) as agent:
-            messages = (await agent.ainvoke(GO, AT))["messages"]
-            messages = (await agent.ainvoke(GO, AT))["messages"]
+            messages = (await agent.ainvoke(QUESTION, AT))["messages"]
+            messages = (await agent.ainvoke(QUESTION, AT))["messages"]
 
     answers = [message for message in messages if isinstance(message, ToolMessage)]
     handles = [answer.additional_kwargs["callboard"]["background"] for answer in answers]
@@ -249,7 +252,7 @@ async def test_a_call_has_no_name_of_a_call_of_its_reply_that_has_ended(make: An
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DuplicateCallIdWarning)
         async with agent_of(make, model, [build], InMemorySaver(), call_limit=limit) as agent:
-            messages = (await agent.ainvoke(GO, AT))["messages"]
+            messages = (await agent.ainvoke(QUESTION, AT))["messages"]
 
     assert results_in(messages) == ["built"] * 3
 
@@ -261,7 +264,7 @@ async def test_a_message_that_a_tool_makes_itself_is_told_under_the_name_of_the_
         return ToolMessage("built", tool_call_id=call_id)
 
     model = ScriptedModel([calls("build"), "meanwhile", "done"])
-    messages = (await agent_of(create_react_agent, model, [build], InMemorySaver()).ainvoke(GO, AT))["messages"]
+    messages = (await agent_of(create_react_agent, model, [build], InMemorySaver()).ainvoke(QUESTION, AT))["messages"]
 
     assert "of the tool 'build']" in next(message.text for message in messages if is_result(message))
 
@@ -281,7 +284,7 @@ async def test_an_error_for_the_program_ends_the_run_of_a_background_call(make: 
     agent = agent_of(make, model, [build], InMemorySaver())
     async with agent if block else nullcontext():
         with pytest.raises(error):
-            await agent.ainvoke(GO, AT)
+            await agent.ainvoke(QUESTION, AT)
     messages = (await agent.ainvoke(None, AT))["messages"]
 
     assert results_in(messages) == [f"Error: {error.__name__}"]
@@ -295,37 +298,12 @@ async def test_an_error_for_the_program_is_raised_at_the_end_of_a_block_without_
         await finished.wait()
         raise KeyboardInterrupt
 
-    async def decide() -> str:
-        """Ask a person."""
-        return str(interrupt("yes?"))
-
     model = ScriptedModel([calls("build"), calls("decide")])
     agent = agent_of(create_react_agent, model, [build, decide], InMemorySaver())
     with pytest.raises(KeyboardInterrupt):
         async with agent:
-            assert "__interrupt__" in await agent.ainvoke(GO, AT)
+            assert "__interrupt__" in await agent.ainvoke(QUESTION, AT)
             finished.set()
-
-
-@AGENTS
-async def test_a_call_of_a_killed_process_is_told_as_unknown_once(make: Any) -> None:
-    build, saver = Build(), InMemorySaver()
-    model = ScriptedModel([calls("build"), "meanwhile", "done"])
-    async with agent_of(make, model, [build.build], saver) as agent:
-        run = await agent.start(GO, AT)
-        await until_asked(model, 2)
-        later = copy_of(saver)
-        build.open.set()
-        await run.result()
-
-    model = ScriptedModel(["I see", "done", "more"])
-    async with agent_of(make, model, [build.build], later) as agent:
-        await agent.ainvoke(None, AT)
-        messages = (await agent.ainvoke(GO, AT))["messages"]
-
-    (result,) = results_in(messages)
-    assert "unknown" in result
-    assert build.times == 1
 
 
 @AGENTS
@@ -341,7 +319,7 @@ async def test_a_call_of_a_killed_process_has_a_result_if_its_step_had_not_ended
     tools = [CallPolicy(background=True)(make_function(build)), work]
     model = ScriptedModel([calls("build", "work"), "meanwhile", "done"])
     async with make(model, tools, checkpointer=saver) as agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         while "goes on in the background" not in str(dict(saver.writes)):
             await anyio.sleep(0.005)
         later = copy_of(saver)
@@ -355,27 +333,6 @@ async def test_a_call_of_a_killed_process_has_a_result_if_its_step_had_not_ended
     (result,) = results_in(messages)
     assert "unknown" in result
     assert build.times == 1
-
-
-@AGENTS
-async def test_an_idempotent_call_of_a_killed_process_runs_again(make: Any) -> None:
-    build, saver = Build(), InMemorySaver()
-    policy = CallPolicy(background=True, idempotent=True)
-    build_again = policy(make_function(build))
-    model = ScriptedModel([calls("build"), "meanwhile", "done"])
-    async with make(model, [build_again], checkpointer=saver) as agent:
-        run = await agent.start(GO, AT)
-        await until_asked(model, 2)
-        later = copy_of(saver)
-        build.open.set()
-        await run.result()
-
-    model = ScriptedModel(["I see", "done", "more"])
-    async with make(model, [build_again], checkpointer=later) as agent:
-        messages = (await agent.ainvoke(None, AT))["messages"]
-
-    assert results_in(messages) == ["built"]
-    assert build.times == 2
 
 
 class Drain:
@@ -429,7 +386,7 @@ async def kill_with_call(make: Any, tool: Any, build: Build) -> InMemorySaver:
     """Return the database of an agent that was killed while its call was in the background."""
     saver, model = InMemorySaver(), ScriptedModel([calls("build"), "meanwhile", "done"])
     async with make(model, [tool], checkpointer=saver) as agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         await until_asked(model, 2)
         while (await agent.aget_state(AT)).next:
             await anyio.sleep(0.005)
@@ -437,6 +394,32 @@ async def kill_with_call(make: Any, tool: Any, build: Build) -> InMemorySaver:
         build.open.set()
         await run.result()
     return later
+
+
+@AGENTS
+async def test_a_call_of_a_killed_process_is_told_as_unknown_once(make: Any) -> None:
+    build = Build()
+    tool = CallPolicy(background=True)(make_function(build))
+    saver = await kill_with_call(make, tool, build)
+    async with make(ScriptedModel(["I see", "done", "more"]), [tool], checkpointer=saver) as agent:
+        await agent.ainvoke(None, AT)
+        messages = (await agent.ainvoke(QUESTION, AT))["messages"]
+
+    (result,) = results_in(messages)
+    assert "unknown" in result
+    assert build.times == 1
+
+
+@AGENTS
+async def test_an_idempotent_call_of_a_killed_process_runs_again(make: Any) -> None:
+    build = Build()
+    tool = CallPolicy(background=True, idempotent=True)(make_function(build))
+    saver = await kill_with_call(make, tool, build)
+    async with make(ScriptedModel(["I see", "done", "more"]), [tool], checkpointer=saver) as agent:
+        messages = (await agent.ainvoke(None, AT))["messages"]
+
+    assert results_in(messages) == ["built"]
+    assert build.times == 2
 
 
 @AGENTS
@@ -508,7 +491,7 @@ async def test_a_person_decides_about_a_call_of_a_killed_process(
         assert model.requests == []
         messages = (await agent.ainvoke(Command(resume={question.id: answer}), AT))["messages"]
         assert (await agent.aget_state(AT)).interrupts == ()
-        later_messages = (await agent.ainvoke(GO, AT))["messages"]
+        later_messages = (await agent.ainvoke(QUESTION, AT))["messages"]
 
     assert [text[: len(result)] for text in results_in(messages)] == [result]
     assert len(results_in(later_messages)) == 1
@@ -559,7 +542,7 @@ async def test_a_drain_ends_a_background_call_and_the_next_run_reads_that_it_is_
     build, saver = Build(), InMemorySaver()
     model = ScriptedModel([calls("build"), "meanwhile", "done"])
     async with agent_of(make, model, [build.build], saver) as agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         await until_asked(model, 2)
         drained = await agent.drain(0.05)
         with pytest.raises(DrainingError):
@@ -584,7 +567,7 @@ async def test_a_background_call_that_ends_with_a_result_while_it_is_drained_kee
 
     model = ScriptedModel([calls("finish"), "meanwhile", "done"])
     async with agent_of(make, model, [finish], saver) as agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         await until_asked(model, 2)
         async with anyio.create_task_group() as group:
             group.start_soon(agent.drain, 0.0)
@@ -602,7 +585,7 @@ async def test_a_person_approves_a_background_call_in_the_foreground() -> None:
     node = ToolNode([build.build], policies=BACKGROUND, middleware=[RequireApproval(["build"])])
     model = ScriptedModel([calls("build"), "meanwhile", "done"])
     async with create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
-        state = await agent.ainvoke(GO, AT)
+        state = await agent.ainvoke(QUESTION, AT)
         assert build.times == 0
         question = state["__interrupt__"][0]
         run = await agent.start(Command(resume={question.id: [{"type": "accept"}]}), AT)
@@ -628,10 +611,7 @@ async def test_the_middleware_of_a_call_sees_its_late_result() -> None:
     node = ToolNode([work], policies=policies, middleware=[Sanitize(), Retry(initial=0.01)])
     model = ScriptedModel([calls("work"), "meanwhile", "done"])
     async with create_react_agent(model, node, checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
-        await until_asked(model, 2)
-        build.open.set()
-        messages = (await run.result())["messages"]
+        messages = await run_in_background(agent, model, build)
     (result,) = results_in(messages)
     assert attempts == 2
     assert result == "built"
@@ -654,7 +634,7 @@ async def test_a_model_looks_at_its_background_calls_and_cancels_one(make: Any) 
     model = ScriptedModel([calls("test"), calls("background_calls"), unknown, cancel, "done", "I see"])
     tools = [test, *background_tools()]
     async with agent_of(make, model, tools, InMemorySaver()) as agent:
-        messages = (await (await agent.start(GO, AT)).result())["messages"]
+        messages = (await (await agent.start(QUESTION, AT)).result())["messages"]
 
     texts = [message.text for message in messages if isinstance(message, ToolMessage)][1:]
     handle = messages[2].additional_kwargs["callboard"]["background"]
@@ -675,7 +655,7 @@ async def test_a_loop_through_background_calls_is_stopped(make: Any) -> None:
     model = ScriptedModel([calls("poll")], loop=True)
     async with agent_of(make, model, [poll], InMemorySaver(), loop_guard=LoopGuard(nudge=2, refuse=4, stop=8)) as agent:
         with pytest.raises(LoopError):
-            await agent.ainvoke(GO, AT)
+            await agent.ainvoke(QUESTION, AT)
 
 
 async def test_a_background_call_elsewhere_ends_with_its_batch_and_one_warning() -> None:
@@ -708,7 +688,7 @@ async def test_a_result_keeps_its_artifact_where_a_tool_message_has_it(make: Any
     else:
         agent = make(model, node, checkpointer=url)
     async with agent:
-        messages = (await agent.ainvoke(GO, AT))["messages"]
+        messages = (await agent.ainvoke(QUESTION, AT))["messages"]
         stored = (await agent.aget_state(AT)).values["messages"]
 
     for conversation in (messages, stored):
@@ -728,7 +708,7 @@ async def test_a_result_with_an_artifact_that_no_database_stores_is_told_as_lost
     node = ToolNode([query], policies={"query": CallPolicy(background=True)})
     model = ScriptedModel([calls("query"), "meanwhile", "done"])
     async with create_react_agent(model, node, checkpointer=f"sqlite:///{tmp_path / 'db'}") as agent:
-        messages = (await agent.ainvoke(GO, AT))["messages"]
+        messages = (await agent.ainvoke(QUESTION, AT))["messages"]
 
     (result,) = filter(is_result, messages)
     assert "the database cannot store it" in result.text
@@ -747,7 +727,7 @@ async def test_a_result_tells_how_its_call_has_ended() -> None:
     async with create_react_agent(
         ScriptedModel([calls("hang"), "meanwhile", "done"]), node, checkpointer=InMemorySaver()
     ) as agent:
-        (result,) = filter(is_result, (await agent.ainvoke(GO, AT))["messages"])
+        (result,) = filter(is_result, (await agent.ainvoke(QUESTION, AT))["messages"])
 
     facts = result.additional_kwargs["callboard"]
     assert (facts["ended"], facts["status"], facts["background"]) == ("timeout", "error", result.id)
@@ -780,7 +760,7 @@ async def test_a_call_that_begins_during_a_drain_ends_with_its_batch_without_a_w
         warnings.simplefilter("error", ForegroundCallWarning)
         async with anyio.create_task_group() as group:
             group.start_soon(drain)
-            messages = (await agent.ainvoke(GO, AT))["messages"]
+            messages = (await agent.ainvoke(QUESTION, AT))["messages"]
     assert kinds(messages) == ["human", "ai", "tool", "ai"]
     assert messages[2].text == "built"
 
@@ -816,7 +796,7 @@ async def test_a_run_that_is_drained_before_its_background_call_ends_as_drained(
         node = ToolNode([work, build.build], policies=policies)
         agents.append(make(model, node, checkpointer=InMemorySaver()))
     with pytest.raises(DrainingError):
-        await agents[0].ainvoke(GO, AT)
+        await agents[0].ainvoke(QUESTION, AT)
     assert build.times == 0
 
     async with agents[0]:
@@ -841,7 +821,7 @@ async def test_a_call_that_a_drain_has_refused_can_no_longer_be_cancelled() -> N
 
         async def run() -> None:
             with pytest.raises(DrainingError):
-                await agent.ainvoke(GO, {**AT, "callbacks": [DrainedHandler(drain, "tools")]})
+                await agent.ainvoke(QUESTION, {**AT, "callbacks": [DrainedHandler(drain, "tools")]})
 
         group.start_soon(run)
         while [call.call_id for call in agent.running()] != ["call_2"]:
@@ -869,7 +849,7 @@ async def test_a_call_that_was_cancelled_before_a_drain_refuses_it_ends_as_cance
     tool = CallPolicy(background=True)(make_function(build))
     model = ScriptedModel([calls("build"), "done"])
     agent = drain.agent = make(model, [tool], checkpointer=InMemorySaver())
-    messages = (await agent.ainvoke(GO, {**AT, "callbacks": [Cancel()]}))["messages"]
+    messages = (await agent.ainvoke(QUESTION, {**AT, "callbacks": [Cancel()]}))["messages"]
     assert cancelled == [True]
     assert kinds(messages) == ["human", "ai", "tool", "ai"]
     assert "enough" in messages[2].text
@@ -894,7 +874,7 @@ async def test_results_of_one_moment_share_writes_and_a_request_and_leave_the_lo
     build, saver = Build(), Recording()
     model = ScriptedModel([builds(number), *["done"] * 10])
     async with agent_of(create_react_agent, model, [build.build], saver) as agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         await until_asked(model, 2)
         writes = saver.commits
         async with watched_loop() as hold:
@@ -913,13 +893,9 @@ async def test_results_of_one_moment_without_a_live_run_share_an_update_of_their
     """Reading the thread for each of them would hold the event loop for minutes."""
     build, saver = Build(), Recording()
 
-    async def decide() -> str:
-        """Decide."""
-        return str(interrupt("which?"))
-
     model = ScriptedModel([[*builds(number), tool_call("decide", "ask")], "done"])
     async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
-        assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+        assert "__interrupt__" in await (await agent.start(QUESTION, AT)).result()
         writes = saver.commits
         async with watched_loop() as hold:
             build.open.set()
@@ -941,14 +917,10 @@ async def test_a_thread_that_is_busy_elsewhere_is_tried_once_for_all_results() -
             reads.append(config["configurable"]["thread_id"])
             return super().get_tuple(config)
 
-    async def decide() -> str:
-        """Decide."""
-        return str(interrupt("which?"))
-
     saver = Counting()
     model = ScriptedModel([[*builds(50), tool_call("decide", "ask")], "done"])
     async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
-        assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+        assert "__interrupt__" in await (await agent.start(QUESTION, AT)).result()
         forge(saver, AT, {"kind": "hold", "holder": {**FAR, "until": time.time() + 1_000.0}})
         reads.clear()
         build.open.set()
@@ -970,13 +942,9 @@ async def test_a_message_that_comes_while_a_result_is_stored_without_a_run_start
                 is_stored.wait(WAIT)
             super().put_writes(config, writes, task_id, task_path)
 
-    async def decide() -> str:
-        """Decide."""
-        return str(interrupt("which?"))
-
     model = ScriptedModel([calls("build", "decide"), "done"])
     async with agent_of(create_react_agent, model, [build.build, decide], Slow()) as agent:
-        assert "__interrupt__" in await (await agent.start(GO, AT)).result()
+        assert "__interrupt__" in await (await agent.start(QUESTION, AT)).result()
         build.open.set()
         while not storing.is_set():
             await anyio.sleep(0.005)

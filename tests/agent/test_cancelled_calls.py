@@ -11,13 +11,10 @@ from callboard import CallPolicy, ToolNode, create_agent, create_react_agent, to
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import ended, until
 
-from ._savers import complaint
+from ._savers import AGENTS, AT, QUESTION, complaint
 
 pytestmark = pytest.mark.real_clock
 WAIT = 30
-AT: dict[str, Any] = {"configurable": {"thread_id": "1"}}
-GO = {"messages": [("user", "go")]}
-AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
 
 
 class Build:
@@ -56,7 +53,7 @@ async def test_one_call_ends_and_the_run_goes_on(make: Any) -> None:
     agent, states = agent_of(make, model, build), list[Any]()
 
     async def run() -> None:
-        states.append(await agent.ainvoke(GO, AT))
+        states.append(await agent.ainvoke(QUESTION, AT))
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)
@@ -83,7 +80,7 @@ async def test_a_run_that_continues_does_not_run_a_cancelled_call_again(make: An
     build, model = Build(), ScriptedModel([build_calls("roof", "wall"), "done"])
     agent = agent_of(make, model, build, CallPolicy(on_unknown="rerun"))
     async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, GO, AT)
+        group.start_soon(agent.ainvoke, QUESTION, AT)
         await until(lambda: len(build.bodies) == 2)
         assert await agent.cancel("roof", "too long")
         group.cancel_scope.cancel()
@@ -107,7 +104,7 @@ async def test_an_agent_inside_the_call_ends_with_it(make: Any) -> None:
     outer, states = make(model, [research]), list[Any]()
 
     async def run() -> None:
-        states.append(await outer.ainvoke(GO))
+        states.append(await outer.ainvoke(QUESTION))
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)
@@ -126,7 +123,7 @@ async def test_a_call_in_the_background_is_listed_once_and_cancelled(make: Any) 
     build, model = Build(), ScriptedModel([build_calls("roof"), "it is being built", "done"])
     agent = agent_of(make, model, build, CallPolicy(background=True))
     async with agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         await until(lambda: len(model.requests) == 2)
         assert [(call.call_id, call.place) for call in agent.running()] == [("roof", "running")]
         assert agent.tools.statistics().running == 1
@@ -144,7 +141,7 @@ async def test_a_background_call_in_its_time_in_the_foreground_is_listed_once_an
     build, model = Build(), ScriptedModel([build_calls("roof", "wall"), "done"])
     agent = agent_of(make, model, build, CallPolicy(background=WAIT))
     async with agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         await until(lambda: len(build.bodies) == 2)
         assert sorted(str(call.call_id) for call in agent.running()) == ["roof", "wall"]
         assert await agent.cancel("roof", "too long")

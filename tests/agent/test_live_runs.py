@@ -32,27 +32,12 @@ from callboard.exceptions import (
 )
 from callboard.testing import ScriptedModel, calls
 
-from ._savers import complaint, copy_of
+from ._gate import Gate, run_at_work
+from ._savers import AGENTS, AT, QUESTION, complaint, copy_of
 
 pytestmark = pytest.mark.real_clock
 WAIT = 30
-AT: Any = {"configurable": {"thread_id": "1"}}
-GO = {"messages": [("user", "go")]}
 UNSTORABLE = HumanMessage("x", additional_kwargs={"value": object()})
-AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
-
-
-class Gate:
-    """Tool `work` that waits until the test lets it go on."""
-
-    def __init__(self) -> None:
-        self.begun, self.open = anyio.Event(), anyio.Event()
-
-    async def work(self) -> str:
-        """Work."""
-        self.begun.set()
-        await self.open.wait()
-        return "worked"
 
 
 def texts(state: Any) -> list[str]:
@@ -76,6 +61,46 @@ async def in_turn(*works: Callable[[], Awaitable[Any]]) -> list[Any]:
     return results
 
 
+class Thinking:
+    """Reply of a model that blocks its thread, as a client that is not async does, until a person has spoken."""
+
+    def __init__(self, reply: Any) -> None:
+        self._reply = reply
+        self._asked, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, _: Sequence[Any]) -> Any:
+        self._asked.set()
+        self.may_end.wait(WAIT)
+        return self._reply
+
+    async def hear(self, agent: Agent, text: str) -> tuple[Any, Any]:
+        """Run the agent, and say something while its model thinks; return the results of `say` and of the run."""
+
+        async def speak() -> Any:
+            await anyio.to_thread.run_sync(self._asked.wait)
+            said = await agent.say(text, AT)
+            self.may_end.set()
+            return said
+
+        run = partial(agent.invoke, QUESTION, AT, durability="sync")
+        said, state = await in_turn(speak, partial(anyio.to_thread.run_sync, run))
+        return said, state
+
+
+class Copying(InMemorySaver):
+    """Keeps a copy of its data after each write, as a process that is killed then leaves it."""
+
+    def __init__(self, is_copied: Callable[[], bool] = lambda: True) -> None:
+        super().__init__()
+        self.copies: list[InMemorySaver] = []
+        self._is_copied = is_copied
+
+    def put_writes(self, *args: Any) -> None:
+        super().put_writes(*args)
+        if self._is_copied():
+            self.copies.append(copy_of(self))
+
+
 @AGENTS
 @pytest.mark.parametrize("streams", [True, False])
 async def test_the_chunks_of_a_message_have_the_id_that_the_thread_stores(make: Any, streams: bool) -> None:
@@ -85,7 +110,7 @@ async def test_the_chunks_of_a_message_have_the_id_that_the_thread_stores(make: 
     model = ScriptedModel([calls("work", "work"), "it is done"], disable_streaming=not streams)
     texts_by_id: dict[str, str] = {}
     async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT, stream_mode="messages")
+        run = await agent.start(QUESTION, AT, stream_mode="messages")
         async for _, (message, _) in run.stream():
             texts_by_id[message.id] = texts_by_id.get(message.id, "") + message.text
         stored = await messages_of(agent)
@@ -97,10 +122,7 @@ async def test_the_chunks_of_a_message_have_the_id_that_the_thread_stores(make: 
 async def test_a_live_run_reads_a_message_after_the_results_of_its_calls(make: Any) -> None:
     gate = Gate()
     model = ScriptedModel([calls("work", "work"), "done"])
-    async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
-
+    async with run_at_work(make, gate, model=model) as (agent, run):
         assert await agent.say("and hurry", AT) is run
         assert not run.is_over
 
@@ -125,32 +147,18 @@ async def test_a_message_reaches_a_run_of_ainvoke_in_any_form(make: Any, form: A
             await run.result()
         gate.open.set()
 
-    _, state = await in_turn(speak, partial(agent.ainvoke, GO, AT))
+    _, state = await in_turn(speak, partial(agent.ainvoke, QUESTION, AT))
 
     assert texts(state)[2:] == ["tool: worked", "human: and hurry", "ai: done"]
 
 
 @AGENTS
 async def test_a_message_that_arrives_during_the_last_reply_is_read_before_the_run_ends(make: Any) -> None:
-    asked, answer = threading.Event(), threading.Event()
-
-    def reply(_: Sequence[Any]) -> str:
-        asked.set()
-        answer.wait(WAIT)
-        return "done"
-
+    reply = Thinking("done")
     async with make(ScriptedModel([reply, "and that, too"]), [], checkpointer=InMemorySaver()) as agent:
-        results: list[Any] = []
+        said, state = await reply.hear(agent, "and this?")
 
-        async def speak() -> None:
-            await anyio.to_thread.run_sync(asked.wait)
-            results.append(await agent.say("and this?", AT))
-            answer.set()
-
-        # The model blocks its thread, as a client that is not async does.
-        _, state = await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT)))
-
-    assert results[0] is not None
+    assert said is not None
     assert texts(state) == ["human: go", "ai: done", "human: and this?", "ai: and that, too"]
 
 
@@ -173,24 +181,11 @@ def typed_replies(make: Any, form: Any, city: str) -> list[Any]:
     [(create_agent, ToolStrategy(Weather)), (create_agent, ProviderStrategy(Weather)), (create_react_agent, Weather)],
 )
 async def test_a_message_that_arrives_during_a_typed_reply_is_answered_by_a_new_one(make: Any, form: Any) -> None:
-    asked, answer = threading.Event(), threading.Event()
     *before, last = typed_replies(make, form, "Oslo")
-
-    def reply(_: Sequence[Any]) -> Any:
-        asked.set()
-        answer.wait(WAIT)
-        return last
-
+    reply = Thinking(last)
     model = ScriptedModel([*before, reply, *typed_replies(make, form, "Rome")])
     async with make(model, [], response_format=form, checkpointer=InMemorySaver()) as agent:
-
-        async def speak() -> None:
-            await anyio.to_thread.run_sync(asked.wait)
-            await agent.say("no: Rome", AT)
-            answer.set()
-
-        # The model blocks its thread, as a client that is not async does.
-        _, state = await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT)))
+        _, state = await reply.hear(agent, "no: Rome")
 
     assert "human: no: Rome" in texts(state)
     assert state["structured_response"] == Weather(city="Rome")
@@ -228,9 +223,7 @@ async def test_of_a_hundred_senders_one_starts_a_run_and_each_message_is_read_on
 async def test_a_message_that_was_stored_and_not_read_is_read_by_the_next_run_of_a_killed_one(make: Any) -> None:
     """What `say` has returned for is stored: a copy of the database at this moment has it."""
     gate, saver = Gate(), InMemorySaver()
-    async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=saver) as agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    async with run_at_work(make, gate, saver=saver) as (agent, run):
         await agent.say("and hurry", AT)
         stored = deepcopy(saver.storage), deepcopy(saver.writes), deepcopy(saver.blobs)
         gate.open.set()
@@ -248,30 +241,13 @@ async def test_a_message_that_was_stored_and_not_read_is_read_by_the_next_run_of
 @AGENTS
 async def test_a_message_stands_after_the_reply_that_has_not_read_it_wherever_the_process_is_killed(make: Any) -> None:
     """A reply may be stored, and the end of its step not. A message before the reply would never be answered."""
-    asked, answer, saver, copies = threading.Event(), threading.Event(), InMemorySaver(), list[InMemorySaver]()
-    write = saver.put_writes
-
-    def write_and_copy(*args: Any) -> None:
-        write(*args)
-        if answer.is_set():
-            copies.append(copy_of(saver))
-
-    def reply(_: Sequence[Any]) -> str:
-        asked.set()
-        answer.wait(WAIT)
-        return "done"
-
-    async def speak() -> None:
-        await anyio.to_thread.run_sync(asked.wait)
-        await agent.say("and this?", AT)
-        answer.set()
-
-    saver.put_writes = write_and_copy  # type: ignore[method-assign]
+    reply = Thinking("done")
+    saver = Copying(reply.may_end.is_set)
     async with make(ScriptedModel([reply, "and that, too"]), [], checkpointer=saver) as agent:
-        await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT, durability="sync")))
+        await reply.hear(agent, "and this?")
 
-    assert len(copies) > 1
-    for later in copies:
+    assert len(saver.copies) > 1
+    for later in saver.copies:
         state = await make(ScriptedModel(["and that, too"]), [], checkpointer=later).ainvoke(None, AT)
         assert texts(state) == ["human: go", "ai: done", "human: and this?", "ai: and that, too"]
 
@@ -289,9 +265,7 @@ async def test_a_run_that_fails_or_is_cancelled_loses_no_message(make: Any) -> N
             raise ConnectionError("lost")
         return "worked"
 
-    async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    async with run_at_work(make, gate, tool=work) as (agent, run):
         await agent.say("and hurry", AT)
         gate.open.set()
         with pytest.raises(ConnectionError):
@@ -304,16 +278,8 @@ async def test_a_run_that_fails_or_is_cancelled_loses_no_message(make: Any) -> N
 
 @AGENTS
 async def test_a_message_waits_until_the_question_of_a_call_is_answered(make: Any) -> None:
-    gate = Gate()
-
-    async def work() -> str:
-        """Work."""
-        await gate.work()
-        return str(interrupt("may I?"))
-
-    async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    gate = Gate(lambda: str(interrupt("may I?")))
+    async with run_at_work(make, gate) as (agent, run):
         await agent.say("and hurry", AT)
         gate.open.set()
         assert (await run.result())["__interrupt__"][0].value == "may I?"
@@ -326,10 +292,7 @@ async def test_a_message_waits_until_the_question_of_a_call_is_answered(make: An
 
 async def test_a_message_that_cannot_be_stored_or_read_is_an_error_of_its_sender_alone() -> None:
     gate = Gate()
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
-    async with agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    async with run_at_work(create_react_agent, gate) as (agent, run):
         with pytest.raises(StorageError, match="cannot store a message"):
             await agent.say(UNSTORABLE, AT)
         halves: list[Any] = ["half \ud800", HumanMessage("x", id="\ud800"), HumanMessage("x", name="\ud800")]
@@ -375,7 +338,7 @@ async def test_code_of_a_run_that_reads_no_more_messages_does_not_wait_for_its_o
                     answers.append(str(error))
 
     agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=InMemorySaver())
-    state = await agent.ainvoke(GO, {**AT, "callbacks": [Handler()]})
+    state = await agent.ainvoke(QUESTION, {**AT, "callbacks": [Handler()]})
 
     assert texts(state) == ["human: go", "ai: done"]
     if start:
@@ -395,7 +358,7 @@ async def test_a_message_gives_a_run_new_steps() -> None:
 
     model = ScriptedModel([*[calls("work")] * 5, "done"])
     async with create_react_agent(model, [work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, {**AT, "recursion_limit": 5})
+        run = await agent.start(QUESTION, {**AT, "recursion_limit": 5})
         for gate in gates:
             await gate.begun.wait()
             await agent.say("go on", AT)
@@ -406,11 +369,8 @@ async def test_a_message_gives_a_run_new_steps() -> None:
 @pytest.mark.parametrize("start", [False, True])
 async def test_a_message_from_another_event_loop_reaches_the_run(start: bool) -> None:
     gate, backend = Gate(), sniffio.current_async_library()
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
-    speak = partial(anyio.run, partial(agent.say, "and hurry", AT, start=start), backend=backend)
-    async with agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    async with run_at_work(create_react_agent, gate) as (agent, run):
+        speak = partial(anyio.run, partial(agent.say, "and hurry", AT, start=start), backend=backend)
         assert await anyio.to_thread.run_sync(speak) is run
         gate.open.set()
 
@@ -443,7 +403,7 @@ async def test_a_run_that_begins_while_an_earlier_one_ends_takes_messages() -> N
 
     async def come_later() -> None:
         await anyio.to_thread.run_sync(saver.stored.wait)
-        await agent.ainvoke(GO, AT)
+        await agent.ainvoke(QUESTION, AT)
 
     async def speak() -> None:
         await gate.begun.wait()
@@ -451,7 +411,7 @@ async def test_a_run_that_begins_while_an_earlier_one_ends_takes_messages() -> N
         runs.append(await agent.say("and hurry", AT))
         gate.open.set()
 
-    await in_turn(partial(agent.ainvoke, GO, AT), come_later, speak)
+    await in_turn(partial(agent.ainvoke, QUESTION, AT), come_later, speak)
 
     assert runs[0] is not None
     assert [message.text for message in await messages_of(agent)][-2:] == ["and hurry", "yes"]
@@ -476,7 +436,7 @@ class Asking:
 async def test_a_message_does_not_give_an_open_question_up_unasked(make: Any) -> None:
     tool, saver = Asking(), InMemorySaver()
     async with make(ScriptedModel([calls("work"), "done", "more"]), [tool.work], checkpointer=saver) as agent:
-        [question] = (await (await agent.start(GO, AT)).result())["__interrupt__"]
+        [question] = (await (await agent.start(QUESTION, AT)).result())["__interrupt__"]
         stored = deepcopy((saver.storage, saver.writes))
         with pytest.raises(OpenCallsError, match=rf"{question.id}.*Command.*give_up=True") as caught:
             await agent.say("hello", AT, start=True)
@@ -494,7 +454,7 @@ async def test_a_message_does_not_give_an_open_question_up_unasked(make: Any) ->
 async def test_a_message_gives_a_question_up_if_its_sender_says_so(make: Any) -> None:
     tool, model = Asking(), ScriptedModel([calls("work"), "hello to you"])
     async with make(model, [tool.work], checkpointer=InMemorySaver()) as agent:
-        await (await agent.start(GO, AT)).result()
+        await (await agent.start(QUESTION, AT)).result()
         state = await (await agent.say("hello", AT, start=True, give_up=True)).result()
 
     assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "human", "ai"]
@@ -515,7 +475,7 @@ async def test_of_two_messages_to_a_thread_with_a_question_each_has_the_answer_f
 
     model = ScriptedModel([calls("work"), "done"], loop=True)
     async with make(model, [Asking().work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         await run.result()
         refusals = await in_turn(partial(speak, "a", give_up=False), partial(speak, "b", give_up=False))
         assert sorted(refusals) == ["a is refused", "b is refused"]
@@ -546,7 +506,7 @@ async def test_a_message_beside_an_answer_changes_nothing_of_the_answer(make: An
         await agent.start(Command(resume="yes"), AT)
 
     async with make(ScriptedModel([calls("work"), "a", "b"]), [tool.work], checkpointer=InMemorySaver()) as agent:
-        await (await agent.start(GO, AT)).result()
+        await (await agent.start(QUESTION, AT)).result()
         await in_turn(*((speak, answer) if is_first else (answer, speak)))
         await agent.live("1").result()
         messages = await messages_of(agent)
@@ -560,9 +520,7 @@ async def test_a_message_beside_an_answer_changes_nothing_of_the_answer(make: An
 async def test_a_message_does_not_give_up_a_call_without_a_result(make: Any) -> None:
     """A person continues the turn, or says that it is over."""
     gate = Gate()
-    async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    async with run_at_work(make, gate) as (agent, run):
         await run.cancel()
         with pytest.raises(OpenCallsError, match=r"calls without a result.*input None") as caught:
             await agent.say("hello", AT, start=True)
@@ -575,27 +533,20 @@ async def test_a_message_does_not_give_up_a_call_without_a_result(make: Any) -> 
 @AGENTS
 async def test_a_message_gives_up_no_call_of_a_reply_if_a_kill_came_before_the_end_of_its_step(make: Any) -> None:
     """The reply is stored, and the calls have not begun: input that gives them up says so, and not "unknown"."""
-    gate, saver, copies = Gate(), InMemorySaver(), list[InMemorySaver]()
-    write = saver.put_writes
-
-    def write_and_copy(*args: Any) -> None:
-        write(*args)
-        copies.append(copy_of(saver))
-
-    saver.put_writes = write_and_copy  # type: ignore[method-assign]
+    gate, saver = Gate(), Copying()
     gate.open.set()
     model = ScriptedModel([calls("work"), "done"])
-    await make(model, [gate.work], checkpointer=saver).ainvoke(GO, AT, durability="sync")
+    await make(model, [gate.work], checkpointer=saver).ainvoke(QUESTION, AT, durability="sync")
 
     texts_of_calls = []
-    for stored in copies:
+    for stored in saver.copies:
         agent = make(ScriptedModel(["done"]), [gate.work], checkpointer=stored)
         messages = (await agent.aget_state(AT)).values.get("messages")
         if messages and messages[-1].type == "ai" and "claim" not in str(dict(stored.writes)):
             async with agent:
                 with pytest.raises(OpenCallsError):
                     await agent.say("hello", AT, start=True)
-            texts_of_calls.append((await agent.ainvoke(GO, AT))["messages"][2].text)
+            texts_of_calls.append((await agent.ainvoke(QUESTION, AT))["messages"][2].text)
 
     assert texts_of_calls
     assert all("did not run" in text for text in texts_of_calls)
@@ -604,32 +555,15 @@ async def test_a_message_gives_up_no_call_of_a_reply_if_a_kill_came_before_the_e
 @AGENTS
 async def test_a_message_is_read_once_if_a_killed_run_left_its_entries_without_their_checkpoint(make: Any) -> None:
     """The next run stops at the same position, and stores the same entries on the same checkpoint."""
-    tool, saver, copies, read = Asking(), InMemorySaver(), list[InMemorySaver](), list[str]()
-    write = saver.put_writes
-
-    def write_and_copy(*args: Any) -> None:
-        write(*args)
-        copies.append(copy_of(saver))
+    tool, reply, saver, read = Asking(), Thinking(calls("work")), Copying(), list[str]()
 
     def note(event: RunEvent) -> None:
         if event.phase == "read":
             read.append(event.input.text)
 
-    def ask_first(_: Sequence[Any]) -> AIMessage:
-        asked.set()
-        answer.wait(WAIT)
-        return calls("work")
-
-    async def speak() -> None:
-        await anyio.to_thread.run_sync(asked.wait)
-        await agent.say("hello", AT)
-        answer.set()
-
-    asked, answer = threading.Event(), threading.Event()
-    saver.put_writes = write_and_copy  # type: ignore[method-assign]
-    async with make(ScriptedModel([ask_first]), [tool.work], checkpointer=saver) as agent:
-        await in_turn(speak, partial(anyio.to_thread.run_sync, partial(agent.invoke, GO, AT, durability="sync")))
-    agent = make(ScriptedModel(["done"]), [tool.work], checkpointer=copies[-1])
+    async with make(ScriptedModel([reply]), [tool.work], checkpointer=saver) as agent:
+        await reply.hear(agent, "hello")
+    agent = make(ScriptedModel(["done"]), [tool.work], checkpointer=saver.copies[-1])
     await agent.ainvoke(None, AT)
     with observe(lambda _: None, runs=note):
         await agent.ainvoke(Command(resume="yes"), AT)
@@ -645,7 +579,7 @@ async def test_a_started_run_goes_on_without_its_caller_until_the_block_ends(mak
     gate, saver = Gate(), InMemorySaver()
     async with make(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=saver) as agent:
         with anyio.CancelScope() as caller:
-            run = await agent.start(GO, AT)
+            run = await agent.start(QUESTION, AT)
             caller.cancel()
             await anyio.sleep_forever()
         await gate.begun.wait()
@@ -660,7 +594,7 @@ async def test_a_reader_joins_again_after_any_chunk_and_misses_none(make: Any) -
     gate = Gate()
     model = ScriptedModel([calls("work"), "a few words"])
     async with make(model, [gate.work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT, stream_mode=["updates", "messages", "values"])
+        run = await agent.start(QUESTION, AT, stream_mode=["updates", "messages", "values"])
         early: list[Any] = []
 
         async def read_along() -> None:
@@ -687,14 +621,14 @@ async def test_a_start_that_fails_does_not_hide_the_run_before_it(make: Any) -> 
             await agent.start(None, AT)
         with pytest.raises(RunNotFoundError):
             agent.live("1")
-        run = await agent.start(GO, AT, stream_mode="messages")
+        run = await agent.start(QUESTION, AT, stream_mode="messages")
         chunks = [item async for item in run.stream()]
         for _ in range(2):
             with pytest.raises(UnknownInterruptError):
                 await agent.start(Command(resume={"0" * 32: "yes"}), AT)
             assert agent.live("1") is run
         assert [item async for item in agent.live("1").stream()] == chunks
-        later = await agent.start(GO, AT, stream_mode="messages")
+        later = await agent.start(QUESTION, AT, stream_mode="messages")
         numbers = [number async for number, _ in later.stream(after=chunks[0][0])]
         assert numbers == [*range(chunks[0][0] + 1, numbers[-1] + 1)]
         assert agent.live("1") is later
@@ -702,10 +636,10 @@ async def test_a_start_that_fails_does_not_hide_the_run_before_it(make: Any) -> 
 
 async def test_the_chunks_of_a_later_run_follow_those_of_an_earlier_one() -> None:
     async with create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=InMemorySaver()) as agent:
-        first = await agent.start(GO, AT)
+        first = await agent.start(QUESTION, AT)
         chunks = [item async for item in first.stream()]
         await first.result()
-        second = await agent.start(GO, AT)
+        second = await agent.start(QUESTION, AT)
         both = [item async for item in second.stream(after=chunks[0][0] - 1)]
 
         assert both[: len(chunks)] == chunks
@@ -717,7 +651,7 @@ async def test_the_chunks_of_a_later_run_follow_those_of_an_earlier_one() -> Non
 async def test_a_slow_reader_costs_a_bounded_buffer_and_reads_of_what_was_dropped() -> None:
     model = ScriptedModel(["a b c d e f g h"])
     async with create_react_agent(model, [], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT, stream_mode="messages", buffer=3)
+        run = await agent.start(QUESTION, AT, stream_mode="messages", buffer=3)
         await run.result()
         with pytest.raises(ChunksDroppedError, match="no longer has all chunks") as caught:
             await anext(run.stream())
@@ -746,9 +680,7 @@ async def test_a_cancelled_run_ends_with_its_grace_and_goes_on_later(make: Any) 
         async for _ in run.stream():
             pass
 
-    async with make(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    async with run_at_work(make, gate, tool=work) as (agent, run):
         await run.cancel()
         assert cleaned.is_set()
         for end in (run.result, partial(read, run)):
@@ -771,7 +703,7 @@ async def test_a_tool_cancels_its_own_run() -> None:
 
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [work], checkpointer=InMemorySaver())
     async with agent:
-        run = await agent.start(GO, AT)
+        run = await agent.start(QUESTION, AT)
         with pytest.raises(RunCancelledError):
             await run.result()
 
@@ -780,20 +712,20 @@ async def test_a_run_is_started_in_a_block_and_once_for_a_thread() -> None:
     gate = Gate()
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
     with pytest.raises(RuntimeError, match="within `async with agent:`"):
-        await agent.start(GO, AT)
+        await agent.start(QUESTION, AT)
     with pytest.raises(RunNotFoundError, match="no live run"):
         agent.live("1")
     async with agent:
         for buffer in (0, 2**70, 1.0):
             with pytest.raises(ValueError, match="buffer"):
-                await agent.start(GO, AT, buffer=buffer)  # type: ignore[arg-type]
+                await agent.start(QUESTION, AT, buffer=buffer)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="no_option"):
-            await agent.start(GO, AT, no_option=1)
-        run = await agent.start(GO, AT)
+            await agent.start(QUESTION, AT, no_option=1)
+        run = await agent.start(QUESTION, AT)
         with pytest.raises(ThreadBusyError):
-            await agent.start(GO, AT)
+            await agent.start(QUESTION, AT)
         with pytest.raises(ThreadBusyError):
-            await agent.ainvoke(GO, AT)
+            await agent.ainvoke(QUESTION, AT)
         gate.open.set()
         await run.result()
 
@@ -804,7 +736,7 @@ async def test_an_error_before_the_input_is_stored_is_that_of_start() -> None:
             await agent.start({"messages": [UNSTORABLE]}, AT)
         await agent.drain()
         with pytest.raises(DrainingError):
-            await agent.start(GO, AT)
+            await agent.start(QUESTION, AT)
         with pytest.raises(DrainingError):
             await agent.say("hello", AT, start=True)
 
@@ -819,7 +751,7 @@ async def test_an_error_of_a_run_that_nobody_reads_is_logged(caplog: pytest.LogC
 
     with caplog.at_level(logging.ERROR, "callboard"):
         async with create_react_agent(ScriptedModel([calls("work")]), [work], checkpointer=InMemorySaver()) as agent:
-            await agent.start(GO, AT)
+            await agent.start(QUESTION, AT)
             gate.open.set()
     assert "The run of the thread '1' ended with an error" in caplog.text
 
@@ -831,20 +763,18 @@ async def test_a_run_that_a_tool_starts_is_not_part_of_its_call() -> None:
 
     async def delegate() -> str:
         """Delegate."""
-        results.append(await helper.start(GO, {"configurable": {"thread_id": "2"}}))
+        results.append(await helper.start(QUESTION, {"configurable": {"thread_id": "2"}}))
         return "delegated"
 
     async with helper, create_react_agent(ScriptedModel([calls("delegate"), "done"]), [delegate]) as agent:
-        await agent.ainvoke(GO, AT)
+        await agent.ainvoke(QUESTION, AT)
         assert texts(await results[0].result())[-1] == "ai: helped"
 
 
 async def test_the_parts_of_a_reply_and_their_messages_are_whole_after_each_message() -> None:
     gate = Gate()
     model = ScriptedModel([calls("work", "work"), calls("work"), "done"])
-    async with create_agent(model, [gate.work], checkpointer=InMemorySaver()) as agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    async with run_at_work(create_agent, gate, model=model) as (agent, run):
         for number in range(3):
             await agent.say(f"m{number}", AT)
         gate.open.set()
@@ -866,10 +796,7 @@ async def test_a_message_to_a_live_run_has_its_config_checked_once() -> None:
             return super().get(key, default)
 
     gate = Gate()
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=InMemorySaver())
-    async with agent:
-        run = await agent.start(GO, AT)
-        await gate.begun.wait()
+    async with run_at_work(create_react_agent, gate) as (agent, run):
         config: Any = Config(AT)
         assert await agent.say("and hurry", config) is run
         gate.open.set()

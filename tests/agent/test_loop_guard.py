@@ -8,15 +8,15 @@ from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 
-from callboard import ToolNode, create_agent, create_react_agent
+from callboard import ToolNode, create_react_agent
 from callboard.exceptions import LoopError
 from callboard.middleware import LoopGuard
 from callboard.testing import ScriptedModel, calls
 
+from ._savers import AGENTS, QUESTION
+
 pytestmark = pytest.mark.real_clock
 AT: dict[str, Any] = {"configurable": {"thread_id": "1"}, "recursion_limit": 200}
-GO = {"messages": [("user", "go")]}
-AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
 
 
 async def look() -> str:
@@ -33,7 +33,7 @@ async def test_an_endless_loop_is_told_then_refused_then_ends_and_the_thread_goe
     model = ScriptedModel([*[calls("look")] * 40, "done"])
     agent = make(model, [look], checkpointer=InMemorySaver())
     with pytest.raises(LoopError, match="40 times in a row"):
-        await agent.ainvoke(GO, AT)
+        await agent.ainvoke(QUESTION, AT)
 
     state = await agent.ainvoke({"messages": [("user", "what have you found?")]}, AT)
 
@@ -55,7 +55,7 @@ async def test_results_that_are_nested_too_deeply_to_be_compared_end_no_run(make
         return [{"type": "text", "text": "deep", "nested": nested}]
 
     agent = make(ScriptedModel([*[calls("dig")] * 4, "done"]), [dig], loop_guard=LoopGuard(nudge=2, refuse=4, stop=8))
-    assert (await agent.ainvoke(GO))["messages"][-1].text == "done"
+    assert (await agent.ainvoke(QUESTION))["messages"][-1].text == "done"
 
 
 @AGENTS
@@ -64,7 +64,7 @@ async def test_one_word_turns_the_guard_off(make: Any) -> None:
     agent = make(model, [look], loop_guard=False)
 
     with suppress(GraphRecursionError):  # one of both says that it needs more steps
-        await agent.ainvoke(GO, {"recursion_limit": 120})
+        await agent.ainvoke(QUESTION, {"recursion_limit": 120})
 
     assert len(model.requests) > 50
 
@@ -75,7 +75,7 @@ async def test_an_agent_takes_a_guard_with_other_numbers(make: Any) -> None:
     agent = make(ScriptedModel([calls("look")], loop=True), [look], loop_guard=guard)
 
     with pytest.raises(LoopError, match="4 times"):
-        await agent.ainvoke(GO)
+        await agent.ainvoke(QUESTION)
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -87,7 +87,7 @@ async def test_calls_of_a_node_with_a_key_and_an_override_of_its_own_are_guarded
     guard = LoopGuard(nudge=2, refuse=3, stop=9)
     model = ScriptedModel([*[calls("look", "look")] * 3, "done"])
     agent = create_react_agent(model, Noisy([look]), loop_guard=guard, version=version)
-    results = results_in((await agent.ainvoke(GO))["messages"])
+    results = results_in((await agent.ainvoke(QUESTION))["messages"])
 
     assert [text[:9] for text in results] == ["nothing"] * 2 + ["nothing\n\n"] * 2 + ["Error: th"] * 2
 

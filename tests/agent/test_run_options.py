@@ -8,13 +8,12 @@ from uuid import UUID
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard import ToolNode, create_agent, create_react_agent, tool_call
+from callboard import ToolNode, create_react_agent, tool_call
 from callboard.testing import ScriptedModel
 
+from ._savers import AGENTS, AT, QUESTION
+
 pytestmark = pytest.mark.real_clock
-AT: dict[str, Any] = {"configurable": {"thread_id": "1"}}
-GO = {"messages": [("user", "go")]}
-AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
 
 
 async def look_up(word: str) -> str:
@@ -23,15 +22,15 @@ async def look_up(word: str) -> str:
 
 
 async def read(agent: Any, config: Any, options: dict[str, Any]) -> None:
-    async with aclosing(agent.astream(GO, config, **options)) as chunks:
+    async with aclosing(agent.astream(QUESTION, config, **options)) as chunks:
         async for _ in chunks:
             pass
 
 
 METHODS: dict[str, Callable[[Any, Any, dict[str, Any]], Any]] = {
-    "ainvoke": lambda agent, config, options: agent.ainvoke(GO, config, **options),
+    "ainvoke": lambda agent, config, options: agent.ainvoke(QUESTION, config, **options),
     "astream": read,
-    "start": lambda agent, config, options: agent.start(GO, config, **options),
+    "start": lambda agent, config, options: agent.start(QUESTION, config, **options),
     "say": lambda agent, config, options: agent.say("hello", config, **options),
     "say(start=True)": lambda agent, config, options: agent.say("hello", config, start=True, **options),
 }
@@ -115,7 +114,7 @@ class Name(str):
 @pytest.mark.parametrize("thread_id", [Name("1"), 1, 2.5, UUID(int=1)])
 async def test_a_thread_has_a_text_or_a_number_as_its_id(make: Any, thread_id: Any) -> None:
     agent = make(ScriptedModel(["hello"]), [look_up], checkpointer=InMemorySaver())
-    await agent.ainvoke(GO, {"configurable": {"thread_id": thread_id}})
+    await agent.ainvoke(QUESTION, {"configurable": {"thread_id": thread_id}})
     state = await agent.aget_state({"configurable": {"thread_id": str(thread_id)}})
     assert len(state.values["messages"]) == 2
 
@@ -131,8 +130,8 @@ def test_a_stop_of_an_agent_is_a_list_of_nodes(make: Any, option: str) -> None:
 async def test_an_empty_list_of_stream_modes_gives_no_chunks() -> None:
     """LangGraph yields nothing either."""
     agent = create_react_agent(ScriptedModel(["done", "done"]), [])
-    assert await agent.ainvoke(GO, stream_mode=[]) == []
-    assert [chunk async for chunk in agent.astream(GO, stream_mode=[])] == []
+    assert await agent.ainvoke(QUESTION, stream_mode=[]) == []
+    assert [chunk async for chunk in agent.astream(QUESTION, stream_mode=[])] == []
 
 
 async def test_a_config_or_a_ledger_of_a_node_is_refused_with_its_value() -> None:

@@ -1,7 +1,7 @@
 """A message to a run is stored when `say` returns, and read exactly once: after kills, failures and restarts."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from callboard.exceptions import OpenCallsError, RunCancelledError, ThreadBusyEr
 from callboard.testing import ScriptedModel, calls
 
 from ._forks import Forks
+from ._gate import Gate, run_at_work
 from ._lives import Story, stories
 from ._rival_agent import agent_in, thread
 from ._savers import AT, QUESTION, complaint, copy_of, saver_of, say, shape
@@ -32,19 +33,6 @@ WAIT = 30
 
 def texts_of_persons(messages: Sequence[BaseMessage]) -> Counter[str]:
     return Counter(message.text for message in messages if isinstance(message, HumanMessage))
-
-
-class Gate:
-    """Tool `work` that waits until the test lets it go on."""
-
-    def __init__(self, end: Callable[[], str] = lambda: "worked") -> None:
-        self.begun, self.open, self._end = anyio.Event(), anyio.Event(), end
-
-    async def work(self) -> str:
-        """Work."""
-        self.begun.set()
-        await self.open.wait()
-        return self._end()
 
 
 def check_messages(story: Story) -> None:
@@ -124,9 +112,7 @@ async def speak_and_read(url: str) -> None:
     """Say messages to a run on a database, and read them from it with another agent object."""
     gate = Gate()
     with anyio.fail_after(WAIT):
-        async with create_react_agent(ScriptedModel([calls("work"), "done"]), [gate.work], checkpointer=url) as agent:
-            run = await agent.start(QUESTION, AT)
-            await gate.begun.wait()
+        async with run_at_work(create_react_agent, gate, saver=url) as (agent, run):
             for number in range(3):
                 await agent.say(f"m{number}", AT)
             gate.open.set()

@@ -27,10 +27,9 @@ from callboard.conversations._unstorable import describe_unstorable
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import AT, QUESTION, complaint
+from ._savers import AGENTS, AT, QUESTION, complaint
 
 pytestmark = pytest.mark.real_clock  # databases work in threads
-AGENTS = pytest.mark.parametrize("make", [create_react_agent, create_agent])
 DURABILITIES = pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 AT_ONCE = pytest.mark.parametrize("durability", ["sync", "async"])
 BIG = 2**64
