@@ -11,7 +11,6 @@ from anyio.abc import TaskGroup
 from callboard import Actor, DeadlockError, Supervisor, child, handler, keyed
 from tests.helpers import keep
 
-WAIT = 60
 others: dict[str, Any] = {}
 
 
@@ -86,9 +85,8 @@ async def nodes() -> AsyncIterator[TaskGroup]:
 
 
 async def ask(*way: str) -> str:
-    with anyio.fail_after(WAIT):
-        async with nodes():
-            return await follow(way)
+    async with nodes():
+        return await follow(way)
 
 
 @pytest.mark.parametrize(

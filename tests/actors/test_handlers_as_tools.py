@@ -25,7 +25,6 @@ from callboard import (
 )
 from tests.helpers import BrokenError, contents
 
-WAIT = 60
 ran: list[str] = []
 
 
@@ -58,10 +57,9 @@ async def _message(node: ToolNode, name: str) -> Any:
 
 async def _asked(name: str, policy: CallPolicy | None = None, **options: Any) -> Any:
     ran.clear()
-    with anyio.fail_after(WAIT):
-        async with running(child(Till, intensity=100)) as till:
-            node = ToolNode([getattr(till, name)], policies={name: policy} if policy else None, **options)
-            return await _message(node, name)
+    async with running(child(Till, intensity=100)) as till:
+        node = ToolNode([getattr(till, name)], policies={name: policy} if policy else None, **options)
+        return await _message(node, name)
 
 
 async def test_by_default_the_model_is_told_and_the_handler_does_not_run_again() -> None:
@@ -286,9 +284,8 @@ def _state(number: int, place: str) -> dict[str, Any]:
 async def _poisoned(times: int, **options: Any) -> list[ToolMessage]:
     runs.clear()
     node = ToolNode([child(Desk, intensity=100)], **options)
-    with anyio.fail_after(60):
-        async with node:
-            return [(await node.ainvoke(_state(number, "a")))["messages"][0] for number in range(times)]
+    async with node:
+        return [(await node.ainvoke(_state(number, "a")))["messages"][0] for number in range(times)]
 
 
 async def test_a_call_with_injected_arguments_that_ended_its_actor_three_times_is_refused() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from langchain.agents import middleware as built_in
 from langchain.agents.middleware import AgentMiddleware
@@ -62,14 +61,13 @@ async def resumed(
         return create_agent(model, list(tools), middleware=middleware, checkpointer=url, **options)
 
     agent = made()
-    with anyio.fail_after(WAIT):
-        stopped = await agent.ainvoke({"messages": [HumanMessage(given)]}, AT)
-        agent = agent if url == "memory" else made()
-        assert (await agent.aget_state(AT)).next, "the run was not interrupted"
-        questions = stopped.get("__interrupt__", ())
-        answers = Command(resume={question.id: answer(question) for question in questions}) if questions else None
-        done: dict[str, Any] = await agent.ainvoke(answers, AT)
-        state = await agent.aget_state(AT)
+    stopped = await agent.ainvoke({"messages": [HumanMessage(given)]}, AT)
+    agent = agent if url == "memory" else made()
+    assert (await agent.aget_state(AT)).next, "the run was not interrupted"
+    questions = stopped.get("__interrupt__", ())
+    answers = Command(resume={question.id: answer(question) for question in questions}) if questions else None
+    done: dict[str, Any] = await agent.ainvoke(answers, AT)
+    state = await agent.aget_state(AT)
     assert not state.next
     asked = [call["id"] for message in done["messages"] for call in getattr(message, "tool_calls", ())]
     assert [message.tool_call_id for message in results(done)] == sorted(asked), "each call has one message"

@@ -111,14 +111,13 @@ async def test_an_unread_message_is_kept_with_each_durability(durability: Any) -
 async def speak_and_read(url: str) -> None:
     """Say messages to a run on a database, and read them from it with another agent object."""
     gate = Gate()
-    with anyio.fail_after(WAIT):
-        async with run_at_work(create_react_agent, gate, saver=url) as (agent, run):
-            for number in range(3):
-                await agent.say(f"m{number}", AT)
-            gate.open.set()
-            await run.result()
-        async with create_react_agent(ScriptedModel(["yes"]), [gate.work], checkpointer=url) as agent:
-            state = await agent.ainvoke(say("more"), AT)
+    async with run_at_work(create_react_agent, gate, saver=url) as (agent, run):
+        for number in range(3):
+            await agent.say(f"m{number}", AT)
+        gate.open.set()
+        await run.result()
+    async with create_react_agent(ScriptedModel(["yes"]), [gate.work], checkpointer=url) as agent:
+        state = await agent.ainvoke(say("more"), AT)
     assert shape(state)[2:] == [
         *("tool:worked", "human:m0", "human:m1", "human:m2", "ai:done"),
         *("human:more", "ai:yes"),
@@ -165,13 +164,12 @@ async def test_an_agent_of_langgraph_passes_over_unread_messages() -> None:
     """They are in callboard's journal on the checkpoint before its own, where nobody looks for them any more."""
     for is_read_first in (True, False):
         saver = InMemorySaver()
-        with anyio.fail_after(WAIT):
-            agent = await stop_with_unread_message(saver)
-            if is_read_first:
-                await agent.ainvoke(None, AT)
-            theirs = langgraph_agent(ScriptedModel(["hello"]), [], checkpointer=saver)
-            await theirs.ainvoke(say("hi"), AT)
-            state = await agent.aget_state(AT)
+        agent = await stop_with_unread_message(saver)
+        if is_read_first:
+            await agent.ainvoke(None, AT)
+        theirs = langgraph_agent(ScriptedModel(["hello"]), [], checkpointer=saver)
+        await theirs.ainvoke(say("hi"), AT)
+        state = await agent.aget_state(AT)
 
         assert ("and hurry" in texts_of_persons(state.values["messages"])) is is_read_first
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import pytest
 from langchain.agents import create_agent as langchain_create_agent
 from langchain.agents.middleware import AgentMiddleware
@@ -14,7 +13,6 @@ from callboard.middleware import ToolSearch
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import contents
 
-WAIT = 30
 BOTH = r"two tools are named 'look', .*look_here and .*look_there; the second takes the place of the first"
 
 
@@ -46,8 +44,7 @@ class Brings(AgentMiddleware[Any, Any]):
 async def answers_of(make: Any, *args: Any, **options: Any) -> tuple[list[Any], Any]:
     """Return the results of a call of the tool, and the tools that the model is offered."""
     model = ScriptedModel([calls("look"), "done"])
-    with anyio.fail_after(WAIT):
-        state = await make(model, *args, **options).ainvoke({"messages": [("user", "go")]})
+    state = await make(model, *args, **options).ainvoke({"messages": [("user", "go")]})
     return [message.text for message in state["messages"] if message.type == "tool"], model.requested_tools
 
 

@@ -43,7 +43,6 @@ from ._unknown_agent import ENTRIES, Case, Life, Log, agent_in
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 60
 ROOT = Path(__file__).parents[2]
 ACCEPT, IGNORE = {"type": "accept"}, {"type": "ignore"}
 BEGUN = ("after claim", "in body", "before write")
@@ -78,8 +77,7 @@ def resumed(killed: Callable[[Case], Path], tmp_path: Path) -> Resumed:
         directory = shutil.copytree(killed(case), tmp_path / str(case))
         log = Log(directory / "log")
         async with saver_of(case.saver, directory / "db") as saver:
-            with anyio.fail_after(WAIT):
-                yield agent_in(Life(log), saver, case.batch, policy, **options), log
+            yield agent_in(Life(log), saver, case.batch, policy, **options), log
 
     return resumed
 
