@@ -99,6 +99,7 @@ async def test_only_programs_of_the_list_run(tmp_path: Path) -> None:
             assert "was not started" in (await run(program, *arguments)).text
 
 
+@pytest.mark.exhaustive
 async def test_output_is_bounded_while_it_is_read(tmp_path: Path) -> None:
     """The beginning and the end are kept; a hundred megabytes in between needs no memory."""
     async with commands(policy_for(tmp_path, "sh", timeout=60.0)) as run:
@@ -200,6 +201,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.exhaustive
 async def test_no_command_ends_the_run_or_another_call(tmp_path: Path, name: str) -> None:
     """A command may spoil its own worker and its own result; the other calls of the reply end as they would."""
 
@@ -225,6 +227,7 @@ async def test_no_command_ends_the_run_or_another_call(tmp_path: Path, name: str
                 assert "KEY" not in command.text
 
 
+@pytest.mark.exhaustive
 async def test_the_pool_is_confined_and_bounded(tmp_path: Path) -> None:
     """A fork bomb and a large allocation end with their call."""
     policy = policy_for(tmp_path, "python3", timeout=TIMEOUT + 4)

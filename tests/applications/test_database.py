@@ -171,6 +171,7 @@ async def test_a_database_with_a_write_ahead_log_needs_a_writer_that_has_it_open
         assert (await ask("SELECT name FROM item")).status == "error"
 
 
+@pytest.mark.exhaustive
 async def test_rows_of_a_server_are_read_with_parameters(shop: Shop) -> None:
     statement = "SELECT name, price, DATE '2026-01-02', '{1,2}'::int[] FROM item WHERE id < %(id)s"
     async with reading(example("database").read_postgres, on_server(shop.url)) as ask:
@@ -196,14 +197,8 @@ async def test_nothing_that_writes_gets_through_to_the_server(shop: Shop) -> Non
     assert shop.sql("SELECT last_value, is_called FROM numbers") == [(1, False)]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name.startswith("sleep,") else pytest.param(name, marks=pytest.mark.exhaustive)
-        for name in ENDLESS_POSTGRES
-        if name != "a lock that another has"
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in ENDLESS_POSTGRES if name != "a lock that another has"])
+@pytest.mark.exhaustive
 async def test_a_statement_ends_on_the_server_soon_after_its_call(shop: Shop, name: str) -> None:
     """The server sees that its client has gone, whatever the statement has set."""
     shop.sql(
@@ -238,6 +233,7 @@ async def test_a_function_that_never_looks_up_holds_a_processor_of_the_server_an
         shop.sql(f"ALTER ROLE reader CONNECTION LIMIT {CONNECTIONS}")
 
 
+@pytest.mark.exhaustive
 async def test_a_role_without_the_right_writes_no_message_into_the_log(shop: Shop) -> None:
     """This function writes in a transaction that is read-only, and every role may call it by default."""
     name = "pg_logical_emit_message"

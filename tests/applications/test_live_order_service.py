@@ -20,7 +20,6 @@ from .record_services import APPROVER, KEY, Client, Event, example, serving, tex
 pytestmark = [
     pytest.mark.real_clock,
     pytest.mark.hangs_after(60),
-    pytest.mark.backends("asyncio", "trio"),
     # A client that leaves a response leaves generators of httpx2 unfinished.
     pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
 ]

@@ -57,7 +57,8 @@ def test_questions_to_a_database_are_answered(tmp_path: Path, backend: str) -> N
     example("data_agent").story(tmp_path, backend)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("asyncio", marks=pytest.mark.exhaustive), "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_a_project_is_repaired(tmp_path: Path, backend: str) -> None:
     """Commands in confined processes, and approvals."""
     example("coding_agent").story(tmp_path, backend)
@@ -78,6 +79,7 @@ def test_sql_python_and_a_chart_are_replayed(replay: Replays, tmp_path: Path) ->
 
 
 @recorded("data_agent_without_groups")
+@pytest.mark.exhaustive
 def test_the_database_and_the_chart_return_what_was_recorded(replay: Replays, tmp_path: Path) -> None:
     """Their results depend on nothing but the file, so that they are compared, too."""
     replay(data_agent(tmp_path), real=["read_sqlite", "bar_chart"], results=True)
