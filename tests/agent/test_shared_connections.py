@@ -95,6 +95,7 @@ def test_forked_children_have_connections_of_their_own(
     assert run_program("_forked_agent", url) == expected
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 def test_a_forked_child_has_no_live_runs_of_its_parent(tmp_path: Path) -> None:
     """It waited for an answer of an event loop that runs in its parent only, and listed the calls that run there."""
