@@ -46,6 +46,17 @@ def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
     monkeypatch.setattr(_doctor, "version", version_of)
 
 
+def confined_by(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
+    points = [EntryPoint("confinement", value, _doctor.GROUP) for value in values]
+    monkeypatch.setattr(_doctor, "entry_points", lambda **_: points)
+
+
+@pytest.fixture(autouse=True)
+def _unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the check of the kernel out, which starts a process each time; its own tests put it back."""
+    confined_by(monkeypatch)
+
+
 def test_a_complete_installation_is_shown_as_a_table(project: Project) -> None:
     done = project.call("doctor")
 
@@ -198,11 +209,6 @@ def test_a_required_package_that_is_missing_is_named() -> None:
 
 
 # Confinement.
-
-
-def confined_by(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
-    points = [EntryPoint("confinement", value, _doctor.GROUP) for value in values]
-    monkeypatch.setattr(_doctor, "entry_points", lambda **_: points)
 
 
 def test_the_actors_tell_which_confinement_the_kernel_supports(
