@@ -64,6 +64,7 @@ def server() -> Iterator[Server]:
         yield started
 
 
+@pytest.mark.exhaustive
 def test_conversations_on_a_server_are_listed_and_shown(server: Server, project: Project) -> None:
     url = server.new_database()
     kept(url, ("user", "Where is it?"))

@@ -187,7 +187,8 @@ def program(project: Project) -> Sequence[str]:
     return (sys.executable, f"{project.module(PROGRAM)}.py")
 
 
-@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_program_without_a_terminal_tells_short_lines(project: Project, program: Sequence[str], backend: str) -> None:
     """Its stdout is as without `watch`, so that it can be piped."""
     process = project.start(backend, program=program)
