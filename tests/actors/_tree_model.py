@@ -1,11 +1,8 @@
 """Sequential model of OTP's restart rules with callboard's delays: it computes what a plan for a tree should do."""
 
 from collections import deque
-from typing import Literal
 
 from ._tree_world import BACKOFF, POISON, UNTIL, Branch, Death, Leaf, Outcome, Plan
-
-How = Literal["normal", "abnormal", "never"]
 
 
 class _Child:
@@ -54,7 +51,7 @@ class _Leaf(_Child):
             self.deaths[call] = times + 1
         self.stop()
         cause = None if call is None else (self.plan.name, call)
-        self.above.hear(self, "abnormal", cause, is_refused=times + 1 >= POISON and call is not None)
+        self.above.hear(self, cause, is_refused=times + 1 >= POISON and call is not None)
 
 
 Cause = tuple[str, str] | None
@@ -76,7 +73,7 @@ class _Branch(_Child):
         """Start times of children that restart alone."""
         self.together: tuple[float, list[int]] | None = None
         """Start time of the children that were stopped together with another one."""
-        self.unheard: deque[tuple[_Leaf | _Branch, How, Cause, bool]] = deque()
+        self.unheard: deque[tuple[_Leaf | _Branch, Cause, bool]] = deque()
 
     def start(self) -> Outcome:
         self._begin_anew()
@@ -93,22 +90,22 @@ class _Branch(_Child):
         for one in reversed(self.children):
             one.stop()
 
-    def hear(self, one: "_Leaf | _Branch", how: How, cause: Cause = None, *, is_refused: bool = False) -> None:
+    def hear(self, one: "_Leaf | _Branch", cause: Cause = None, *, is_refused: bool = False) -> None:
         """Handle the end of a child that ended by itself."""
-        self.unheard.append((one, how, cause, is_refused))
+        self.unheard.append((one, cause, is_refused))
         self._go_on()
 
     def _go_on(self) -> None:
         while self.unheard and self.together is None and self.alive:
-            one, how, cause, is_refused = self.unheard.popleft()
+            one, cause, is_refused = self.unheard.popleft()
             if not one.alive:
-                self._decide(self.children.index(one), how, cause, is_refused=is_refused)
+                self._decide(self.children.index(one), cause, is_refused=is_refused)
 
-    def _decide(self, index: int, how: How, cause: Cause = None, *, is_refused: bool = False) -> bool:
+    def _decide(self, index: int, cause: Cause = None, *, is_refused: bool = False, never_starts: bool = False) -> bool:
         """Return whether the other children that were due to start are still to start."""
         plan = self.children[index].plan
         restart = plan.restart if isinstance(plan, Leaf) else "permanent"
-        if how == "never" or restart == "temporary" or (restart == "transient" and how == "normal"):
+        if never_starts or restart == "temporary":
             self.away.add(index)
             return True
         now = self.model.now
@@ -141,7 +138,7 @@ class _Branch(_Child):
         if self.above is None:
             self.model.end("gives up")
         else:
-            self.above.hear(self, "abnormal")
+            self.above.hear(self)
 
     def next_time(self) -> float:
         """Return when the next restart is due, in this supervisor or below it."""
@@ -164,7 +161,7 @@ class _Branch(_Child):
         for index in starts:
             self.alone.pop(index, None)
             outcome = self.children[index].start()
-            if outcome != "starts" and not self._decide(index, "never" if outcome == "never" else "abnormal"):
+            if outcome != "starts" and not self._decide(index, never_starts=outcome == "never"):
                 break
         self._go_on()
 

@@ -33,12 +33,12 @@ async def test_each_key_has_one_actor_which_goes_on_from_what_was_saved_last(pla
 TRIED_TWICE = TreePlan(
     Branch(
         [
-            Leaf("transient", name="a"),
+            Leaf(name="a"),
             Leaf("permanent", name="b"),
             Branch(
                 [
-                    Leaf("transient", name="ca"),
-                    Leaf("transient", later=["fails", "fails", "starts"], name="cb"),
+                    Leaf(name="ca"),
+                    Leaf(later=["fails", "fails", "starts"], name="cb"),
                     Branch([Leaf(name="cca")], intensity=3, period=5.29, name="cc"),
                     Leaf(later=["fails"], name="cd"),
                 ],

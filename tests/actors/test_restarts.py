@@ -16,23 +16,15 @@ def restarts(*kinds: Any, strategy: Any = "one_for_one", intensity: int = 3, **o
 
 
 @pytest.mark.parametrize(
-    ("kind", "how", "is_restarted"),
-    [
-        ("permanent", "normal", True),
-        ("permanent", "abnormal", True),
-        ("transient", "normal", False),
-        ("transient", "abnormal", True),
-        ("temporary", "normal", False),
-        ("temporary", "abnormal", False),
-        ("permanent", "never_starts", False),
-    ],
+    ("kind", "never_starts", "is_restarted"),
+    [("permanent", False, True), ("temporary", False, False), ("permanent", True, False)],
 )
-def test_who_is_restarted_depends_on_its_kind_and_its_end(kind: Any, how: Any, is_restarted: bool) -> None:
-    """A permanent child restarts always, a transient one after a crash, a temporary one never.
+def test_who_is_restarted_depends_on_its_kind_and_its_end(kind: Any, never_starts: bool, is_restarted: bool) -> None:
+    """A permanent child restarts always, a temporary one never.
 
     An impossible start is final.
     """
-    decision = restarts(kind).decide(0, how, 0.0)
+    decision = restarts(kind).decide(0, 0.0, never_starts=never_starts)
     assert isinstance(decision, StartAgain) if is_restarted else decision == "forget"
 
 
@@ -48,9 +40,9 @@ def test_without_a_first_wait_there_is_none_however_often_it_restarts() -> None:
 
 def test_a_supervisor_of_a_keyed_actor_ends_with_it_unless_it_is_restarted() -> None:
     """The next call starts the actor anew."""
-    machine = restarts("transient", ends_with_child=True)
-    assert isinstance(machine.decide(0, "abnormal", 0.0), StartAgain)
-    assert machine.decide(0, "normal", 0.0) == "shut_down"
+    machine = restarts("permanent", ends_with_child=True)
+    assert isinstance(machine.decide(0, 0.0), StartAgain)
+    assert machine.decide(0, 0.0, never_starts=True) == "shut_down"
 
 
 def test_deaths_of_a_poison_that_is_refused_from_now_on_are_forgiven() -> None:
@@ -59,22 +51,22 @@ def test_deaths_of_a_poison_that_is_refused_from_now_on_are_forgiven() -> None:
     Other deaths still do.
     """
     machine = restarts("permanent", intensity=2)
-    assert isinstance(machine.decide(0, "abnormal", 0.0, cause="x"), StartAgain)
-    assert isinstance(machine.decide(0, "abnormal", 1.0, cause="x"), StartAgain)
-    assert machine.decide(0, "abnormal", 2.0, cause="x", is_refused=True) == StartAgain((), (0,), 1.0)
-    assert isinstance(machine.decide(0, "abnormal", 3.0), StartAgain)
-    assert isinstance(machine.decide(0, "abnormal", 4.0), StartAgain)
-    assert machine.decide(0, "abnormal", 5.0) == GiveUp(3)
+    assert isinstance(machine.decide(0, 0.0, cause="x"), StartAgain)
+    assert isinstance(machine.decide(0, 1.0, cause="x"), StartAgain)
+    assert machine.decide(0, 2.0, cause="x", is_refused=True) == StartAgain((), (0,), 1.0)
+    assert isinstance(machine.decide(0, 3.0), StartAgain)
+    assert isinstance(machine.decide(0, 4.0), StartAgain)
+    assert machine.decide(0, 5.0) == GiveUp(3)
 
 
 def test_a_poison_of_one_child_forgives_no_death_of_another() -> None:
     """Another child that died of the same call has not refused it yet and may die again."""
     machine = restarts("permanent", "permanent", intensity=2)
-    assert isinstance(machine.decide(1, "abnormal", 0.0, cause="x"), StartAgain)
-    assert isinstance(machine.decide(0, "abnormal", 1.0, cause="x"), StartAgain)
-    assert isinstance(machine.decide(0, "abnormal", 2.0, cause="x", is_refused=True), StartAgain)
-    assert isinstance(machine.decide(0, "abnormal", 3.0), StartAgain)
-    assert machine.decide(0, "abnormal", 4.0) == GiveUp(3)
+    assert isinstance(machine.decide(1, 0.0, cause="x"), StartAgain)
+    assert isinstance(machine.decide(0, 1.0, cause="x"), StartAgain)
+    assert isinstance(machine.decide(0, 2.0, cause="x", is_refused=True), StartAgain)
+    assert isinstance(machine.decide(0, 3.0), StartAgain)
+    assert machine.decide(0, 4.0) == GiveUp(3)
 
 
 def test_the_limits_of_a_backoff_are_allowed() -> None:

@@ -114,7 +114,7 @@ async def test_what_the_first_caller_has_in_its_variables_is_not_the_actors() ->
     assert all(left > 1 for left in lefts)
 
 
-@pytest.mark.parametrize("restart", ["temporary", "transient", "permanent"])
+@pytest.mark.parametrize("restart", ["temporary", "permanent"])
 async def test_one_that_is_not_restarted_gives_its_place_back(restart: Any) -> None:
     async with keyed(child(Counter, cap=1, restart=restart)) as counters:
         with pytest.raises(Exception, match="boom"):

@@ -10,15 +10,15 @@ from typing import Any, Literal, get_args
 
 from callboard._records._policies import check_factor, check_seconds
 
-Restart = Literal["permanent", "transient", "temporary"]
-"""Restart type of a child: restarted always, restarted unless it ended in order, or never restarted."""
+Restart = Literal["permanent", "temporary"]
+"""Restart type of a child: restarted always, or never.
+
+OTP's third type, `transient`, would mean `permanent` here: no child ends in order by itself.
+"""
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
 """Other children that are restarted together with a child that ended: none, all, or all started after it."""
 
 RESTARTS, STRATEGIES = get_args(Restart), get_args(Strategy)
-
-Outcome = Literal["normal", "abnormal", "never_starts"]
-"""Way in which a child ended. `never_starts`: another attempt would fail, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +108,13 @@ class Restarts:
     """Indexes of children that have ended and are not restarted."""
 
     def decide(
-        self, index: int, outcome: Outcome, now: float, *, cause: str | None = None, is_refused: bool = False
+        self, index: int, now: float, *, never_starts: bool = False, cause: str | None = None, is_refused: bool = False
     ) -> Decision:
-        """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor."""
-        restart = self.children[index]
-        is_restarted = restart == "permanent" or (restart == "transient" and outcome == "abnormal")
-        if outcome == "never_starts" or not is_restarted:
+        """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor.
+
+        `never_starts`: another attempt to start the child would fail, too.
+        """
+        if never_starts or self.children[index] == "temporary":
             self._not_restarted.add(index)
             return "shut_down" if self.ends_with_child else "forget"
         self._window = [entry for entry in self._window if entry[0] > now - self.period]

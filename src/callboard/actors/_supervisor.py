@@ -29,7 +29,6 @@ from callboard.actors._restarts import (
     STRATEGIES,
     Backoff,
     Decision,
-    Outcome,
     Restart,
     Restarts,
     StartAgain,
@@ -38,9 +37,6 @@ from callboard.actors._restarts import (
 from callboard.actors._runner import End
 from callboard.actors._supervised import ActorUnit, Draining, cell_for
 from callboard.exceptions import ActorStartError, SupervisorError
-
-_OUTCOMES: dict[str, Outcome] = {"stopped": "normal", "never_starts": "never_starts"}
-
 
 OnEnd = Callable[["Tree", End], None]
 """Callback for a supervisor that has ended by itself: "stopped" after an orderly end, or "crashed" with the error."""
@@ -148,31 +144,32 @@ class Tree:
 
     async def _child_has_ended(self, unit: "ActorUnit | Tree", end: End) -> None:
         """Apply the restart policy to a child that has ended by itself."""
-        if end.error is not None and not isinstance(end.error, Exception):
-            await self._end_all(end.error)  # KeyboardInterrupt and SystemExit are raised by the owner
-            return
         # A replacement by age or number of calls is no failure: it does not count against the intensity.
         if end.kind == "replaced":
             await self._restart(StartAgain((), (self.units.index(unit),), 0.0))
-            return
-        await self._act(unit, self._decision(unit, end), end)
+        elif isinstance(end.error, Exception):
+            await self._act(unit, self._decision(unit, end), end)
+        else:
+            await self._end_all(end.error)  # KeyboardInterrupt and SystemExit are raised by the owner
 
     def _decision(self, unit: "ActorUnit | Tree", end: End) -> Decision:
-        outcome, now = _OUTCOMES.get(end.kind, "abnormal"), self.loop.now()
-        if end.error is not None:
-            text = f"{self.name}: the actor {unit.name!r} has ended"
-            log_failure(logging.WARNING, text, end.error, shows_text=True)
-        index = self.units.index(unit)
-        return self._restarts.decide(index, outcome, now, cause=end.culprit, is_refused=end.is_refused)
+        assert end.error is not None, "only its supervisor ends a child in order"
+        log_failure(logging.WARNING, f"{self.name}: the actor {unit.name!r} has ended", end.error, shows_text=True)
+        return self._restarts.decide(
+            self.units.index(unit),
+            self.loop.now(),
+            never_starts=end.kind == "never_starts",
+            cause=end.culprit,
+            is_refused=end.is_refused,
+        )
 
     async def _act(self, unit: "ActorUnit | Tree", decision: Decision, end: End) -> None:
         """Carry out a decision of the restart policy."""
         if isinstance(decision, StartAgain):
             await self._restart(decision)
             return
-        why = "it ended in order" if end.error is None else f"it ended: {end.error!r}"
         if decision == "forget":
-            unit.finish(f"{why}, and is not restarted")
+            unit.finish(f"it ended: {end.error!r}, and is not restarted")
         elif decision == "shut_down":
             await self._end_all(None)
         else:

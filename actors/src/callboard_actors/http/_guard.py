@@ -192,7 +192,7 @@ class _BoundedStream(httpcore2.AsyncNetworkStream):
         return self if info == "bounded_stream" else self._stream.get_extra_info(info)
 
     async def aclose(self) -> None:
-        """Close the connection."""
+        """Close the connection to the server."""
         await self._stream.aclose()
 
 
