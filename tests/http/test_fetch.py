@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ async def test_a_conversion_that_takes_too_long_is_killed(site: Site, started: "
     message = await fetch(site.url())
 
     assert message.text.endswith("(text/html, 258 bytes). It is too complex, and its text could not be read.")
-    assert [process.poll() for process in started] == [-9]
+    assert [process.returncode for process in started] == [-9]
 
 
 @pytest.mark.backends("asyncio", "trio")
@@ -185,8 +186,8 @@ async def test_a_cancelled_call_leaves_no_process(
             group.start_soon(fetch, site.url())
             await until((tmp_path / "runs").exists if is_started else lambda: started)
             group.cancel_scope.cancel()
-        # On asyncio a call without grace does not wait for its thread, which reaps the process.
-        while [process.poll() for process in started] != [-9]:
+        # On asyncio a call without grace does not wait until the process is reaped.
+        while [process.returncode for process in started] != [-9]:
             await anyio.sleep(0.01)
 
 
@@ -202,16 +203,17 @@ async def test_many_calls_convert_few_pages_at_once(site: Site, monkeypatch: pyt
     running: set[int] = set()
     numbers: list[int] = []
 
-    class Counted(_fetch._Conversion):
-        def run(self, *page: Any) -> bytes | None:
-            running.add(id(self))
-            numbers.append(len(running))
-            try:
-                return super().run(*page)
-            finally:
-                running.discard(id(self))
+    async def run_process(*args: Any, **options: Any) -> Any:
+        number = next(serials)
+        running.add(number)
+        numbers.append(len(running))
+        try:
+            return await original(*args, **options)
+        finally:
+            running.discard(number)
 
-    monkeypatch.setattr(_fetch, "_Conversion", Counted)
+    original, serials = anyio.run_process, count()
+    monkeypatch.setattr(anyio, "run_process", run_process)
     node = ToolNode([fetch_tool(hosts=LOOPBACK)])
     with anyio.fail_after(WAIT):
         state = await node.ainvoke([tool_call("fetch", str(number), url=site.url()) for number in range(12)])

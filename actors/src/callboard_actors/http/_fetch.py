@@ -9,10 +9,9 @@ from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from functools import partial
 from http.client import responses
-from typing import Final, cast
+from typing import Final
 
 import anyio
-import anyio.to_thread
 import httpx2
 from anyio.lowlevel import RunVar
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -35,58 +34,23 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("callboard_http_processes")
 _COMMAND = "import sys; sys.path[:] = {path!r}; from callboard_actors.http._page import main; main()"
 
 
-class _Conversion:
-    """Conversion of one page by a process, which `stop` ends at any time."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_stopped = False
-
-    def run(self, head: bytes, body: bytes | bytearray) -> bytes | None:
-        """Return what the process has written; `None` if it was stopped or has failed. Blocks its thread."""
-        # Isolated, and with the search path of this program: the process imports what this one would import.
-        command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=import_path())]
-        with subprocess.Popen(  # noqa: S603 (our own module)
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as process:
-            self._process = process
-            if self._is_stopped:  # while the process was started
-                process.kill()
-            assert process.stdin is not None
-            process.stdin.write(head)  # into its buffer; together with the body, megabytes would be copied
-            output, _ = process.communicate(cast("bytes", body))  # which takes any bytes-like object
-        return output if process.returncode == 0 else None
-
-    def stop(self) -> None:
-        """Kill the process. A process that has ended stays as it is."""
-        self._is_stopped = True
-        if self._process is not None:
-            self._process.kill()
-
-    async def stop_after(self, seconds: float) -> None:
-        """Stop after some seconds, or as soon as the task is cancelled."""
-        try:
-            await anyio.sleep(seconds)
-        finally:
-            self.stop()
-
-
 async def read_part(body: bytes | bytearray, task: Task, seconds: float) -> Part | None:
     """Return a part of the text of a page; `None` if its conversion takes too long or too much memory."""
     limiter = _limiter.get(None)
     if limiter is None:
         limiter = anyio.CapacityLimiter(_PROCESSES)
         _limiter.set(limiter)
-    head = json.dumps(task).encode() + b"\n"
-    conversion = _Conversion()
-    output: bytes | None = None
-    async with limiter, anyio.create_task_group() as group:
-        group.start_soon(conversion.stop_after, seconds)
-        # In a thread: the start of a process, and pipes full of megabytes, would hold the event loop. A cancelled
-        # caller waits for the thread, which ends at once because the other task stops the process.
-        output = await anyio.to_thread.run_sync(conversion.run, head, body)
-        group.cancel_scope.cancel()
-    return None if output is None else json.loads(output)
+    # Isolated, and with the search path of this program: the process imports what this one would import.
+    command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=import_path())]
+    page = json.dumps(task).encode() + b"\n" + body
+    output = b""
+    async with limiter:
+        with anyio.move_on_after(seconds):  # a cancelled `run_process` kills the process
+            try:
+                output = (await anyio.run_process(command, input=page, stderr=subprocess.DEVNULL)).stdout
+            except* (OSError, anyio.BrokenResourceError, subprocess.CalledProcessError):  # it has failed
+                pass
+    return json.loads(output) if output else None
 
 
 # Texts for a model.
