@@ -25,7 +25,7 @@ class Pipe:
 
     parts: list[bytes]
 
-    async def receive(self, _: int) -> bytes:
+    async def receive(self, _: int = 0) -> bytes:
         await anyio.lowlevel.checkpoint()
         if not self.parts:
             raise anyio.EndOfStream

@@ -1,10 +1,19 @@
 """Bounds of received messages: lines of a bounded length, and JSON texts with a bounded number of values."""
 
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
+import anyio
 import anyio.lowlevel
+from anyio.abc import AnyByteReceiveStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from callboard_actors._util._value_counter import ValueCounter
+
+CLOSED_ERRORS: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
+"""Errors of a stream that was closed here or at its other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,37 +26,18 @@ class MessageSizes:
     """Maximum number of values: texts, numbers, lists, objects."""
 
 
-class LineTooLongError(Exception):
-    """Raised for a line that is longer than the limit, even if its end was not received yet."""
+async def lines_of(stream: AnyByteReceiveStream, max_line: int) -> AsyncGenerator[bytes]:
+    """Yield the lines of a stream without their ends, until the stream ends or breaks.
 
-
-class LineSplitter:
-    """Splitter of a byte stream into lines.
-
-    Its work grows with the number of bytes, even if they arrive in small pieces of one long line.
-
-    Args:
-        max_line: maximum length of a line, in bytes.
+    Raise `DelimiterNotFound` for a line of more than `max_line` bytes, even if its end was not received yet.
     """
-
-    def __init__(self, max_line: int) -> None:
-        self._max_line = max_line
-        self._parts: list[bytes] = []
-        """Received parts of the line without an end."""
-        self._size = 0
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Add received bytes; return the complete lines without their ends. Raise LineTooLongError for a long line."""
-        *ends, beginning = chunk.split(b"\n")
-        lines: list[bytes] = []
-        for end in ends:
-            lines.append(b"".join([*self._parts, end]))
-            self._parts, self._size = [], 0
-        self._parts.append(beginning)
-        self._size += len(beginning)
-        if self._size > self._max_line or any(len(line) > self._max_line for line in lines):
-            raise LineTooLongError
-        return lines
+    buffered = BufferedByteReceiveStream(stream)
+    with suppress(anyio.EndOfStream, anyio.IncompleteRead, *CLOSED_ERRORS):
+        while True:
+            line = await buffered.receive_until(b"\n", max_line + 1)
+            if len(line) > max_line:
+                raise anyio.DelimiterNotFound(max_line)
+            yield line
 
 
 _PIECE = 64 * 1024

@@ -30,7 +30,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from callboard_actors._engine._errors import signal_name
-from callboard_actors.mcp._lines import LineSplitter, LineTooLongError, MessageSizes, TooManyValuesError, check_values
+from callboard_actors.mcp._lines import CLOSED_ERRORS, MessageSizes, TooManyValuesError, check_values, lines_of
 from callboard_actors.mcp._link import Link, error_response
 
 _log = logging.getLogger("callboard")
@@ -49,7 +49,6 @@ _END_WAIT = 0.5
 """Maximum seconds to wait for the exit code and the rest of stderr, after the server has closed stdin or stdout."""
 _KILL_WAIT = 2.0
 """Maximum seconds to wait for the end of a killed process; a process that hangs in the kernel may never end."""
-_CLOSED_ERRORS = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
@@ -102,30 +101,22 @@ class _Child:
 
     async def read(self, into: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Read messages from the server's stdout, and pass them to the SDK, until stdout ends."""
-        async with into, aclosing(self._lines()) as lines:
+        async with into, aclosing(lines_of(self._stdout, self._sizes.max_message)) as lines:
             try:
                 async for line in lines:
                     if (message := await self._message(line)) is not None:
                         await _put(into, message)
+                    if self._link.lost.is_set():
+                        break
+            except anyio.DelimiterNotFound:
+                self._link.lose(f"it sent a message of more than {self._sizes.max_message} bytes")
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 # The session is closed; a full pipe must not block the process from ending.
-                with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
+                with suppress(anyio.EndOfStream, *CLOSED_ERRORS):
                     while True:
                         await self._stdout.receive(_CHUNK)
             if not self._link.lost.is_set():
                 self._link.lose(await self._end_reason())
-
-    async def _lines(self) -> AsyncGenerator[bytes]:
-        splitter = LineSplitter(self._sizes.max_message)
-        with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
-            while not self._link.lost.is_set():
-                try:
-                    lines = splitter.feed(await self._stdout.receive(_CHUNK))
-                except LineTooLongError:
-                    self._link.lose(f"it sent a message of more than {self._sizes.max_message} bytes")
-                    return
-                for line in lines:
-                    yield line
 
     async def _message(self, line: bytes) -> SessionMessage | None:
         """Return the message in a line of the server's stdout, or `None` if the line is not a message."""
@@ -152,7 +143,7 @@ class _Child:
 
     async def read_stderr(self) -> None:
         """Read stderr until it ends, and keep its last bytes. A pipe that nobody reads would block the server."""
-        with suppress(anyio.EndOfStream, *_CLOSED_ERRORS):
+        with suppress(anyio.EndOfStream, *CLOSED_ERRORS):
             while True:
                 chunk = await self._stderr.receive(_CHUNK)
                 self._stderr_tail = (self._stderr_tail + chunk)[-_TAIL:]
@@ -165,7 +156,7 @@ class _Child:
                 async for message in outgoing:
                     text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                     await self._stdin.send(text.encode() + b"\n")
-            except _CLOSED_ERRORS:
+            except CLOSED_ERRORS:
                 self._link.lose(await self._end_reason())
 
     async def _end_reason(self) -> str:
@@ -191,7 +182,7 @@ class _Child:
     async def end(self, grace: float) -> None:
         """End the process of the server and all other processes of its group."""
         try:
-            with anyio.move_on_after(grace), suppress(*_CLOSED_ERRORS):
+            with anyio.move_on_after(grace), suppress(*CLOSED_ERRORS):
                 await self._stdin.aclose()
             if not await self._has_ended(grace):
                 self._signal(signal.SIGTERM)
@@ -199,7 +190,7 @@ class _Child:
         finally:
             # Always, even if the process has ended by itself: processes that it started may still run.
             self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
-        with anyio.move_on_after(_KILL_WAIT), suppress(*_CLOSED_ERRORS):
+        with anyio.move_on_after(_KILL_WAIT), suppress(*CLOSED_ERRORS):
             await self._process.aclose()
 
     async def _has_ended(self, timeout: float) -> bool:

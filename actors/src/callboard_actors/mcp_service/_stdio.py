@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import aclosing, contextmanager, redirect_stdout, suppress
 from typing import Any, cast
 
 import anyio
@@ -24,7 +24,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.stdio import stdio_server
 
 from callboard import Drained, drain_on_signal
-from callboard_actors.mcp._lines import LineSplitter, LineTooLongError
+from callboard_actors.mcp._lines import lines_of
 from callboard_actors.mcp._link import AnswerStream
 from callboard_actors.mcp_service._callers import Context
 from callboard_actors.mcp_service._service import PATIENCE, Service
@@ -59,21 +59,23 @@ class StdioConnection:
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yield the received lines until the client leaves, or until `hang_up()`."""
-        splitter = LineSplitter(_MOST_LINE)
-        while not self._hung_up:
-            chunk = b""
+        async with aclosing(lines_of(cast("Any", self), _MOST_LINE)) as lines:
+            try:
+                async for line in lines:
+                    yield line.decode(errors="replace")
+            except anyio.DelimiterNotFound:
+                _log.error("The client has sent a line of more than %d bytes; the connection is closed.", _MOST_LINE)
+
+    async def receive(self) -> bytes:
+        """Wait for bytes of the client, and return them; raise `EndOfStream` if it has left, or after `hang_up()`."""
+        chunk = b""
+        if not self._hung_up:
             with anyio.CancelScope() as self._waiting:
                 await _until(anyio.wait_readable, self._source)
                 chunk = os.read(self._source, 1 << 16)
-            if not chunk:
-                return
-            try:
-                received_lines = splitter.feed(chunk)
-            except LineTooLongError:
-                _log.error("The client has sent a line of more than %d bytes; the connection is closed.", _MOST_LINE)
-                return
-            for data in received_lines:
-                yield data.decode(errors="replace")
+        if not chunk:
+            raise anyio.EndOfStream
+        return chunk
 
     async def write(self, text: str) -> None:
         """Write a text as fast as the client reads it; discard it if the client has left."""
