@@ -7,14 +7,15 @@ than its receiver allows.
 import json
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
 from importlib.metadata import version
-from socket import socket
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
+from anyio.abc import AnyByteReceiveStream
 from anyio.lowlevel import checkpoint
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 MAGIC: Final = b"cR"
 HEADER: Final = struct.Struct("!2sBQQ")
@@ -137,38 +138,18 @@ calls with smaller numbers have begun, too.
 """
 
 
-def receive_frame(sock: socket) -> tuple[int, bytes | bytearray] | None:
+def receive_frame(stream: BinaryIO) -> tuple[int, bytes] | None:
     """Block until a frame has arrived; return its call number and payload, or `None` if the other end has closed."""
-    # The peer must not send another frame before this one is answered: surplus bytes would be lost.
-    data = sock.recv(64 * 1024)
-    # Usually one `recv` gets the whole frame; the lines below complete a partial header or body.
-    if data and len(data) < HEADER.size:
-        data += receive_exactly(sock, HEADER.size - len(data)) or b""
-    if len(data) < HEADER.size:
+    head = stream.read(HEADER.size)
+    if len(head) < HEADER.size:
         return None
-    _, number, length = header_of(data[: HEADER.size])
-    body = data[HEADER.size :]
-    if len(body) == length:
-        return number, body
-    remainder = receive_exactly(sock, length - len(body))
-    return None if remainder is None else (number, body + remainder)
-
-
-def receive_exactly(sock: socket, length: int) -> bytearray | None:
-    """Block until `length` bytes have arrived, and return them; return `None` if the other end closes earlier."""
-    data = bytearray(length)
-    view = memoryview(data)
-    while view:
-        got = sock.recv_into(view)
-        if not got:
-            return None
-        view = view[got:]
-    return data
+    _, number, length = header_of(head)
+    body = stream.read(length)
+    return (number, body) if len(body) == length else None
 
 
 # Receipt on an event loop.
 
-_CHUNK: Final = 64 * 1024
 _FRAMES_IN_A_ROW: Final = 32
 """Number of frames that are read in a row before other tasks may run."""
 
@@ -177,8 +158,8 @@ _FRAMES_IN_A_ROW: Final = 32
 class FrameReader:
     """Reader of frames from one socket or stream."""
 
-    receive: Callable[[int], Awaitable[bytes]]
-    """Function that waits for data and returns at most the given number of bytes; raises at the end of the data."""
+    stream: InitVar[AnyByteReceiveStream]
+    """Stream of bytes; its `receive` raises at the end of the data."""
     longest: int
     """Largest size of the payload of a frame, in bytes."""
     bound: str = "{} are the most"
@@ -189,27 +170,24 @@ class FrameReader:
     """
     kinds: frozenset[Kind] = frozenset(Kind)
     """Kinds of frames that may arrive."""
-    # Received bytes; the ones before `_position` are consumed. Not trimmed at each frame, which would copy the rest.
-    _data: bytes = b""
-    _position: int = 0
-    _frames: int = 0
+    _buffered: BufferedByteReceiveStream = field(init=False)
+    _frames: int = field(default=0, init=False)
+
+    def __post_init__(self, stream: AnyByteReceiveStream) -> None:
+        self._buffered = BufferedByteReceiveStream(stream)
 
     @property
     def has_more(self) -> bool:
         """`True` if bytes were received after the frame that `next` has returned last."""
-        return self._position < len(self._data)
+        return bool(self._buffered.buffer)
 
-    async def next(self) -> tuple[Header, bytes | bytearray]:
+    async def next(self) -> tuple[Header, bytes]:
         """Wait for the next frame; return its header and payload."""
         self._frames += 1
         if self._frames % _FRAMES_IN_A_ROW == 0:
             # While frames are buffered, nothing below waits, so a flood of small frames would hold the event loop.
             await checkpoint()
-        while len(self._data) - self._position < HEADER.size:
-            chunk = await self.receive(_CHUNK)
-            self._data, self._position = self._data[self._position :] + chunk, 0
-        begin = self._position + HEADER.size
-        header = header_of(self._data[self._position : begin])
+        header = header_of(await self._buffered.receive_exactly(HEADER.size))
         # Before the payload is received.
         if header.kind not in self.kinds or self.only not in (None, header.number):
             raise GarbageError("it is for another call")
@@ -217,13 +195,5 @@ class FrameReader:
             raise GarbageError(f"a word of {header.length} bytes, and {MAX_EVENT} are the most")
         if header.length > self.longest:
             raise GarbageError(f"it has {header.length} bytes, and {self.bound.format(self.longest)}")
-        end = begin + header.length
-        if end <= len(self._data):
-            self._position = end
-            return header, self._data[begin:end]
         # Grows with the bytes that arrive. Memory is not allocated by the length in the header, which is not trusted.
-        body = bytearray(self._data[begin:])
-        self._data, self._position = b"", 0
-        while len(body) < header.length:
-            body += await self.receive(min(header.length - len(body), 16 * _CHUNK))
-        return header, body
+        return header, await self._buffered.receive_exactly(header.length)

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from signal import SIGKILL, Signals
-from socket import CMSG_LEN, SCM_RIGHTS, SOL_SOCKET, socket
+from socket import CMSG_LEN, MSG_WAITALL, SCM_RIGHTS, SOL_SOCKET, socket
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -65,12 +65,12 @@ def make_shared_file(size: int) -> int:
 
 
 def receive_with_files(sock: socket, size: int, max_files: int) -> tuple[bytes, list[int]]:
-    """Receive at most `size` bytes and `max_files` file descriptors from a socket, and return both."""
-    flags = 0
+    """Receive `size` bytes, and at most `max_files` file descriptors; fewer bytes if the other end has closed."""
+    flags = MSG_WAITALL
     if sys.platform == "linux":
         from socket import MSG_CMSG_CLOEXEC
 
-        flags = MSG_CMSG_CLOEXEC
+        flags |= MSG_CMSG_CLOEXEC
     fds = array("i")
     data, ancillary, _, _ = sock.recvmsg(size, CMSG_LEN(max_files * fds.itemsize), flags)
     for level, kind, content in ancillary:

@@ -51,7 +51,7 @@ class ZygoteProxy:
         self._process = process
         self._control = control
         self._incoming = incoming(control)
-        self._reader = FrameReader(self._incoming.receive, LONGEST_REASON, kinds=OUTCOMES | {Kind.EVENT})
+        self._reader = FrameReader(self._incoming, LONGEST_REASON, kinds=OUTCOMES | {Kind.EVENT})
         self._sending = anyio.Lock()
         # Workers that were requested and whose end was not reported. Each is told its end exactly once, then removed.
         self._workers: dict[int, WorkerProxy] = {}

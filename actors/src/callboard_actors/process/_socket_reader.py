@@ -10,23 +10,30 @@ from socket import MSG_DONTWAIT, socket
 
 import anyio
 import sniffio
+from anyio.abc import ObjectReceiveStream
+
+_CHUNK = 256 * 1024
+"""Maximum number of bytes that are received at once; a socket seldom holds more."""
 
 
-class Incoming:
+class Incoming(ObjectReceiveStream[bytes]):
     """Receiver that registers a socket with the event loop for each wait. Only one task may wait at a time."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock
 
-    async def receive(self, size: int) -> bytes:
-        """Wait for data, and return at most `size` bytes; raise `ConnectionError` if the other end has closed."""
+    async def receive(self) -> bytes:
+        """Wait for data, and return what has arrived; raise `ConnectionError` if the other end has closed."""
         while True:
             await anyio.wait_readable(self._sock)
             with suppress(BlockingIOError):
-                return _receive_available(self._sock, size)
+                return _receive_available(self._sock)
 
     def close(self) -> None:
         """Stop watching the socket. Call this before the socket is closed."""
+
+    async def aclose(self) -> None:
+        self.close()
 
 
 class _Watched(Incoming):
@@ -37,14 +44,12 @@ class _Watched(Incoming):
         self._loop = asyncio.get_running_loop()
         # The watch is registered at the first wait, and survives from one wait to the next.
         self._is_watched = False
-        self._size = 0
         self._waiter: asyncio.Future[bytes] | None = None
 
-    async def receive(self, size: int) -> bytes:
+    async def receive(self) -> bytes:
         if not self._is_watched:
             self._loop.add_reader(self._sock, self._read)
             self._is_watched = True
-        self._size = size
         self._waiter = self._loop.create_future()
         try:
             return await self._waiter
@@ -59,7 +64,7 @@ class _Watched(Incoming):
             self.close()
             return
         try:
-            waiter.set_result(_receive_available(self._sock, self._size))
+            waiter.set_result(_receive_available(self._sock))
         except BlockingIOError:
             pass
         except OSError as error:
@@ -77,8 +82,8 @@ def incoming(sock: socket) -> Incoming:
     return _Watched(sock) if sniffio.current_async_library() == "asyncio" else Incoming(sock)
 
 
-def _receive_available(sock: socket, size: int) -> bytes:
-    data = sock.recv(size, MSG_DONTWAIT)
+def _receive_available(sock: socket) -> bytes:
+    data = sock.recv(_CHUNK, MSG_DONTWAIT)
     if not data:
         raise ConnectionResetError
     return data

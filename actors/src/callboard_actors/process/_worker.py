@@ -45,7 +45,8 @@ class FatalError(Exception):
 
 def receive_settings(sock: socket) -> Settings:
     """Receive and return the settings, which the parent sends first; raise `FatalError` if the parent has ended."""
-    message = receive_frame(sock)
+    with sock.makefile("rb") as stream:
+        message = receive_frame(stream)
     if message is None:
         raise FatalError("whoever started it has gone")
     settings = pickle.loads(message[1])  # noqa: S301 - from our parent
@@ -134,7 +135,8 @@ def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
         # This never returns: a dedicated worker ends its process.
         anyio.run(_Seat(sock, begun_counter, settings).live, backend=settings.backend)
     reply_writer, encoder = _ReplyWriter(sock), reply_encoder(is_plain=is_confined)
-    while (request := receive_frame(sock)) is not None:
+    requests = sock.makefile("rb")
+    while (request := receive_frame(requests)) is not None:
         number, body = request
         # Written before any code of the call runs; unpickling runs some. From here on, the pool treats the call as
         # begun.
@@ -189,7 +191,7 @@ class _Seat:
         from callboard_actors._util._own_task import spawn
         from callboard_actors.process._socket_reader import incoming
 
-        reader = FrameReader(incoming(self._sock).receive, _MAX_CALL)
+        reader = FrameReader(incoming(self._sock), _MAX_CALL)
         while True:
             try:
                 header, body = await reader.next()

@@ -220,7 +220,7 @@ class WorkerProxy:
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
         """Return a reader of the worker's frames: of all calls, or only of the call with the number `only`."""
         kinds = OUTCOMES | {Kind.EVENT}
-        return FrameReader(self._incoming.receive, max_result, bound="max_result is {}", only=only, kinds=kinds)
+        return FrameReader(self._incoming, max_result, bound="max_result is {}", only=only, kinds=kinds)
 
     async def send(self, data: bytes, number: int = 0) -> None:
         """Write bytes of the call `number` to the worker; only one task may write at a time."""

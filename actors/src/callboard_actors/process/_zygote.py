@@ -24,7 +24,7 @@ from socket import socket, socketpair
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import Kind, as_json, frame, receive_exactly
+from callboard_actors._engine._frames import Kind, as_json, frame
 from callboard_actors._util._import_path import import_path
 from callboard_actors.process import _worker
 from callboard_actors.process._confinement._confine import CannotConfineError
@@ -241,10 +241,7 @@ class _Zygote:
 
     def _execute_command(self) -> bool:
         command, fds = _kernel.receive_with_files(self._control, COMMAND.size, FILES_PER_COMMAND)
-        if command and len(command) < COMMAND.size:
-            remainder = receive_exactly(self._control, COMMAND.size - len(command))
-            command = command + remainder if remainder else b""
-        if not command:
+        if len(command) < COMMAND.size:  # the pool has closed its end
             return False
         kind, number, grace = COMMAND.unpack(command)
         if kind == Command.END:
