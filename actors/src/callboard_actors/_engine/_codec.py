@@ -141,7 +141,7 @@ def _text_of(value: object) -> str:
         return f"of type {type(value).__qualname__}"
 
 
-def decode_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
+def decode_reply(kind: Kind, reply: bytes, body: Body, *, output: str) -> Any:
     """Decode the reply of a trusted worker: return the result of the call, or raise its exception."""
     if kind is Kind.LOST:
         reason, details = reason_and_details(reply)

@@ -67,17 +67,17 @@ class GarbageError(Exception):
     """Raised for bytes that are no valid frame."""
 
 
-def frame(kind: Kind, number: int = 0, body: bytes | bytearray = b"") -> bytes:
+def frame(kind: Kind, number: int = 0, body: bytes = b"") -> bytes:
     """Return the bytes of one frame of the worker protocol: a header, and `body` as the payload."""
     return HEADER.pack(MAGIC, kind, number, len(body)) + body
 
 
-def header_of(data: bytes | bytearray | memoryview) -> Header:
+def header_of(data: bytes) -> Header:
     """Decode the header of a frame; raise `GarbageError` if it is invalid."""
     begin, code, number, length = HEADER.unpack(data)
     kind = _KINDS.get(code)
     if begin != MAGIC or kind is None:
-        raise GarbageError(f"{bytes(data)!r} begins no frame")
+        raise GarbageError(f"{data!r} begins no frame")
     return Header(kind, number, length)
 
 
@@ -89,7 +89,7 @@ def as_json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value).encode()
 
 
-def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
+def from_json(body: bytes | memoryview) -> dict[str, Any]:
     """Decode the JSON payload of a frame; raise `GarbageError` if the payload is no JSON object."""
     try:
         value = json.loads(bytes(body))
@@ -109,7 +109,7 @@ def call_of(context: Mapping[str, Any], pickled: bytes) -> bytes:
     return _LENGTH.pack(len(context_json)) + context_json + pickled
 
 
-def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
+def parts_of(call: bytes) -> tuple[dict[str, Any], memoryview]:
     """Split the payload of a CALL frame into its decoded JSON and its pickle; raise `GarbageError` if it is invalid."""
     if len(call) < _LENGTH.size:
         raise GarbageError("a call that has no beginning")
@@ -122,7 +122,7 @@ def encode_loss(reason: str, details: str = "") -> bytes:
     return "\0".join((reason.replace("\0", "\\0"), details)).encode(errors="replace")
 
 
-def reason_and_details(reply: bytes | bytearray) -> tuple[str, str]:
+def reason_and_details(reply: bytes) -> tuple[str, str]:
     """Decode the payload of a LOST frame (the result cannot be sent); return the reason, and details for a note."""
     reason, _, details = reply.decode(errors="replace").partition("\0")
     return reason, details

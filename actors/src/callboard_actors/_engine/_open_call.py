@@ -20,7 +20,7 @@ class OpenCall(Generic[E]):
     def __init__(self) -> None:
         self.is_sent = False
         """`True` before the first byte is written: from then on, a lost connection leaves the outcome unknown."""
-        self.reply: tuple[Kind, bytes | bytearray] | None = None
+        self.reply: tuple[Kind, bytes] | None = None
         self.loss_reason: str | None = None
         """Reason why the call will have no reply; `None` as long as a reply may come."""
         self._events = deque[E](maxlen=MAX_EVENTS)
@@ -36,7 +36,7 @@ class OpenCall(Generic[E]):
         self._events.append(event)
         self._news.set()
 
-    def end(self, reply: tuple[Kind, bytes | bytearray]) -> None:
+    def end(self, reply: tuple[Kind, bytes]) -> None:
         """End the call with its reply."""
         self.reply = reply
         self._news.set()

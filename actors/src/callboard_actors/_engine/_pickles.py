@@ -29,7 +29,7 @@ def dumps(value: object) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def loads(data: bytes | bytearray | memoryview) -> Any:
+def loads(data: bytes | memoryview) -> Any:
     """Unpickle data of a trusted sender."""
     # Most pickles: the C function is much faster than a subclass in Python.
     if _MAIN_NAME.search(data) is None:

@@ -47,9 +47,7 @@ class _ErrorReply(BaseModel):
     traceback: _Text
 
 
-async def decode_worker_reply(
-    kind: Kind, reply: bytes | bytearray, body: Body, *, is_plain: bool, output: str = ""
-) -> Any:
+async def decode_worker_reply(kind: Kind, reply: bytes, body: Body, *, is_plain: bool, output: str = "") -> Any:
     """Decode the reply of any worker, confined or trusted: return the result of the call, or raise its exception."""
     if not is_plain:
         return decode_reply(kind, reply, body, output=output)
@@ -61,7 +59,7 @@ async def decode_worker_reply(
     return await to_thread.run_sync(decode, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
 
-def decode_plain_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
+def decode_plain_reply(kind: Kind, reply: bytes, body: Body, *, output: str) -> Any:
     """Decode the reply of a confined worker: return the result, or raise the exception that the reply describes."""
     if kind is Kind.LOST:
         reason, _ = reason_and_details(reply[:TEXT_BOUND])
@@ -69,16 +67,16 @@ def decode_plain_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, outp
     try:
         if kind is Kind.VALUE:
             # Before parsing, which would allocate all of them.
-            check_values(bytes(reply))
+            check_values(reply)
             fn = body.fn
             while isinstance(fn, partial):
                 fn = fn.func
             adapter = _adapter_of(fn)
-            return from_json(bytes(reply)) if adapter is None else adapter.validate_json(bytes(reply))
+            return from_json(reply) if adapter is None else adapter.validate_json(reply)
         if len(reply) > _MAX_ERROR_SIZE:
             raise ValueError(f"an exception of {len(reply)} bytes, and {_MAX_ERROR_SIZE} are the most")
         # Only four bounded texts are taken over. The class is looked up by name among Python's own.
-        reply_error = _ErrorReply.model_validate_json(bytes(reply))
+        reply_error = _ErrorReply.model_validate_json(reply)
     except Exception as error:
         cause: Exception | None = error
         if isinstance(error, ValidationError) and error.error_count() > _MAX_ERRORS:

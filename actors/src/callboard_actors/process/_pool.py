@@ -196,7 +196,7 @@ class Processes(OpenedEngine[Crew]):
 
     async def _exchange(
         self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes
-    ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
+    ) -> tuple[Kind, bytes, str] | WorkerDiedError:
         """Run a call in a worker; return the reply's kind and bytes, and the text that a failed call has printed."""
         # If the worker dies, its error is returned: a `WorkerDiedError` that is raised here may be an observer's,
         # about another pool.
@@ -240,7 +240,7 @@ class Processes(OpenedEngine[Crew]):
         return worker.death(body, reason, begun=worker.has_begun(number), recurs=recurs)
 
     async def _finish(
-        self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
+        self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes, *, output: str
     ) -> Any:
         """Decode a worker's reply, release or end the worker, and return the call's result or raise its exception."""
         # The worker becomes available to the next call, or ends if it has to be replaced: decided before decoding,

@@ -153,9 +153,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
         reply_writer.reply(number, kind, reply)
 
 
-def _outcome(
-    call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], backend: str, encoder: ReplyEncoder
-) -> Reply:
+def _outcome(call: bytes, tell: Callable[[dict[str, Any]], None], backend: str, encoder: ReplyEncoder) -> Reply:
     context, pickled = parts_of(call)
     # `SystemExit` is not caught: it ends the process, as in any program.
     with attach_context(context, tell):
@@ -222,7 +220,7 @@ _CANCELLED = Kind.LOST, b"it was cancelled"
 class _Call:
     """Running call in a dedicated worker; each call has its own task."""
 
-    def __init__(self, number: int, call: bytes | bytearray, seat: _Seat) -> None:
+    def __init__(self, number: int, call: bytes, seat: _Seat) -> None:
         self._number = number
         self._call = call
         self._seat = seat

@@ -194,7 +194,7 @@ class WorkerProxy:
         # Trusted here: no call has run in it.
         await until_loaded(self.reader(LONGEST_REASON, 0), settings, "a new interpreter")
 
-    async def exchange(self, number: int, body: bytes, max_result: int) -> tuple[Kind, bytes | bytearray]:
+    async def exchange(self, number: int, body: bytes, max_result: int) -> tuple[Kind, bytes]:
         """Send a call to the worker; return the reply's kind and payload."""
         # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
@@ -306,7 +306,7 @@ class WorkerProxy:
         os.close(self._begun_counter)
 
 
-def deliver_event(payload: bytes | bytearray) -> None:
+def deliver_event(payload: bytes) -> None:
     """Decode an event of a call and dispatch it in the call's context; raise `GarbageError` for an invalid event."""
     event = from_json(payload)
     try:
@@ -338,9 +338,9 @@ class SeatProxy:
         self._terms = terms
         self._numbers = itertools.count(1)
         self._reader = worker.reader(terms.max_result)
-        self._calls: dict[int, OpenCall[bytes | bytearray]] = {}
+        self._calls: dict[int, OpenCall[bytes]] = {}
         # Frames that are not written yet, each with its call or, for a cancellation, with `None`.
-        self._queue = deque[tuple[bytes, OpenCall[bytes | bytearray] | None]]()
+        self._queue = deque[tuple[bytes, OpenCall[bytes] | None]]()
         self._has_frames = anyio.Event()
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
         self._break_reason: str | None = None
@@ -364,7 +364,7 @@ class SeatProxy:
         # No await from here to the `try`: a call that is registered is also ended. A number is never reused, so a late
         # frame cannot reach another call.
         number = next(self._numbers)
-        self._calls[number] = call = OpenCall[bytes | bytearray]()
+        self._calls[number] = call = OpenCall[bytes]()
         self._enqueue(frame(Kind.CALL, number, data), call)
         try:
             if body.on_begin is not None:
@@ -389,7 +389,7 @@ class SeatProxy:
         output = "" if kind is Kind.VALUE else self._worker.output()
         return await decode_worker_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
 
-    async def _cancel(self, number: int, call: OpenCall[bytes | bytearray], body: Body) -> None:
+    async def _cancel(self, number: int, call: OpenCall[bytes], body: Body) -> None:
         """Cancel a call in the worker and wait for its end; end the worker if the call exceeds its grace."""
         if call.is_over:
             return
@@ -438,7 +438,7 @@ class SeatProxy:
             worker.release()
             self.over.set()
 
-    def _enqueue(self, data: bytes, call: OpenCall[bytes | bytearray] | None = None) -> None:
+    def _enqueue(self, data: bytes, call: OpenCall[bytes] | None = None) -> None:
         self._queue.append((data, call))
         self._has_frames.set()
 
@@ -481,7 +481,7 @@ class SeatProxy:
         if not self._worker.ended.is_set():
             await self._break("its worker process closed its socket")
 
-    def _receive(self, header: Header, payload: bytes | bytearray) -> None:
+    def _receive(self, header: Header, payload: bytes) -> None:
         # A cancelled call stays in the table until its reply, so a frame for no call is no late one.
         call = self._calls.get(header.number)
         if call is None or not call.is_sent:

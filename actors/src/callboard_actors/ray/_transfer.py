@@ -141,7 +141,7 @@ def check(fn: Callable[..., Any], title: str) -> None:
         raise TypeError(refusal(title, kind, error, "on Ray") + hint) from error
 
 
-def decode_reply(kind: Kind, data: bytes | bytearray, body: Body) -> Any:
+def decode_reply(kind: Kind, data: bytes, body: Body) -> Any:
     """Decode the reply of a Ray actor to a function call: return the call's result, or raise its exception."""
     if kind is Kind.REFUSE:
         raise TypeError(
