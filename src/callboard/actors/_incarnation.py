@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from enum import Enum
+from enum import IntEnum, auto
 from functools import partial
 from typing import Any
 
@@ -42,26 +42,21 @@ Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 """Handler name and arguments of a call, stored apart: the message drops its arguments when its reply is sent."""
 
 
-class State(Enum):
-    """State of an incarnation, which decides which messages may begin. A state is never entered twice."""
+class State(IntEnum):
+    """State of an incarnation, which decides which messages may begin. Each state is entered once, or left out."""
 
-    STARTING = "`start` runs; messages wait"
-    SERVING = "every message may begin"
-    DUE = "it has reached `max_age` or `max_calls`: only messages that a running handler awaits may begin"
-    ENDING = "it stops when its handlers have ended, whatever their time; messages as when it is due"
-    HURRIED = "it stops when its handlers have ended, which have a time limit; no message begins"
-    STOPPING = "all handlers have ended; its state is saved, and `stop` runs"
-
-
-_NEXT_STATES = {
-    State.STARTING: (State.SERVING, State.ENDING, State.HURRIED),
-    State.SERVING: (State.DUE, State.ENDING, State.HURRIED, State.STOPPING),
-    State.DUE: (State.ENDING, State.HURRIED, State.STOPPING),
-    State.ENDING: (State.HURRIED, State.STOPPING),
-    State.HURRIED: (State.STOPPING,),
-    State.STOPPING: (),
-}
-"""States that may follow each state. An actor that is told to stop while it starts does not serve."""
+    STARTING = auto()
+    """`start` runs; messages wait."""
+    SERVING = auto()
+    """Every message may begin."""
+    DUE = auto()
+    """It has reached `max_age` or `max_calls`: only messages that a running handler awaits may begin."""
+    ENDING = auto()
+    """It stops when its handlers have ended, whatever their time; messages as when it is due."""
+    HURRIED = auto()
+    """It stops when its handlers have ended, which have a time limit; no message begins."""
+    STOPPING = auto()
+    """All handlers have ended; its state is saved, and `stop` runs."""
 
 
 class Incarnation:
@@ -133,18 +128,18 @@ class Incarnation:
 
     @property
     def takes_no_more(self) -> bool:
-        return self._state not in (State.STARTING, State.SERVING)
+        return self._state > State.SERVING
 
     @property
     def _is_ending(self) -> bool:
-        return self._state in (State.ENDING, State.HURRIED, State.STOPPING)
+        return self._state >= State.ENDING
 
-    def _may_enter(self, state: State) -> bool:
-        return state in _NEXT_STATES[self._state]
-
-    def _enter(self, state: State) -> None:
-        assert self._may_enter(state), (self._state, state)
+    def _enter(self, state: State) -> bool:
+        """Enter a state, unless the incarnation has reached it or a later one; return whether it was entered."""
+        if self._state >= state:
+            return False
         self._state = state
+        return True
 
     @property
     def has_broken(self) -> bool:
@@ -157,9 +152,7 @@ class Incarnation:
 
     def end(self, *, has_time_limit: bool = True) -> None:
         """Stop the actor after its running handlers; `has_time_limit` cancels them after `lifespan.stop` seconds."""
-        state = State.HURRIED if has_time_limit else State.ENDING
-        if self._may_enter(state):
-            self._enter(state)
+        if self._enter(State.HURRIED if has_time_limit else State.ENDING):
             if has_time_limit:
                 # Before the first handler this bounds `start`: an actor that is stopped while it starts need not start.
                 (self._handler_scope or self._outer_scope).move(self.loop.now() + self._lifespan.stop)
@@ -168,8 +161,7 @@ class Incarnation:
     def kill(self, reason: str, seconds: float = math.inf) -> None:
         """Cancel all handlers, and cancel `stop` after `seconds` seconds; the outcome of running calls is unknown."""
         self._killed = self._killed or reason
-        if self._may_enter(State.HURRIED):
-            self._enter(State.HURRIED)
+        self._enter(State.HURRIED)
         if seconds < math.inf:
             # While handlers run, the outer scope stays open until `_ends_by`, so that `stop` can run, and then cuts it
             # off. In `start` and `stop` the outer scope is cancelled now, and its grace is the time for clean-up.
@@ -227,8 +219,7 @@ class Incarnation:
             with self._handler_scope:
                 if self._killed is not None:
                     self._handler_scope.cancel()  # killed during `start`, which completed all the same
-                if self._state is State.STARTING:
-                    self._enter(State.SERVING)
+                self._enter(State.SERVING)
                 # From here on, senders in any thread wake this incarnation. Earlier messages wait in the mailbox.
                 with self._cell.lock:
                     self._cell.incarnation = self
@@ -277,8 +268,7 @@ class Incarnation:
                 await self._run_message_loop()
             finally:
                 # A message that no running handler awaits might find the nursery closed.
-                if self._may_enter(State.ENDING):
-                    self._enter(State.ENDING)
+                self._enter(State.ENDING)
         return None
 
     async def _run_message_loop(self) -> None:
@@ -289,7 +279,7 @@ class Incarnation:
                 break  # the stop is urgent, or no handler runs that could await a message
             with cell.lock:
                 is_due = self._calls >= self._max_calls or self.loop.now() >= self._retires_at
-                if is_due and self._state is State.SERVING:
+                if is_due:
                     self._enter(State.DUE)
                 if self._state is State.DUE and not (cell.mailbox.running or cell.unanswered):
                     self._is_retired = True
