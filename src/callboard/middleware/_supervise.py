@@ -1,8 +1,7 @@
 """`Supervise`: middleware of LangChain that supervises the tool calls of LangChain's own agent."""
 
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NotRequired, cast
 
@@ -147,35 +146,19 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Item]]
     ) -> Item:
         """Supervise a tool call of an agent that runs in an event loop."""
-
-        async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
-            tool = self._sync_tool(request)
-            return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
-
         with entered_from("async"):
-            return await self._supervise(
-                request, _Execution(body, lambda request: self._sync_tool(request) is not None)
-            )
+            return await self._supervise(request, handler, is_sync=False)
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Item]) -> Item:
         """Supervise a tool call of an agent in sync code; the tool and the inner middleware run in a worker thread."""
-
-        async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
-            return await attempt.run_in_thread(partial(handler, request))
-
         with entered_from("sync"):
-            return run_from_sync(partial(self._supervise, request, _Execution(body, lambda _: True)))
-
-    def _sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
-        """Return the tool of a request if it is sync, and so needs a thread; otherwise `None`."""
-        tool = request.tool
-        return tool if tool is not None and self._plans.of(tool).takes_thread else None
+            return run_from_sync(partial(self._supervise, request, handler, is_sync=True))
 
     def _terms(self, request: ToolCallRequest) -> CallOptions:
         """Return the tool call of a request, with its policy and limits."""
         return self._supervision.terms(request.tool_call, context=partial(context_of, request))
 
-    async def _supervise(self, request: ToolCallRequest, execution: "_Execution") -> Item:
+    async def _supervise(self, request: ToolCallRequest, handler: Callable[[Any], Any], *, is_sync: bool) -> Item:
         self._check_names(request)
         batch_context = create_batch_context(progress_writer(runtime_of(request.runtime.config)))
         if batch_context.observers.calls:
@@ -184,7 +167,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             batch_context = batch_context._replace(
                 describe=lambda _: description, redact_call=lambda call: redact_call(call, run)
             )
-        call = _AgentCall(self, request, execution, batch_context)
+        call = _AgentCall(self, request, handler, batch_context, is_sync=is_sync)
         await Batch([call], on_error="cancel", live=self._supervision.batches).run()
         return cast("Item", call.result)
 
@@ -241,26 +224,25 @@ def _digest(position: int | None, call: ToolCall) -> str:
     return json.dumps([position, call["id"], call["name"], call["args"]], sort_keys=True, default=repr)
 
 
-@dataclass(frozen=True, slots=True)
-class _Execution:
-    """Pair of functions: `body` runs a request's tool; `takes_thread` returns whether `body` needs a worker thread."""
-
-    body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
-    takes_thread: Callable[[ToolCallRequest], bool]
-
-
 class _AgentCall(SupervisedCall[Item]):
     """Supervised tool call of an agent: runs middleware and attempts, and converts errors to messages."""
 
-    __slots__ = ("_execution", "_request", "_supervise")
+    __slots__ = ("_handler", "_is_sync", "_request", "_supervise")
 
     def __init__(
-        self, supervise: Supervise, request: ToolCallRequest, execution: _Execution, batch_context: BatchContext
+        self,
+        supervise: Supervise,
+        request: ToolCallRequest,
+        handler: Callable[[Any], Any],
+        batch_context: BatchContext,
+        *,
+        is_sync: bool,
     ) -> None:
         super().__init__(batch_context, *supervise._terms(request))
         self._supervise = supervise
         self._request = request
-        self._execution = execution
+        self._handler = handler
+        self._is_sync = is_sync
 
     @property
     def thread_id(self) -> str | None:
@@ -312,15 +294,25 @@ class _AgentCall(SupervisedCall[Item]):
         return cast("Item", await chain(self._request, self._make_attempt, bounded))
 
     async def _make_attempt(self, request: ToolCallRequest) -> Item:
-        execution = self._execution
-        threads = self._supervise._supervision.threads if execution.takes_thread(request) else None
+        tool = request.tool
+        runs_in_thread = tool is not None and self._supervise._plans.of(tool).takes_thread
+        threads = self._supervise._supervision.threads if self._is_sync or runs_in_thread else None
         # Middleware may have replaced the request, and with it the tool; then the new tool's policy and limits hold.
         terms = None if request is self._request else self._supervise._terms(request)
         try:
-            output, self.handled_error = await self.attempt(threads, execution.body, request, terms=terms), None
+            output = await self.attempt(threads, self._run_body, request, runs_in_thread, terms=terms)
+            self.handled_error = None
         except NoKeyError as error:
             output, self.handled_error = self._without_key(error, request)
         return output
+
+    async def _run_body(self, attempt: Attempt, request: ToolCallRequest, runs_in_thread: bool) -> Item:
+        """Let LangChain run the tool and the inner middleware; `runs_in_thread` tells whether the tool is sync."""
+        if self._is_sync:
+            return cast("Item", await attempt.run_in_thread(partial(self._handler, request)))
+        if request.tool is not None and runs_in_thread:
+            request = request.override(tool=_in_thread(request.tool, attempt))
+        return cast("Item", await self._handler(request))
 
     def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> tuple[ToolMessage, Exception]:
         """Return the message for a call whose invalid arguments made the key function of a limit fail, and the error.

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 from langchain_core.tools import BaseTool
 
-from callboard._calls._attempt import Attempt
 from callboard._calls._call import current_call
 from callboard._langchain._plan import Plan, plan_for
 from callboard._loops._bridge import run_from_sync
@@ -101,30 +101,24 @@ def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Gene
 def _use_fakes() -> None:
     """Patch callboard's nodes and the middleware `Supervise`: they then run fakes instead of the tools' functions."""
     # The classes have no hook for tests, so that a call in production pays nothing.
-    _replace(Setup, "plan", lambda setup, tool: _find_fake_plan(tool) or _plan(setup, tool))
+
+    def plan_with_fake(setup: Setup, tool: BaseTool) -> Plan:
+        return _find_fake_plan(tool) or _plan(setup, tool)
+
+    _replaced.enter_context(patch.object(Setup, "plan", plan_with_fake))
     if find_spec("langchain") is None:
         return
-    from callboard.middleware._supervise import Supervise, _Execution
+    from callboard.middleware._supervise import Supervise
 
-    supervise, sync_tool = Supervise._supervise, Supervise._sync_tool
+    supervise = Supervise._supervise
 
-    async def with_fakes(middleware: Supervise, request: Any, execution: _Execution) -> Any:
-        async def body(attempt: Attempt, request: Any) -> Any:
-            return await execution.body(attempt, request.override(tool=request.tool and _copy_with_fake(request.tool)))
+    async def with_fakes(middleware: Supervise, request: Any, handler: Callable[[Any], Any], *, is_sync: bool) -> Any:
+        def run_fake(request: Any) -> Any:
+            return handler(request.override(tool=request.tool and _copy_with_fake(request.tool)))
 
-        return await supervise(middleware, request, replace(execution, body=body))
+        return await supervise(middleware, request, run_fake, is_sync=is_sync)
 
-    _replace(Supervise, "_supervise", with_fakes)
-
-    def sync_tool_without_fakes(middleware: Supervise, request: Any) -> BaseTool | None:
-        return None if getattr(request.tool, _FAKE, False) else sync_tool(middleware, request)
-
-    _replace(Supervise, "_sync_tool", sync_tool_without_fakes)
-
-
-def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
-    _replaced.callback(setattr, owner, name, getattr(owner, name))
-    setattr(owner, name, function)
+    _replaced.enter_context(patch.object(Supervise, "_supervise", with_fakes))
 
 
 def _find_fake_plan(tool: BaseTool) -> Plan | None:
@@ -144,10 +138,6 @@ def _find_fake_plan(tool: BaseTool) -> Plan | None:
     return _plan_with_fake(tool, used, refuse)
 
 
-_FAKE = "_callboard_fake"
-"""Attribute of the copy of a tool that runs a fake. The copy needs no thread in an event loop."""
-
-
 def _copy_with_fake(tool: BaseTool) -> BaseTool:
     """Return a copy of a tool that runs the tool's fake; return the tool itself if it must run its own function."""
     plan = _find_fake_plan(tool)
@@ -161,7 +151,6 @@ def _copy_with_fake(tool: BaseTool) -> BaseTool:
         return await plan.fn(*args, **kwargs)
 
     copy = tool.model_copy()
-    object.__setattr__(copy, _FAKE, True)
     # Validation and output stay LangChain's; a class may have replaced the methods that call them.
     bodies = {"_run": run, "_arun": arun, "invoke": partial(BaseTool.invoke, copy)}
     for name, body in (bodies | {"ainvoke": partial(BaseTool.ainvoke, copy)}).items():

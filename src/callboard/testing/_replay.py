@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
+from unittest.mock import patch
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -341,22 +342,11 @@ class _Player:
             return await original_ainvoke(model, *args, **kwargs) if reply is None else reply
 
         with (
-            _replacing_method(Run, "go", go),
-            _replacing_method(RunReporter, "ask", ask),
-            _replacing_method(BaseChatModel, "ainvoke", ainvoke),
+            patch.object(Run, "go", go),
+            patch.object(RunReporter, "ask", ask),
+            patch.object(BaseChatModel, "ainvoke", ainvoke),
         ):
             yield
-
-
-@contextmanager
-def _replacing_method(owner: type, name: str, method: Callable[..., Any]) -> Generator[None]:
-    """Replace a method of a class inside the `with` block."""
-    original = getattr(owner, name)
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 class _People:
