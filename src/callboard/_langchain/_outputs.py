@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import BaseMessage, ToolCall, ToolMessage
 from langgraph.types import Command
 
 from callboard._langgraph._vocabulary import ToolCallRequest
@@ -95,8 +95,28 @@ def _change_entries(value: object, change: Callable[[Any], Any]) -> Any:
     return value if all(new is old for new, old in zip(changed_entries, value, strict=True)) else changed_entries
 
 
+def with_own_message(output: Output, call: ToolCall, change: Callable[[ToolMessage], ToolMessage]) -> Output:
+    """Return a copy of an output in which `change` has replaced the message of a call; other entries stay."""
+    # A `Command` may repeat messages of other calls.
+    return with_entries(
+        output,
+        lambda entry: change(entry) if isinstance(entry, ToolMessage) and entry.tool_call_id == call["id"] else entry,
+    )
+
+
+def with_line(content: str | list[Any], line: str) -> str | list[Any]:
+    """Return the content of a message with a line after it, behind a blank line or as a block of its own."""
+    if isinstance(content, str):
+        return f"{content}\n\n{line}" if content else line
+    return [*content, {"type": "text", "text": line}]
+
+
+def facts_of(message: BaseMessage) -> Mapping[str, Any]:
+    """Return the facts that callboard has added to a message; empty if there are none."""
+    value: object = message.additional_kwargs.get("callboard")
+    return value if isinstance(value, Mapping) else {}
+
+
 def with_facts(message: ToolMessage, **facts: object) -> dict[str, Any]:
     """Return a message's additional data with facts about its call added: `{"callboard": {...}}`."""
-    value = message.additional_kwargs.get("callboard")
-    earlier_facts = value if isinstance(value, Mapping) else {}
-    return {**message.additional_kwargs, "callboard": {**earlier_facts, **facts}}
+    return {**message.additional_kwargs, "callboard": {**facts_of(message), **facts}}

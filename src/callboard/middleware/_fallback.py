@@ -12,7 +12,7 @@ from langchain_core.tools import BaseTool
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import is_control_flow
-from callboard._langchain._outputs import CallNext, Output, is_output, with_entries, with_facts
+from callboard._langchain._outputs import CallNext, Output, is_output, with_facts, with_own_message
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy
@@ -145,15 +145,11 @@ def sign_output(output: Output, call: ToolCall, alternative_name: str) -> Output
     """Return an alternative's output as the answer to the model's call, under the name of the tool that failed."""
 
     # Its message gets the name of the called tool, and a record of the alternative's name.
-    def entry(value: Any) -> Any:
-        # A `Command` may carry messages of other calls; only the message of this call is renamed.
-        if not isinstance(value, ToolMessage) or value.tool_call_id != call["id"]:
-            return value
-        return value.model_copy(
-            update={"name": call["name"], "additional_kwargs": with_facts(value, fallback=alternative_name)}
-        )
+    def sign(message: ToolMessage) -> ToolMessage:
+        facts = with_facts(message, fallback=alternative_name)
+        return message.model_copy(update={"name": call["name"], "additional_kwargs": facts})
 
-    return with_entries(output, entry)
+    return with_own_message(output, call, sign)
 
 
 @suggests_options()

@@ -1,21 +1,22 @@
 """`LoopGuard`: middleware that ends the loop of a model which repeats the same calls and gets the same results."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._langchain._errors import error_message
-from callboard._langchain._outputs import CallNext, Output, with_entries, with_facts
+from callboard._langchain._outputs import CallNext, Output, facts_of, with_facts, with_line, with_own_message
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import CallPolicy, check_count
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import LoopError
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
+from callboard.tools._results import messages_in
 
 _REFUSED = "refused"
 
@@ -133,7 +134,9 @@ class LoopGuard(Middleware):
             raise LoopError(request.tool_call["name"], repetition)
         if repetition < self.refuse:
             output = await call_next(request)
-            return output if repetition < self.nudge else _with_line(output, request, repetition)
+            if repetition < self.nudge:
+                return output
+            return with_own_message(output, request.tool_call, lambda message: _with_nudge(message, repetition))
         note("loop_refused", repetition=repetition)
         message = error_message(
             f"Error: this call was not run. The same calls gave the same results {repetition - 1} times in a row, and "
@@ -149,10 +152,7 @@ class LoopGuard(Middleware):
         return _with_nudge(message, repetition) if self.nudge <= repetition < self.refuse else message
 
     def _repetition(self, request: ToolCallRequest) -> int:
-        messages: Any = request.state
-        if not isinstance(messages, list):
-            key = self._messages_key
-            messages = (messages.get(key) if isinstance(messages, Mapping) else getattr(messages, key, None)) or []
+        messages = messages_in(request.state, self._messages_key)
         call_id = request.tool_call["id"]
         for end in range(len(messages), 0, -1):
             reply = messages[end - 1]
@@ -211,7 +211,7 @@ def _are_equal(value: object, other: object) -> bool:
 
 def _result_of(message: ToolMessage) -> object:
     """Return a tool's result without what callboard has added, so that equal results are equal."""
-    facts = _facts_of(message)
+    facts = facts_of(message)
     if facts.get("loop") == _REFUSED:
         return _REFUSED
     if "background" in facts:
@@ -224,47 +224,29 @@ def _result_of(message: ToolMessage) -> object:
     return message.status, content
 
 
-def _facts_of(message: BaseMessage) -> Mapping[str, Any]:
-    """Return what callboard has noted at a message."""
-    value: object = message.additional_kwargs.get("callboard")
-    return value if isinstance(value, dict) else {}
-
-
 def _is_late_result(message: object) -> bool:
     """Return whether a message is the result of a background call, and not the word of a person."""
-    return isinstance(message, HumanMessage) and "background" in _facts_of(message)
+    return isinstance(message, HumanMessage) and "background" in facts_of(message)
 
 
 def _late_result_of(message: HumanMessage) -> object:
     """Return the result in the message of a background call, without the line that names the call."""
-    length = _facts_of(message).get("header")
+    length = facts_of(message).get("header")
     content: Any = message.content
     if isinstance(content, str):
         return content[length:] if isinstance(length, int) else content
     return content[1:]
 
 
-def _with_line(output: Output, request: ToolCallRequest, repetition: int) -> Output:
-    call_id = request.tool_call["id"]
-    return with_entries(
-        output,
-        lambda entry: (
-            _with_nudge(entry, repetition)
-            if isinstance(entry, ToolMessage) and entry.tool_call_id == call_id
-            else entry
-        ),
-    )
-
-
 def _with_nudge(message: ToolMessage, repetition: int) -> ToolMessage:
     """Return a copy of a result that ends with a line about the repetition."""
     note("loop_nudged", repetition=repetition)
     line = (
-        f"\n\n[The same calls have now been made {repetition} times in a row. If this result is the one of last time, "
+        f"[The same calls have now been made {repetition} times in a row. If this result is the one of last time, "
         "do not repeat them: change the arguments, use another tool, or answer with what you have.]"
     )
-    content: Any = message.content
-    content = content + line if isinstance(content, str) else [*content, {"type": "text", "text": line.lstrip()}]
+    content = with_line(message.content, line)
+    added_length = len(content) - len(message.content)
     return message.model_copy(
-        update={"content": content, "additional_kwargs": with_facts(message, loop_line=len(line))}
+        update={"content": content, "additional_kwargs": with_facts(message, loop_line=added_length)}
     )

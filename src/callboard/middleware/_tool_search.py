@@ -23,6 +23,7 @@ from callboard._util._suggestions import did_you_mean, suggests_options
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
+from callboard.tools._results import messages_in
 
 T = TypeVar("T")
 
@@ -154,11 +155,7 @@ class ToolSearch(Middleware):
         return await call_next(request)
 
     def _is_found(self, name: str, state: Any) -> bool:
-        messages = state
-        if not isinstance(state, list):
-            key = self._messages_key
-            messages = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
-        return any(name == found_name for found_name in _names_in_results(messages or ()))
+        return name in _names_in_results(messages_in(state, self._messages_key))
 
     def _search(self, query: str, runtime: ToolRuntime[Any, Any]) -> tuple[str, list[str]]:
         """Return the descriptions of the tools that fit a query, and their names."""

@@ -16,7 +16,7 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import run_if_long
-from callboard._langchain._outputs import CallNext, Output, with_facts
+from callboard._langchain._outputs import CallNext, Output, with_facts, with_line, with_own_message
 from callboard._langchain._plan import ToolFacts
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import CallPolicy
@@ -405,7 +405,7 @@ class RepairArguments(Middleware):
         note("repaired", **_facts(repaired.repairs))
         output = await call_next(request.override(tool_call=call))
         tells = self._tell_model and not cast("BaseTool", request.tool).return_direct
-        return _add_report(output, call["id"], repaired.repairs, tells_model=tells)
+        return with_own_message(output, call, partial(_with_report, repairs=repaired.repairs, tells_model=tells))
 
     def _repair_call(self, request: ToolCallRequest) -> Repaired | None:
         args: Any = request.tool_call["args"]
@@ -424,13 +424,9 @@ def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:
     return {"arguments": [location for location, _ in distinct], "kinds": [kind for _, kind in distinct]}
 
 
-def _add_report(output: Output, call_id: str | None, repairs: tuple[Repair, ...], *, tells_model: bool) -> Output:
-    """Return a call's output, with a record of the repairs added to its tool message. A `Command` stays unchanged."""
-    if isinstance(output, list):
-        return [cast("ToolMessage", _add_report(item, call_id, repairs, tells_model=tells_model)) for item in output]
-    if not isinstance(output, ToolMessage) or output.tool_call_id != call_id:
-        return output
-    update: dict[str, Any] = {"additional_kwargs": with_facts(output, repaired=_facts(repairs))}
+def _with_report(message: ToolMessage, repairs: tuple[Repair, ...], *, tells_model: bool) -> ToolMessage:
+    """Return a call's message with a record of the repairs, and with a line about them for the model."""
+    update: dict[str, Any] = {"additional_kwargs": with_facts(message, repaired=_facts(repairs))}
     if tells_model:
         # The name that the model wrote is untrusted: cut and escaped, so that it cannot forge a line of the message.
         clause_by_repair = [
@@ -441,13 +437,9 @@ def _add_report(output: Output, call_id: str | None, repairs: tuple[Repair, ...]
         )
         omitted_text = f"; and {len(clauses) - _MAX_CLAUSES} more" if len(clauses) > _MAX_CLAUSES else ""
         clauses_text = "; ".join([*clauses][:_MAX_CLAUSES])
-        text = f"[The arguments of this call were repaired: {clauses_text}{omitted_text}.]"
-        content = output.content
-        if isinstance(content, str):
-            update["content"] = f"{content}\n\n{text}" if content else text
-        else:
-            update["content"] = [*content, {"type": "text", "text": text}]
-    return output.model_copy(update=update)
+        line = f"[The arguments of this call were repaired: {clauses_text}{omitted_text}.]"
+        update["content"] = with_line(message.content, line)
+    return message.model_copy(update=update)
 
 
 _CLAUSES: Mapping[Kind, str] = {

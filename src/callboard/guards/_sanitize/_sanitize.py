@@ -19,7 +19,7 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import error_message, is_control_flow
 from callboard._langchain._large_values import run_if_long
-from callboard._langchain._outputs import CallNext, Output
+from callboard._langchain._outputs import CallNext, Output, facts_of
 from callboard._langchain._plan import ToolFacts, injected_args
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import CallPolicy, check_count, check_type
@@ -351,7 +351,7 @@ class Sanitize(Middleware):
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Clean the error message that the model gets if a tool fails and no middleware has handled the error."""
-        if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
+        if self._results is None or "ended" in facts_of(message):
             return message  # written by callboard itself, such as for a timeout
         return cast("ToolMessage", await self._clean(message, request, self._results))
 

@@ -20,7 +20,7 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import has_many, is_long, run_if_long
-from callboard._langchain._outputs import CallNext, Output
+from callboard._langchain._outputs import CallNext, Output, facts_of
 from callboard._langchain._plan import ToolFacts
 from callboard._langgraph._vocabulary import ToolCallRequest, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
@@ -335,8 +335,7 @@ class Cache(Middleware):
         if (call := running_call()) is not None and call.do_not_cache:
             note("cache_skipped", reason="says something that is said once")
             return Turn.ALONE
-        details = output.additional_kwargs.get("callboard")
-        if isinstance(details, dict) and details.get("ended") in _UNSHARED_ENDS:
+        if facts_of(output).get("ended") in _UNSHARED_ENDS:
             return Turn.LEAD
         copy = partial(output.model_copy, deep=True)
         try:
