@@ -311,6 +311,7 @@ KNOWN_PRIVATE_NAMES = {
     "bind_to_thread": "It also marks the calls around the running one; a user's middleware sees the running one only.",
     "call_context": "It makes the `CallContext` of a request to a model, which has another runtime than a call.",
     "context_of": "It makes the `CallContext` of a key function, which a user's middleware gets from its request.",
+    "facts_of": "It reads the record that `with_facts` writes.",
     "has_many": "The measure for copies: other work than that of `run_if_long`.",
     "is_long": "`Cache` has two ways to write a key; with one, `run_if_long` does.",
     "remaining_size": "The measure of `run_if_long`, as a number.",

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from langchain_core.messages import BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.types import Command
 
 from callboard._langgraph._vocabulary import ToolCallRequest
@@ -93,22 +93,6 @@ def _change_entries(value: object, change: Callable[[Any], Any]) -> Any:
     changed_entries = [change(entry) for entry in value]
     # A subclass of list keeps its class if no entry in it has changed.
     return value if all(new is old for new, old in zip(changed_entries, value, strict=True)) else changed_entries
-
-
-def with_own_message(output: Output, call: ToolCall, change: Callable[[ToolMessage], ToolMessage]) -> Output:
-    """Return a copy of an output in which `change` has replaced the message of a call; other entries stay."""
-    # A `Command` may repeat messages of other calls.
-    return with_entries(
-        output,
-        lambda entry: change(entry) if isinstance(entry, ToolMessage) and entry.tool_call_id == call["id"] else entry,
-    )
-
-
-def with_line(content: str | list[Any], line: str) -> str | list[Any]:
-    """Return the content of a message with a line after it, behind a blank line or as a block of its own."""
-    if isinstance(content, str):
-        return f"{content}\n\n{line}" if content else line
-    return [*content, {"type": "text", "text": line}]
 
 
 def facts_of(message: BaseMessage) -> Mapping[str, Any]:

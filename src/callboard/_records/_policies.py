@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, runtim
 
 from typing_extensions import get_protocol_members
 
+from callboard._util._callers import is_async
 from callboard._util._suggestions import suggests_options
 
 ToolCallLike = Mapping[str, Any]
@@ -505,7 +506,7 @@ def unhashable(option: str, key: object) -> TypeError:
 
 def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
     """Check a user's key function, and return it as a `KeyFunction`; `call` describes its argument in errors."""
-    if not callable(key) or any(inspect.iscoroutinefunction(function) for function in (key, type(key).__call__)):
+    if not callable(key) or is_async(key):
         raise TypeError(f"{name} takes a plain function of {call}, or of {call} and a CallContext, got {key!r}")
     try:
         signature = inspect.signature(key)

@@ -24,6 +24,11 @@ def warn_user(text: str, category: type[Warning]) -> None:
     warnings.warn(text, category, stacklevel=2 if frame is None else level)
 
 
+def is_plain_function(value: object) -> bool:
+    """Return whether a value can be called and is not async."""
+    return callable(value) and not is_async(value)
+
+
 def is_async(fn: object) -> bool:
     """Return whether a function or a callable object is async."""
     call_method = getattr(type(fn), "__call__", None)  # noqa: B004 (`callable` does not say whether it is async)

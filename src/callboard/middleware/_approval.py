@@ -29,6 +29,7 @@ from callboard._langchain._plan import injected_args, model_args, plan_for
 from callboard._langgraph._call_scope import asks_next, is_answer_for, is_next_answer_bound_to_call
 from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 from callboard._records._policies import CallPolicy
+from callboard._util._callers import is_plain_function
 from callboard._util._canonical import digest, place_of
 from callboard._util._suggestions import suggests_options
 from callboard.questions import printable
@@ -415,5 +416,5 @@ def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
 
 
 def _check_function(name: str, value: object) -> None:
-    if not callable(value) or inspect.iscoroutinefunction(value):
+    if not is_plain_function(value):
         raise TypeError(f"{name} takes a function of the request, and no async one; got {value!r}")

@@ -12,12 +12,13 @@ from langchain_core.tools import BaseTool
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import is_control_flow
-from callboard._langchain._outputs import CallNext, Output, is_output, with_facts, with_own_message
+from callboard._langchain._outputs import CallNext, Output, is_output, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy
 from callboard._util._callers import is_async
 from callboard._util._suggestions import no_such, suggests_options
+from callboard.middleware._messages import with_own_message
 from callboard.middleware._retry import ASKS_TOO_LATE, Failures, When
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names

@@ -9,14 +9,14 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._langchain._errors import error_message
-from callboard._langchain._outputs import CallNext, Output, facts_of, with_facts, with_line, with_own_message
+from callboard._langchain._outputs import CallNext, Output, facts_of, with_facts
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import CallPolicy, check_count
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import LoopError
+from callboard.middleware._messages import messages_in, with_line, with_own_message
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
-from callboard.tools._results import messages_in
 
 _REFUSED = "refused"
 

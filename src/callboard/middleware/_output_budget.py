@@ -31,7 +31,7 @@ from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import remaining
 from callboard._loops._entry_mode import is_sync_entry
-from callboard._records._policies import CallPolicy, check_count
+from callboard._records._policies import CallPolicy, check_count, check_type
 from callboard._util._extras import require
 from callboard._util._suggestions import suggests_options
 from callboard.middleware._media import Media, media_in
@@ -302,8 +302,7 @@ class OutputBudget(Middleware):
         media: int | None = 5_000_000,
     ) -> None:
         check_count("OutputBudget(characters)", characters, least=1)
-        if not (store is None or isinstance(store, BaseStore)):
-            raise TypeError(f"OutputBudget(store=...) takes a LangGraph store, such as InMemoryStore(); got {store!r}")
+        check_type("OutputBudget(store=...)", store, BaseStore, "InMemoryStore()")
         check_count("OutputBudget(memory=...)", memory, least=0)
         if media is not None:
             check_count("OutputBudget(media=...)", media, least=0)

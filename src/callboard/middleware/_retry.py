@@ -1,6 +1,5 @@
 """`Retry`: middleware that runs a failed call, or sends a failed model request, again after a pause."""
 
-import inspect
 import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -17,7 +16,7 @@ from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy, check_count, check_factor, check_seconds, check_type
-from callboard._util._callers import warn_user
+from callboard._util._callers import is_plain_function, warn_user
 from callboard._util._suggestions import suggests_options
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import (
@@ -219,10 +218,10 @@ class Failures:
     def __post_init__(self) -> None:
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         has_types = all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)
-        if not has_types and (isinstance(self.on, (type, tuple)) or not _is_plain(self.on)):
+        if not has_types and (isinstance(self.on, (type, tuple)) or not is_plain_function(self.on)):
             expected = "an exception type, a tuple of them or a plain function of an error"
             raise TypeError(f"{self.whose}(on=...) takes {expected}, got {self.on!r}")
-        if self.on_message is not None and not _is_plain(self.on_message):
+        if self.on_message is not None and not is_plain_function(self.on_message):
             raise TypeError(
                 f"{self.whose}(on_message=...) takes a plain function of a ToolMessage, got {self.on_message!r}"
             )
@@ -234,10 +233,6 @@ class Failures:
     def has_message(self, output: object) -> bool:
         """Return whether the output of a call is a message that is a failure according to the option `on_message`."""
         return self.on_message is not None and isinstance(output, ToolMessage) and self.on_message(output)
-
-
-def _is_plain(function: object) -> bool:
-    return callable(function) and not inspect.iscoroutinefunction(function)
 
 
 def _remaining_budget() -> float:

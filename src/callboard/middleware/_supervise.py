@@ -7,15 +7,14 @@ from typing import Annotated, Any, NotRequired, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
-from pydantic import ValidationError
 
 from callboard._calls._attempt import Attempt
 from callboard._calls._batch import Batch
 from callboard._calls._call import BatchContext, CallOptions, SupervisedCall, create_batch_context, note
 from callboard._calls._call_keys import KeyScope
 from callboard._calls._limits import NoKeyError
-from callboard._langchain._errors import error_message, raise_invalid_arguments
-from callboard._langchain._invoke import arguments_of
+from callboard._langchain._errors import error_message
+from callboard._langchain._invoke import raise_without_key
 from callboard._langchain._outputs import Item
 from callboard._langchain._plan import ToolFacts, inject, plan_for
 from callboard._langgraph._call_scope import scope_in_task
@@ -321,19 +320,16 @@ class _AgentCall(SupervisedCall[Item]):
         """
         # If the arguments are valid, raise the error of the key function.
         call, tool = request.tool_call, request.tool
+        if tool is None:
+            raise error.__cause__ or error from None
+        plan = self._supervise._plans.of(tool)
         try:
-            if tool is not None:
-                plan = self._supervise._plans.of(tool)
-                try:
-                    arguments_of(plan, inject(call, plan.injected, request.runtime, "messages"))
-                except ValidationError as validation_error:
-                    raise_invalid_arguments(validation_error, call, plan.injected.names)
+            raise_without_key(error, plan, inject(call, plan.injected, request.runtime, "messages"), call)
         except ToolInvocationError as invalid:
             content = self._supervise._errors.text("tool in middleware", invalid)
             if content is None:
                 raise
             return error_message(content, call, invalid), invalid
-        raise error.__cause__ or error from None
 
 
 def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:

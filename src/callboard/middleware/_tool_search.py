@@ -21,9 +21,9 @@ from callboard._records._policies import CallPolicy, check_count
 from callboard._util._callers import warn_user
 from callboard._util._suggestions import did_you_mean, suggests_options
 from callboard.exceptions import IdleMiddlewareWarning
+from callboard.middleware._messages import messages_in
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
-from callboard.tools._results import messages_in
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from langgraph.types import Command
 from pydantic_core import to_jsonable_python
 
 from callboard._langchain._large_values import remaining_size
+from callboard._records._policies import check_count
 from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
 
 Redactor = Callable[[Any], Any]
@@ -30,8 +31,7 @@ class Capture:
     """Filter of arguments and results before export: removes secrets, cuts long texts. Options as for `Tracing`."""
 
     def __init__(self, is_on: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH) -> None:
-        if max_length < 1:
-            raise ValueError(f"max_length must be 1 or more characters, got {max_length!r}")
+        check_count("max_length", max_length, least=1)
         if is_on is None:
             is_on = os.environ.get(CAPTURE_VARIABLE, "").strip().lower() in CAPTURING
         self.is_on = is_on

@@ -109,10 +109,8 @@ def _is_openai_call(item: object) -> bool:
 
 
 def messages_in(state: Any, key: str) -> Sequence[Any]:
-    """Return the messages of a state, which is a list of them, a mapping or an object; empty if it has none."""
-    if isinstance(state, list):
-        return state
-    messages: Any = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+    """Return the messages of a state, which is a dict or an object; an empty sequence if it has none."""
+    messages: Any = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
     return messages or ()
 
 

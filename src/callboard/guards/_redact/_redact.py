@@ -22,7 +22,7 @@ from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import run_if_long
 from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
-from callboard._records._policies import CallPolicy, check_type
+from callboard._records._policies import CallPolicy, check_count, check_type
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean, suggests_options
 from callboard.guards._redact._credentials import CREDENTIALS
@@ -255,8 +255,7 @@ class MemoryVault:
 
     def __init__(self, *, threads: int = 1_000, values: int = 10_000) -> None:
         for name, number in (("threads", threads), ("values", values)):
-            if number < 1:
-                raise ValueError(f"MemoryVault({name}=...) must be 1 or more, got {number!r}")
+            check_count(f"MemoryVault({name}=...)", number, least=1)
         require("MemoryVault(...)", "cachetools", extra="redact", instead="Redact(vault=StoreVault(store))")
         from cachetools import LRUCache
 

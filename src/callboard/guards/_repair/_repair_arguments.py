@@ -16,7 +16,7 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
 from callboard._langchain._errors import is_control_flow
 from callboard._langchain._large_values import run_if_long
-from callboard._langchain._outputs import CallNext, Output, with_facts, with_line, with_own_message
+from callboard._langchain._outputs import CallNext, Output, with_facts
 from callboard._langchain._plan import ToolFacts
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import CallPolicy
@@ -33,6 +33,7 @@ from callboard.guards._repair._schema import (
     is_type,
     types_of,
 )
+from callboard.middleware._messages import with_line, with_own_message
 from callboard.tools._middleware import Middleware, Order
 
 # Frequent mistakes of models in a single value or name, and their possible corrections

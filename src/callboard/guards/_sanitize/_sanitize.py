@@ -23,6 +23,7 @@ from callboard._langchain._outputs import CallNext, Output, facts_of
 from callboard._langchain._plan import ToolFacts, injected_args
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import CallPolicy, check_count, check_type
+from callboard._util._callers import is_plain_function
 from callboard._util._suggestions import no_such, suggests_options
 from callboard.guards._sanitize._argument_paths import JsonTextError, NoSuchPathError, Path, spellings_of_path
 from callboard.guards._sanitize._hosts import Url
@@ -66,8 +67,6 @@ class Rules:
         injected = None if tool is None else injected_args(tool)
         self.injected: frozenset[str] = frozenset() if injected is None else injected.names | injected.unwritable
         """Names of the injected arguments, which do not come from the model and are not checked."""
-        self._exact: dict[Path, Rule] = {}
-        self._wild: list[tuple[Path, Rule]] = []
         spelled: list[tuple[Path, Rule]] = []
         for name, rule in by_name.items():
             paths: Collection[Path] = [parts_of(name)]
@@ -77,18 +76,13 @@ class Rules:
             spelled += [(path, rule) for path in paths]
         # A JSON schema may have an argument whose own name looks like a path, such as `headers.*`.
         as_written = [((name,), rule) for name, rule in by_name.items()]
-        for path, rule in [*spelled, *as_written]:
-            if "*" in path:
-                self._wild.append((path, rule))
-            else:
-                self._exact.setdefault(path, rule)
+        # The first one that fits a place counts. Paths without `*` precede those with it.
+        self._by_path = sorted([*spelled, *as_written], key=lambda entry: "*" in entry[0])
 
     def rule_at(self, location: Location) -> Rule | None:
-        """Return the rule for a path in the arguments, or `None`. Rules without `*` are preferred."""
+        """Return the rule for a path in the arguments, or `None`."""
         path = tuple("[]" if isinstance(part, int) else part for part in location)
-        if path in self._exact:
-            return self._exact[path]
-        for pattern, rule in self._wild:
+        for pattern, rule in self._by_path:
             if len(pattern) == len(path) and all(name in ("*", part) for name, part in zip(pattern, path, strict=True)):
                 return rule
         return None
@@ -378,9 +372,7 @@ def _validate_rules(option: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule
     if not isinstance(candidate, Mapping):
         raise TypeError(f"Sanitize({option}) takes rules by argument, such as {{'url': Url()}}; got {rules!r}")
     for name, rule in rules.items():
-        if isinstance(rule, (Text, Url, PathIn)):
-            continue
-        if not callable(cast("object", rule)) or inspect.isclass(rule) or inspect.iscoroutinefunction(rule):
+        if not isinstance(rule, (Text, Url, PathIn)) and (inspect.isclass(rule) or not is_plain_function(rule)):
             raise TypeError(
                 f"Sanitize({option}: {name!r}) takes a Url(...), a PathIn(...), a Text(...) or a plain function of "
                 f"the value, got {rule!r}"

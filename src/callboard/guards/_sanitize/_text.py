@@ -8,6 +8,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
+from callboard._records._policies import check_count
+
 Form = Literal["NFC", "NFKC"]
 Treatment = Literal["remove", "refuse", "keep"]
 
@@ -154,8 +156,8 @@ class Text:
     invisible: Treatment = "remove"
 
     def __post_init__(self) -> None:
-        if self.max_chars is not None and self.max_chars < 1:
-            raise ValueError(f"Text(max_chars=...) must be 1 or more, or None for any; got {self.max_chars!r}")
+        if self.max_chars is not None:
+            check_count("Text(max_chars=...)", self.max_chars, least=1)
         if self.form not in ("NFC", "NFKC", None):
             raise ValueError(f"Text(form=...) is 'NFC', 'NFKC' or None, got {self.form!r}")
         if self.invisible not in ("remove", "refuse", "keep"):
