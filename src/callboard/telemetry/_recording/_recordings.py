@@ -190,18 +190,7 @@ class _Calls(CallTracker[_Call, _CallLine]):
 
     def __call__(self, event: _CallLine) -> None:
         call = self.all.get(event.number)
-        if event.phase == "begun" or call is None:
-            super().__call__(event)
-            return
-        event.tool = call.tool
-        if event.phase in ("started", "gave_up") and event.waited and not call.waiting:
-            since = max(call.began, event.time - event.waited)  # the line "queued" was lost: infer its time
-            super().__call__(event.model_copy(update={"phase": "queued", "time": since}))
-        if event.phase == "started":
-            event.attempt = event.attempt or call.attempt + 1
-        elif event.phase == "attempt_ended":
-            event.attempt = event.attempt or next(iter(call.running), 0)
-        if event.phase == "noted" and event.number not in self.open:
+        if event.phase == "noted" and call is not None and event.number not in self.open:
             self.on_note(call, event)  # may follow the end: an abandoned thread, for example
         else:
             super().__call__(event)
@@ -327,11 +316,7 @@ class PartBuilder:
         elif entry.event == "ask_taken":
             self._asks[entry.ask] = replace(ask, handler_start=entry.time)
         else:
-            start_time = ask.handler_start
-            if start_time is None and entry.waited and entry.outcome == "ok":
-                start_time = min(entry.time, ask.start + entry.waited)  # the line "ask_taken" was lost: infer its time
-            fields = _fields(entry, "outcome", "error")
-            self._asks[entry.ask] = replace(ask, end=entry.time, handler_start=start_time, **fields)
+            self._asks[entry.ask] = replace(ask, end=entry.time, **_fields(entry, "outcome", "error"))
 
 
 def _fields(entry: _Line, *names: str) -> dict[str, Any]:
