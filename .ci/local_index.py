@@ -36,8 +36,17 @@ def index_on_loopback(scratch: Path) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = int(listener.getsockname()[1])
     # Without the fallback it knows our packages only: a typing error in a name finds no stranger's package.
-    where = ("--interface", "127.0.0.1", "--port", str(port), "--disable-fallback")
-    command = (environment / "bin" / "pypi-server", "run", *where, "--authenticate", ".", "--passwords", ".", packages)
+    address_options = ("--interface", "127.0.0.1", "--port", str(port), "--disable-fallback")
+    command = (
+        environment / "bin" / "pypi-server",
+        "run",
+        *address_options,
+        "--authenticate",
+        ".",
+        "--passwords",
+        ".",
+        packages,
+    )
     with (scratch / "pypiserver.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
         try:
             wait_for(f"http://127.0.0.1:{port}/health", server)
@@ -82,7 +91,7 @@ def install(python: str, steps: list[list[str]], index: str, scratch: Path) -> N
     """Install by name into an empty environment, and use what is installed after each step."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         run("uv", "venv", "--quiet", "--python", python, "env", folder=Path(folder))
-        ours = (
+        index_options = (
             "--index",
             f"{index}/simple/",
             "--refresh-package",
@@ -91,7 +100,17 @@ def install(python: str, steps: list[list[str]], index: str, scratch: Path) -> N
             "callboard-actors",
         )
         for names in steps:
-            run("uv", "pip", "install", "--quiet", "--python", "env/bin/python", *ours, *names, folder=Path(folder))
+            run(
+                "uv",
+                "pip",
+                "install",
+                "--quiet",
+                "--python",
+                "env/bin/python",
+                *index_options,
+                *names,
+                folder=Path(folder),
+            )
             run("env/bin/python", SMOKE, folder=Path(folder))
         run("env/bin/callboard", "--version", folder=Path(folder))
 

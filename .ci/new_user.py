@@ -35,10 +35,10 @@ class StumbleError(Exception):
     """A step did not do what the page says."""
 
 
-def expect(holds: bool, what: str, found: object) -> None:
+def expect(holds: bool, expectation: str, actual: object) -> None:
     """Raise `StumbleError` with the text that was found instead."""
     if not holds:
-        raise StumbleError(f"{what}, but found:\n{found}")
+        raise StumbleError(f"{expectation}, but found:\n{actual}")
 
 
 # The pages
@@ -49,17 +49,17 @@ def code(page: str, until: str = "") -> str:
     text = (DOCS / page).read_text()
     end = text.find(f"\n{until}\n") if until else len(text)
     expect(end >= 0, f"{page} has the heading {until!r}", "no such heading")
-    return "\n".join(found["code"] for found in _FENCE.finditer(text[:end]) if found["info"] == "python")
+    return "\n".join(fence["code"] for fence in _FENCE.finditer(text[:end]) if fence["info"] == "python")
 
 
 def block(page: str, part: str) -> str:
     """Return the block of a page that contains a text."""
-    found = [one["code"] for one in _FENCE.finditer((DOCS / page).read_text()) if part in one["code"]]
-    expect(len(found) == 1, f"{page} has one block with {part!r}", len(found))
-    return found[0]
+    blocks = [fence["code"] for fence in _FENCE.finditer((DOCS / page).read_text()) if part in fence["code"]]
+    expect(len(blocks) == 1, f"{page} has one block with {part!r}", len(blocks))
+    return blocks[0]
 
 
-def replaced(text: str, *pairs: tuple[str, str]) -> str:
+def replace_texts(text: str, *pairs: tuple[str, str]) -> str:
     """Return the text with replacements, each of which must be possible."""
     for old, new in pairs:
         expect(old in text, f"a block has {old!r}", text)
@@ -77,10 +77,12 @@ class Desk:
         self.folder = folder
         [self.core], [self.actors] = wheels.glob("callboard-*.whl"), wheels.glob("callboard_actors-*.whl")
         self.project = folder / "trip"
-        ours = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "AGENT_MODEL", "CALLBOARD_DB"}
+        own_variables = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "AGENT_MODEL", "CALLBOARD_DB"}
         scripts = folder / "env" / "bin"
         self.environment = {
-            name: value for name, value in os.environ.items() if name not in ours and not name.endswith("_API_KEY")
+            name: value
+            for name, value in os.environ.items()
+            if name not in own_variables and not name.endswith("_API_KEY")
         }
         self.environment |= {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
 
@@ -109,7 +111,7 @@ class Desk:
         return self.run("python", name)
 
     @contextmanager
-    def started(self, *command: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    def start_command(self, *command: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
         """Start a command, and kill it if it still runs at the end of the block, or after a time."""
         with subprocess.Popen(
             command,
@@ -137,26 +139,26 @@ def pip_install(desk: Desk) -> str:
     desk.run("uv", "venv", "--quiet", "--seed", "--python", sys.executable, "env")
     [command] = block(README, "pip install './callboard[").splitlines()
     # The folder stands in one word with the extras: './callboard[cli,langchain]'.
-    desk.run(*shlex.split(replaced(command, ("./callboard", str(desk.core)))))
-    return replaced(command, ("./callboard", desk.core.name))
+    desk.run(*shlex.split(replace_texts(command, ("./callboard", str(desk.core)))))
+    return replace_texts(command, ("./callboard", desk.core.name))
 
 
 def first_program(desk: Desk) -> str:
     """README.md, "Your first agent": the program prints what the next block shows."""
-    shown = desk.run_code("agent.py", block(README, "from callboard import create_agent"))
-    expect(shown == block(README, "tool: Sunny in Rome."), "agent.py prints the README's output", shown)
+    output = desk.run_code("agent.py", block(README, "from callboard import create_agent"))
+    expect(output == block(README, "tool: Sunny in Rome."), "agent.py prints the README's output", output)
     return "agent.py prints the three lines of the README"
 
 
 def node_and_actor(desk: Desk) -> str:
     """README.md, "I have an agent" and "My tools have state": each block prints what its comments say."""
     actor = block(README, "async with running(")
-    on_trio = replaced(actor, ("anyio.run(main)", 'anyio.run(main, backend="trio")'))
+    on_trio = replace_texts(actor, ("anyio.run(main)", 'anyio.run(main, backend="trio")'))
     programs = {"node.py": block(README, "ToolNode([fetch]"), "actor.py": actor, "actor_on_trio.py": on_trio}
     for name, program in programs.items():
         comments = re.findall(r"^ *print\(.*\)  # (.+)$", program, re.MULTILINE)
-        shown = desk.run_code(name, program).splitlines()
-        expect(bool(comments) and shown == comments, f"{name} prints {comments}", shown)
+        output = desk.run_code(name, program).splitlines()
+        expect(bool(comments) and output == comments, f"{name} prints {comments}", output)
     return "the node, and the actor on asyncio and on trio, print what their comments say"
 
 
@@ -181,22 +183,22 @@ def add(desk: Desk, *requirements: str) -> None:
 
 def doctor(desk: Desk) -> str:
     """docs/reference/cli.md."""
-    shown = desk.run("callboard", "doctor")
-    expect("All required parts work." in shown, "the doctor finds that all required parts work", shown)
+    output = desk.run("callboard", "doctor")
+    expect("All required parts work." in output, "the doctor finds that all required parts work", output)
     return "all required parts work"
 
 
 def init(desk: Desk) -> str:
     """docs/tutorial/first-steps.md: `callboard init trip`, and the steps that it prints."""
-    shown = desk.run("callboard", "init", "trip")
-    steps = [line.strip() for line in shown.splitlines() if line.startswith("  ")]
-    wanted = [
+    output = desk.run("callboard", "init", "trip")
+    steps = [line.strip() for line in output.splitlines() if line.startswith("  ")]
+    expected_steps = [
         "cd trip",
         'callboard run trip:agent "What is it like in Oslo?"',
         "python -m pip install pytest",
         "pytest",
     ]
-    expect(steps == wanted, f"the steps are {wanted}", shown)
+    expect(steps == expected_steps, f"the steps are {expected_steps}", output)
     return ", ".join(sorted(path.name for path in desk.project.iterdir()))
 
 
@@ -204,8 +206,8 @@ def first_agent(desk: Desk) -> str:
     """The steps of `callboard init`, with a database; docs/tutorial/first-steps.md."""
     command = ("callboard", "run", "trip:agent", "What is it like in Oslo?", "--db", "trip.db", "--thread", "first")
     for backend in ("asyncio", "trio"):
-        shown = desk.run(*command, "--backend", backend, folder=desk.project)
-        expect(shown.endswith("There is sun in Oslo and in Rome.\n"), f"the agent answers on {backend}", shown)
+        output = desk.run(*command, "--backend", backend, folder=desk.project)
+        expect(output.endswith("There is sun in Oslo and in Rome.\n"), f"the agent answers on {backend}", output)
     desk.run_code("first_steps.py", code("tutorial/first-steps.md"))
     return "two runs of one conversation, on asyncio and on trio; the tutorial's code runs"
 
@@ -224,22 +226,22 @@ def limit(desk: Desk) -> str:
 
 def trace(desk: Desk) -> str:
     """docs/how-to/read-a-trace.md: at the terminal, as a file, and while a run goes on."""
-    shown = desk.run("callboard", "trace", "first", "--db", "trip.db", folder=desk.project)
-    expect(shown.count("thread first") == 2 and shown.count(" ok ") >= 4, "the trace has two runs", shown)
+    output = desk.run("callboard", "trace", "first", "--db", "trip.db", folder=desk.project)
+    expect(output.count("thread first") == 2 and output.count(" ok ") >= 4, "the trace has two runs", output)
     message = ("Well?", "--thread", "second", "--record-to", "runs", "--web", "--wait")
-    with desk.started("callboard", "run", "trip:agent", *message, folder=desk.project) as run:
+    with desk.start_command("callboard", "run", "trip:agent", *message, folder=desk.project) as run:
         assert run.stdout is not None
         address = next((line for line in run.stdout if line.startswith("page http://127.0.0.1:")), "")
         expect(bool(address), "the command prints the address of a page", "no address")
         with urlopen(address.split()[1].partition("#")[0], timeout=PATIENCE) as page:  # noqa: S310 - loopback
             live = page.read().decode()
         expect("<script" in live, "the address has a page", live[:500])
-        said = []
+        lines = []
         for line in run.stdout:
-            said.append(line)
+            lines.append(line)
             if line.startswith("The page stays."):
                 break
-        expect("There is sun in Oslo and in Rome.\n" in said, "the agent answers, and the page stays", "".join(said))
+        expect("There is sun in Oslo and in Rome.\n" in lines, "the agent answers, and the page stays", "".join(lines))
         run.send_signal(signal.SIGINT)
         code_at_end = run.wait(PATIENCE)
         expect(code_at_end == 0, "the exit code after Ctrl-C on the page is that of the run, 0", code_at_end)
@@ -253,8 +255,8 @@ def test(desk: Desk) -> str:
     add(desk, "pytest")
     page = code("how-to/test-your-agents.md", "## Test with an MCP server")
     (desk.project / "test_page.py").write_text(page)
-    shown = desk.run("pytest", "-q", "-p", "no:cacheprovider", folder=desk.project)
-    expect("5 passed" in shown, "five tests pass: two of them on asyncio and trio", shown)
+    output = desk.run("pytest", "-q", "-p", "no:cacheprovider", folder=desk.project)
+    expect("5 passed" in output, "five tests pass: two of them on asyncio and trio", output)
     return "the agent's test and an hour in no time on asyncio and trio, and faked tools"
 
 
@@ -263,12 +265,12 @@ def service(desk: Desk) -> str:
     add(desk, "starlette", "uvicorn", "hypercorn")
     # A tool that takes a while, so that the signal comes in the middle of a turn.
     slow = ('    progress("3 of 10 shelves")\n', '    progress("3 of 10 shelves")\n    await anyio.sleep(2)\n')
-    (desk.folder / "service.py").write_text(replaced(code("how-to/web-service.md", "## Try it"), slow))
+    (desk.folder / "service.py").write_text(replace_texts(code("how-to/web-service.md", "## Try it"), slow))
     page = "how-to/shut-down.md"
     port = free_port()
-    on_uvicorn = replaced(block(page, "uvicorn.run(app)"), ("uvicorn.run(app)", f"uvicorn.run(app, port={port})"))
+    on_uvicorn = replace_texts(block(page, "uvicorn.run(app)"), ("uvicorn.run(app)", f"uvicorn.run(app, port={port})"))
     converse_and_drain(desk, "on_uvicorn.py", on_uvicorn, port)
-    on_trio = replaced(
+    on_trio = replace_texts(
         block(page, "hypercorn.config"),
         ("from hypercorn.asyncio import", "from hypercorn.trio import"),
         ("0.0.0.0:8000", f"127.0.0.1:{port}"),
@@ -281,7 +283,7 @@ def service(desk: Desk) -> str:
 def converse_and_drain(desk: Desk, name: str, program: str, port: int) -> None:
     """Start a server, ask and answer, then send SIGTERM while the server streams another turn."""
     (desk.folder / name).write_text(program)
-    with desk.started("python", name, folder=desk.folder) as server:
+    with desk.start_command("python", name, folder=desk.folder) as server:
         try:
             wait_for(server, port)
             first = list(stream(port, "/threads/ann.1/messages", {"text": "A book about tea, please."}))
@@ -289,14 +291,14 @@ def converse_and_drain(desk: Desk, name: str, program: str, port: int) -> None:
             expect(kinds == ["progress", "result", "question", "end"], "a turn ends with a question", first)
             [question] = first[2][1]
             answer = list(stream(port, "/threads/ann.1/answers", {question: "yes"}))
-            said = "".join(data for kind, data in answer if kind == "token")
-            expect(said == "It is on its way.", "the answer arrives in tokens", answer)
+            answer_text = "".join(data for kind, data in answer if kind == "token")
+            expect(answer_text == "It is on its way.", "the answer arrives in tokens", answer)
 
             events = stream(port, "/threads/ann.2/messages", {"text": "Another one, please."})
             expect(next(events)[0] == "progress", "the tool reports its progress", "something else")
             server.send_signal(signal.SIGTERM)
-            rest = [kind for kind, _ in events]
-            expect(rest == ["result", "question", "end"], "the turn goes on after SIGTERM", rest)
+            kinds = [kind for kind, _ in events]
+            expect(kinds == ["result", "question", "end"], "the turn goes on after SIGTERM", kinds)
             code_at_end = server.wait(PATIENCE)
             expect(code_at_end == 0, f"{name} ends with exit code 0", code_at_end)
         except (StumbleError, OSError, ValueError, StopIteration, subprocess.TimeoutExpired) as error:
@@ -354,14 +356,14 @@ def run_stage(stage: str, wheels: Path) -> bool:
     try:
         desk = Desk(folder, wheels)
         for step in STAGES[stage]:
-            at = time.monotonic()
+            start = time.monotonic()
             name = step.__name__.replace("_", " ")
             try:
                 result = step(desk)
             except (StumbleError, OSError, subprocess.TimeoutExpired) as error:
-                print(f"{name:<14} FAILED after {time.monotonic() - at:.1f} s: {error}\n\nSteps of: {step.__doc__}")
+                print(f"{name:<14} FAILED after {time.monotonic() - start:.1f} s: {error}\n\nSteps of: {step.__doc__}")
                 return False
-            print(f"{name:<14} {time.monotonic() - at:5.1f} s  {result}", flush=True)
+            print(f"{name:<14} {time.monotonic() - start:5.1f} s  {result}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     seconds = time.monotonic() - began

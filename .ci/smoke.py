@@ -25,8 +25,8 @@ async def double(x: int) -> int:
 
 async def main() -> None:
     node = ToolNode([double], policies={"double": CallPolicy(timeout=0.5)})
-    found = (await node.ainvoke([tool_call("double", "1", x=21), tool_call("double", "2", x=0)]))["messages"]
-    assert [message.status for message in found] == ["success", "error"], found
+    messages = (await node.ainvoke([tool_call("double", "1", x=21), tool_call("double", "2", x=0)]))["messages"]
+    assert [message.status for message in messages] == ["success", "error"], messages
     for create in [create_react_agent, *([create_agent] if WITH_LANGCHAIN else [])]:
         agent = create(ScriptedModel([calls(("double", {"x": 4})), AIMessage("8")]), [double])
         assert [message.content for message in (await agent.ainvoke({"messages": "?"}))["messages"][2:]] == ["8", "8"]

@@ -173,10 +173,10 @@ def bookseller() -> ScriptedModel:
     def reply(messages: list[BaseMessage]) -> Any:
         if isinstance(messages[-1], ToolMessage):
             return f"I am done: {messages[-1].text}."
-        verb, *words = messages[-1].text.split() or ["?"]
+        verb, *topics = messages[-1].text.split() or ["?"]
         if verb == "Order":
-            return calls(("order", {"book": " ".join(words)}))
-        return calls(*(("find_book", {"topic": word}) for word in [verb, *words]))
+            return calls(("order", {"book": " ".join(topics)}))
+        return calls(*(("find_book", {"topic": word}) for word in [verb, *topics]))
 
     return ScriptedModel([reply], loop=True)
 

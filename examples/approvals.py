@@ -64,16 +64,18 @@ async def main() -> None:
 
     thread = {"configurable": {"thread_id": "payday"}}
     paused = await graph.ainvoke(bills(("Ada", 90), ("Bob", 250), ("Cy", 700), ("Di", 900)), thread)
-    asked = questions(paused)
-    print("asked:", *asked, sep="\n  ")
-    assert list(asked) == ["Pay 250 to Bob?", "Pay 700 to Cy?", "Pay 900 to Di?"]
+    open_questions = questions(paused)
+    print("asked:", *open_questions, sep="\n  ")
+    assert list(open_questions) == ["Pay 250 to Bob?", "Pay 700 to Cy?", "Pay 900 to Di?"]
     assert paid == ["Ada 90"]
 
     less = {"type": "edit", "args": {"action": "pay", "args": {"to": "Cy", "amount": 70}}}
     no = {"type": "ignore", "args": "Di was paid last week"}
-    paused = await graph.ainvoke(Command(resume={asked["Pay 900 to Di?"]: no, asked["Pay 700 to Cy?"]: less}), thread)
+    paused = await graph.ainvoke(
+        Command(resume={open_questions["Pay 900 to Di?"]: no, open_questions["Pay 700 to Cy?"]: less}), thread
+    )
     assert list(questions(paused)) == ["Pay 250 to Bob?"]
-    done = await graph.ainvoke(Command(resume={asked["Pay 250 to Bob?"]: {"type": "accept"}}), thread)
+    done = await graph.ainvoke(Command(resume={open_questions["Pay 250 to Bob?"]: {"type": "accept"}}), thread)
 
     answers = [message.content for message in done["messages"] if isinstance(message, ToolMessage)]
     print("answers:", *answers, sep="\n  ")

@@ -36,15 +36,15 @@ def last_result(messages: list[Any]) -> ToolMessage:
 
 def read_on(messages: list[Any]) -> Any:
     """Return the call that the text of a shortened result recommends."""
-    shown = last_result(messages)
-    assert "characters left out. Read them with read_output(" in shown.content
-    output_id = shown.additional_kwargs["callboard"]["output_id"]
+    message = last_result(messages)
+    assert "characters left out. Read them with read_output(" in message.content
+    output_id = message.additional_kwargs["callboard"]["output_id"]
     return calls(("read_output", {"output_id": output_id, "start": 13_500, "length": 2_000}))
 
 
 def conclude(messages: list[Any]) -> str:
-    found = [line for line in str(last_result(messages).content).splitlines() if "disk" in line]
-    return f"The trouble began at {found}."
+    disk_lines = [line for line in str(last_result(messages).content).splitlines() if "disk" in line]
+    return f"The trouble began at {disk_lines}."
 
 
 async def main() -> None:
@@ -72,14 +72,14 @@ async def main() -> None:
             group.start_soon(ask, "bob")
         await ask("later")
 
-    kept = {item.namespace[-1]: len(item.value["text"]) for item in store.search(("callboard", "outputs"))}
+    lengths = {item.namespace[-1]: len(item.value["text"]) for item in store.search(("callboard", "outputs"))}
     print(answers[0])
     print(f"The tool ran {len(RUNS)} time for {len(answers)} questions: {', '.join(decided)}.")
-    print(f"Characters kept, for each conversation by itself: {kept}")
+    print(f"Characters kept, for each conversation by itself: {lengths}")
     assert answers == ["The trouble began at ['0700 disk is full']."] * 3
     assert RUNS == ["web"]
     assert sorted(decided) == ["cache_hit", "cache_miss", "cache_shared", *["output_cut"] * 3]
-    assert set(kept) == {"thread ann", "thread bob", "thread later"}
+    assert set(lengths) == {"thread ann", "thread bob", "thread later"}
 
 
 if __name__ == "__main__":

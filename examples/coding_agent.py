@@ -46,10 +46,10 @@ MAX_CHARACTERS, MAX_EDITED = 20_000, 1_000_000
 
 def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER) -> Agent:
     """Return the agent of the project in a folder."""
-    if found := [name for name in (".git", ".venv", ".envrc") if (folder / name).exists()]:
+    if unwanted := [name for name in (".git", ".venv", ".envrc") if (folder / name).exists()]:
         # A confined test may write there too, for example a hook that runs unconfined at your next commit.
         raise ValueError(
-            f"{folder} contains {', '.join(found)}: let the agent work on a copy without them, made by `git archive`"
+            f"{folder} contains {', '.join(unwanted)}: let the agent work on a copy without them, made by `git archive`"
         )
     python = Path(sys.executable)
     commands = policy_of(
@@ -133,20 +133,20 @@ Decide = Callable[[Mapping[str, Any]], dict[str, Any]]
 async def work(task: str, model: str | BaseChatModel, folder: Path, decide: Decide) -> dict[str, Any]:
     """Run the agent until it has no further question, and return its last state."""
     config: Any = {"configurable": {"thread_id": "work"}}
-    given: Any = {"messages": [("user", task)]}
+    turn_input: Any = {"messages": [("user", task)]}
     async with agent(model, folder) as opened:
         while True:
-            state = await opened.ainvoke(given, config)
+            state = await opened.ainvoke(turn_input, config)
             questions = state.get("__interrupt__", ())
             if not questions:
                 return state
-            given = Command(resume={one.id: decide(one.value[0]["action_request"]) for one in questions})
+            turn_input = Command(resume={item.id: decide(item.value[0]["action_request"]) for item in questions})
 
 
-def at_terminal(asked: Mapping[str, Any]) -> dict[str, Any]:
-    print(f"\n{asked['action']}", *(f"{name}: {value}" for name, value in asked["args"].items()), sep="\n  ")
-    words = input("May it? [y, or a reason why not] ")
-    return {"type": "accept"} if words.strip() in ("y", "yes") else {"type": "ignore", "args": words or "No."}
+def at_terminal(question: Mapping[str, Any]) -> dict[str, Any]:
+    print(f"\n{question['action']}", *(f"{name}: {value}" for name, value in question["args"].items()), sep="\n  ")
+    reply = input("May it? [y, or a reason why not] ")
+    return {"type": "accept"} if reply.strip() in ("y", "yes") else {"type": "ignore", "args": reply or "No."}
 
 
 # The rest of the example: a project with a bug, a script for the model, and one for the person
@@ -198,32 +198,32 @@ def script() -> ScriptedModel:
     )
 
 
-def person(asked: Mapping[str, Any]) -> dict[str, Any]:
+def person(question: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer of a person who wants the tests to stay."""
-    if asked["action"] == "edit_file":
+    if question["action"] == "edit_file":
         return {"type": "accept"}
     return {"type": "ignore", "args": "The tests stay."}
 
 
 def story(folder: Path, backend: str) -> None:
     make_project(folder)
-    asked: list[str] = []
+    actions: list[str] = []
 
     def decide(question: Mapping[str, Any]) -> dict[str, Any]:
-        asked.append(question["action"])
+        actions.append(question["action"])
         return person(question)
 
     state = anyio.run(work, TASK, script(), folder, decide, backend=backend)
-    told = [message.text for message in state["messages"] if message.type == "tool"]
-    print(*told, state["messages"][-1].text, sep="\n\n")
-    files, failed, _, _, declined, edited, passed = told
+    results = [message.text for message in state["messages"] if message.type == "tool"]
+    print(*results, state["messages"][-1].text, sep="\n\n")
+    files, failed, _, _, declined, edited, passed = results
     assert files == "price.py\ntest_price.py"
     assert failed.startswith("Exit code 1.")
     assert "AssertionError: 10 != 90" in failed
     assert "The tests stay." in declined
     assert edited == "Edited price.py."
     assert passed.startswith("Exit code 0.")
-    assert asked == ["run_command", "edit_file"]
+    assert actions == ["run_command", "edit_file"]
     assert (folder / "test_price.py").read_text() == PROJECT["test_price.py"]
 
 

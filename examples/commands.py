@@ -24,19 +24,21 @@ def run_command(program: str, arguments: list[str]) -> str:
     if program not in allowed:
         raise ValueError(f"{program[:80]!r} is not allowed; allowed are {', '.join(allowed)}")
     os.chdir(os.environ["PROJECT"])  # this worker serves one call
-    kept, size = bytearray(), 0
-    nothing, both = subprocess.DEVNULL, subprocess.STDOUT
+    kept_bytes, size = bytearray(), 0
+    nothing, same_pipe = subprocess.DEVNULL, subprocess.STDOUT
     try:
-        with subprocess.Popen([program, *arguments], stdin=nothing, stdout=subprocess.PIPE, stderr=both) as process:
+        with subprocess.Popen(
+            [program, *arguments], stdin=nothing, stdout=subprocess.PIPE, stderr=same_pipe
+        ) as process:
             assert process.stdout is not None
             while chunk := os.read(process.stdout.fileno(), 65536):
-                kept, size = kept + chunk, size + len(chunk)
-                del kept[MAX_OUTPUT // 2 : -MAX_OUTPUT // 2]
+                kept_bytes, size = kept_bytes + chunk, size + len(chunk)
+                del kept_bytes[MAX_OUTPUT // 2 : -MAX_OUTPUT // 2]
     except Exception as error:  # such as an argument with a null byte, or a program that writes to its parent's pipes
         raise ValueError(f"{program} was not started: {error}") from None
-    left_out = size - len(kept)
-    parts = [kept[: MAX_OUTPUT // 2], f"\n[{left_out} bytes left out]\n".encode(), kept[MAX_OUTPUT // 2 :]]
-    output = b"".join(parts if left_out else [kept]).decode(errors="replace")
+    left_out = size - len(kept_bytes)
+    parts = [kept_bytes[: MAX_OUTPUT // 2], f"\n[{left_out} bytes left out]\n".encode(), kept_bytes[MAX_OUTPUT // 2 :]]
+    output = b"".join(parts if left_out else [kept_bytes]).decode(errors="replace")
     return f"Exit code {process.returncode}.\n{output}"
 
 

@@ -70,9 +70,9 @@ def set_shop(state: dict[str, Any]) -> dict[str, Any]:
     reply = state["messages"][-1].model_copy(deep=True)
     for call in reply.tool_calls:
         if call["name"] == "read_sqlite":
-            given = call["args"].get("parameters") or {}
-            if isinstance(given, dict):  # any other value is refused with the arguments
-                call["args"]["parameters"] = {**given, "shop": SHOP}
+            parameters = call["args"].get("parameters") or {}
+            if isinstance(parameters, dict):  # any other value is refused with the arguments
+                call["args"]["parameters"] = {**parameters, "shop": SHOP}
     return {"messages": [reply]}
 
 
@@ -119,11 +119,11 @@ def is_table(message: ToolMessage) -> bool:
 
 
 def svg(title: str, bars: list[tuple[str, float]]) -> str:
-    most = max((value for _, value in bars), default=1.0) or 1.0
+    highest = max((value for _, value in bars), default=1.0) or 1.0
     lines = [f'<text y="12">{escape(title)}</text>']
-    for place, (label, value) in enumerate(bars, 1):
-        lines.append(f'<text y="{12 + 16 * place}">{escape(label)}</text>')
-        lines.append(f'<rect x="80" y="{2 + 16 * place}" width="{400 * value / most:.0f}" height="12"/>')
+    for row, (label, value) in enumerate(bars, 1):
+        lines.append(f'<text y="{12 + 16 * row}">{escape(label)}</text>')
+        lines.append(f'<rect x="80" y="{2 + 16 * row}" width="{400 * value / highest:.0f}" height="12"/>')
     size = f'width="500" height="{20 + 16 * len(bars)}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(lines)}</svg>'
 
@@ -169,7 +169,8 @@ def script() -> ScriptedModel:
         return calls(("run_python", {"code": code}), ("bar_chart", chart))
 
     def conclude(messages: list[BaseMessage]) -> str:
-        trend = next(one for one in messages if isinstance(one, ToolMessage) and one.name == "run_python")
+        results = (message for message in messages if isinstance(message, ToolMessage))
+        trend = next(result for result in results if result.name == "run_python")
         return f"Yes: sales grow by {trend.text.splitlines()[0]}."
 
     every = {"statement": "SELECT day, tea, grams FROM orders WHERE shop = :shop", "parameters": {"shop": "Bergen"}}
@@ -188,9 +189,9 @@ def story(folder: Path, backend: str) -> None:
     make_orders(folder)
     state = anyio.run(answer, QUESTION, script(), folder, backend=backend)
 
-    told = [message.text for message in state["messages"] if message.type == "tool"]
-    print(*told, state["messages"][-1].text, sep="\n\n")
-    schema, every, wrong, months, trend, chart = told
+    results = [message.text for message in state["messages"] if message.type == "tool"]
+    print(*results, state["messages"][-1].text, sep="\n\n")
+    schema, every, wrong, months, trend, chart = results
     assert "CREATE TABLE orders (day TEXT, shop TEXT" in schema
     assert "Assam" in every
     assert "Ceylon" not in every

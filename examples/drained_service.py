@@ -89,19 +89,19 @@ def service(directory: Path, seconds: float) -> Starlette:
     async def chat(request: Request) -> JSONResponse:
         """Send a message to a thread; an empty text continues the thread."""
         text = await text_of(request)
-        given = {"messages": [("user", text)]} if text else None
+        turn_input = {"messages": [("user", text)]} if text else None
         config = {"configurable": {"thread_id": request.path_params["thread"]}}
         # A client, or a proxy, repeats a request after a 503. As a new message it would give up the turn that it began.
         state = await agent.aget_state(config)
         if text and (state.interrupts or "tools" in state.next):
             return JSONResponse({"error": 'the last turn is not over: continue it with {"text": ""}'}, 409)
         try:
-            result = await agent.ainvoke(given, config)
+            result = await agent.ainvoke(turn_input, config)
         except DrainingError as error:
             return JSONResponse({"error": str(error), "begun": error.begun}, 503, {"Retry-After": "1"})
         except EmptyInputError as error:
             return JSONResponse({"error": str(error)}, 409)  # nothing to continue
-        questions = [str(one.value) for one in result.get("__interrupt__", ())]
+        questions = [str(interrupt.value) for interrupt in result.get("__interrupt__", ())]
         return JSONResponse({"answer": str(result["messages"][-1].content), "questions": questions})
 
     # A page of another site may have a name that resolves to here.
@@ -172,13 +172,13 @@ def story(directory: Path) -> None:
 
     process = start(directory, port)
 
-    def lost() -> None:
+    def lose_connection() -> None:
         try:
             ask(port, "POST", "/oslo", "Bristol 60.0")
         except OSError:
             answers.append("its connection is lost")
 
-    client = Thread(target=lost)
+    client = Thread(target=lose_connection)
     client.start()
     until_asked(directory, "Bristol")
     process.kill()

@@ -70,15 +70,15 @@ async def main() -> None:
     thread = {"configurable": {"thread_id": "trip"}}
 
     paused = await graph.ainvoke({"messages": [("user", "Plan a trip to Lisbon.")]}, thread)
-    asked = {question.value: question.id for question in paused["__interrupt__"]}
-    print("asked:", *asked)
-    assert asked.keys() == {"Book the flight?", "Book the hotel?"}
+    question_ids = {question.value: question.id for question in paused["__interrupt__"]}
+    print("asked:", *question_ids)
+    assert question_ids.keys() == {"Book the flight?", "Book the hotel?"}
 
     # One answer now, the later question first; the flight stays open.
-    paused = await graph.ainvoke(Command(resume={asked["Book the hotel?"]: "no"}), thread)
+    paused = await graph.ainvoke(Command(resume={question_ids["Book the hotel?"]: "no"}), thread)
     assert [question.value for question in paused["__interrupt__"]] == ["Book the flight?"]
 
-    done = await graph.ainvoke(Command(resume={asked["Book the flight?"]: "yes"}), thread)
+    done = await graph.ainvoke(Command(resume={question_ids["Book the flight?"]: "yes"}), thread)
     answers = [message.content for message in done["messages"] if isinstance(message, ToolMessage)]
     print("answers:", *answers, sep="\n  ")
     assert answers == ["destination is Lisbon", "flight booked", "hotel refused"]

@@ -74,9 +74,9 @@ def main() -> None:
         print("killed after:", *booked)
         assert booked == ["flight to Rome"]
 
-        told = asyncio.run(second(directory))
-        print("resumed:", *told, sep="\n  ")
-        assert told == ["flight to Rome booked", "hotel in Rome booked", "All is booked."]
+        lines = asyncio.run(second(directory))
+        print("resumed:", *lines, sep="\n  ")
+        assert lines == ["flight to Rome booked", "hotel in Rome booked", "All is booked."]
         assert (directory / "bookings").read_text().splitlines() == ["flight to Rome", "hotel in Rome"]
 
 

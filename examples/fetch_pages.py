@@ -42,16 +42,16 @@ class Site(BaseHTTPRequestHandler):
 
 
 class Inner(BaseHTTPRequestHandler):
-    asked = 0
+    requests = 0
 
     def do_GET(self) -> None:
-        type(self).asked += 1
+        type(self).requests += 1
 
     def log_message(self, *_: object) -> None: ...
 
 
 @contextmanager
-def served(address: str, kind: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def serve(address: str, kind: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     with ThreadingHTTPServer((address, 0), kind) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://{address}:{server.server_port}"
@@ -70,22 +70,22 @@ def script(site: str, inner: str) -> ScriptedModel:
 
 
 async def main() -> None:
-    with served("127.0.0.1", Site) as site, served("127.0.0.2", Inner) as inner:
+    with serve("127.0.0.1", Site) as site, serve("127.0.0.2", Inner) as inner:
         Site.behind = inner
         async with create_react_agent(script(site, inner), [fetch_tool(hosts=["*", "127.0.0.1"])]) as agent:
             run = await agent.ainvoke({"messages": [("user", "What is green tea, and what does it cost?")]})
-        told = [message.text for message in run["messages"] if message.type == "tool"]
-        print(*told, sep="\n\n")
+        results = [message.text for message in run["messages"] if message.type == "tool"]
+        print(*results, sep="\n\n")
 
-        start, green, prices, led, asked, missing = told
+        start, green, prices, led, refused, missing = results
         assert f"[green]({site}/green)" in start
         assert "70 degrees" in green
         assert "send it to us" not in green
         assert '"green": 4.5' in prices
         assert "was not requested: its host is not a public one" in led
-        assert "was not requested: its host is not a public one" in asked
+        assert "was not requested: its host is not a public one" in refused
         assert missing.startswith("HTTP 404 Not Found")
-        assert Inner.asked == 0
+        assert Inner.requests == 0
 
 
 if __name__ == "__main__":

@@ -49,27 +49,27 @@ class Account(Actor):
 
 
 async def with_a_reference() -> list[str]:
-    told: list[str] = []
+    lines: list[str] = []
     async with running(Account(100)) as account:
         async with anyio.create_task_group() as group:
             for _ in range(10):
                 group.start_soon(account.pay, 1)
-        told.append(f"ten tasks paid: {await account.pay(0)}")
+        lines.append(f"ten tasks paid: {await account.pay(0)}")
 
         try:
             await account.split(0)
         except ZeroDivisionError:
-            told.append(f"after an error: {await account.pay(0)}")
+            lines.append(f"after an error: {await account.pay(0)}")
 
         with anyio.move_on_after(0.05):
             await account.audit()
-        told.append(f"after a cancelled call: {await account.pay(0)}")
+        lines.append(f"after a cancelled call: {await account.pay(0)}")
 
         try:
             await account.break_line()
         except ActorDiedError:
-            told.append(f"after a death: {await account.pay(0)}")
-    return told
+            lines.append(f"after a death: {await account.pay(0)}")
+    return lines
 
 
 async def with_a_model() -> list[str]:
@@ -84,8 +84,8 @@ async def with_a_model() -> list[str]:
 def main() -> None:
     logging.getLogger("callboard").setLevel(logging.ERROR)  # hides the warning about the death
     for backend in ("asyncio", "trio"):
-        told = anyio.run(with_a_reference, backend=backend)
-        assert told == [
+        lines = anyio.run(with_a_reference, backend=backend)
+        assert lines == [
             "ten tasks paid: 110",
             "after an error: 110",
             "after a cancelled call: 110",
@@ -94,7 +94,7 @@ def main() -> None:
         read = anyio.run(with_a_model, backend=backend)
         assert (read[0], read[2]) == ("105", "101")
         assert "Whether it had its effect is unknown. What Account held is lost." in read[1]
-    print(*told, *read, sep="\n")
+    print(*lines, *read, sep="\n")
 
 
 if __name__ == "__main__":

@@ -24,22 +24,22 @@ class Session(Actor):
     def start(self) -> None:
         opened.append(str(self.key))
         self.connection = sqlite3.connect(":memory:")
-        self.connection.execute("create temporary table basket (thing text)")
+        self.connection.execute("create temporary table basket (item text)")
 
     def stop(self) -> None:
         self.connection.close()
 
     def snapshot(self) -> list[str]:
-        return [thing for (thing,) in self.connection.execute("select thing from basket")]
+        return [item for (item,) in self.connection.execute("select item from basket")]
 
-    def restore(self, things: list[str]) -> None:
-        self.connection.executemany("insert into basket values (?)", [(thing,) for thing in things])
+    def restore(self, items: list[str]) -> None:
+        self.connection.executemany("insert into basket values (?)", [(item,) for item in items])
 
     @handler
-    def add(self, customer: str, thing: str) -> str:
-        """Put a thing into a customer's basket, and tell what is in it."""
+    def add(self, customer: str, item: str) -> str:
+        """Put an item into a customer's basket, and tell what is in it."""
         threads.add(threading.current_thread().name)
-        self.connection.execute("insert into basket values (?)", (thing,))
+        self.connection.execute("insert into basket values (?)", (item,))
         return f"{customer} has {', '.join(self.snapshot())}"
 
 
@@ -53,14 +53,16 @@ async def main() -> None:
     customers = ["ann", "bob", "cat", "dan"]
     answers: list[str] = []
     async with node:
-        for thing in ("tea", "jam"):
-            script = [calls(("add", {"customer": one, "thing": thing})) for one in customers]
+        for item in ("tea", "jam"):
+            script = [calls(("add", {"customer": customer, "item": item})) for customer in customers]
             agent = create_react_agent(ScriptedModel([*script, "Done."]), node)
-            run = await agent.ainvoke({"messages": [("user", f"{thing} for all, please.")]})
+            run = await agent.ainvoke({"messages": [("user", f"{item} for all, please.")]})
             answers += [message.text for message in run["messages"] if message.type == "tool"]
 
     print(*answers, f"sessions opened: {' '.join(opened)}", sep="\n")
-    assert answers == [f"{one} has tea" for one in customers] + [f"{one} has tea, jam" for one in customers]
+    assert answers == [f"{customer} has tea" for customer in customers] + [
+        f"{customer} has tea, jam" for customer in customers
+    ]
     assert opened == customers * 2  # at most two at once: each was evicted before its next turn
 
 

@@ -112,8 +112,8 @@ class Shop:
         """Ask the carrier where a parcel is."""
         if parcel == "P-3":
             await anyio.sleep_forever()  # the carrier does not answer
-        for place, depot in enumerate(DEPOTS, 1):
-            progress(f"asked {depot}", done=place, total=len(DEPOTS))
+        for number, depot in enumerate(DEPOTS, 1):
+            progress(f"asked {depot}", done=number, total=len(DEPOTS))
             await anyio.sleep(self.seconds)
         if self.fails(parcel):
             raise ConnectionError("the carrier was not reached")
@@ -188,19 +188,26 @@ def script() -> ScriptedModel:
     """Return a model without a provider: it looks orders up, tracks or refunds them, and tells the results."""
 
     def reply(messages: list[BaseMessage]) -> Any:
-        asked = max(place for place, message in enumerate(messages) if message.type == "human")
-        orders = re.findall(r"A-\d+", messages[asked].text)
-        found = [outcome(message) for message in messages[asked + 1 :] if isinstance(message, ToolMessage)]
-        known = [match for line in found if (match := re.match(r"(A-\d+): (\d+)\.(\d+) EUR, paid, parcel (\S+)", line))]
+        last_question = max(index for index, message in enumerate(messages) if message.type == "human")
+        orders = re.findall(r"A-\d+", messages[last_question].text)
+        results = [outcome(message) for message in messages[last_question + 1 :] if isinstance(message, ToolMessage)]
+        known_orders = [
+            match for line in results if (match := re.match(r"(A-\d+): (\d+)\.(\d+) EUR, paid, parcel (\S+)", line))
+        ]
         if not orders:
             return "Which order do you mean?"
-        if not found:
+        if not results:
             return calls(*(("find_order", {"order": order}) for order in orders))
-        if len(found) > len(orders) or not known:
-            return f"{'; '.join(found[len(orders) :] or found)}."
-        if "refund" in messages[asked].text.lower():
-            return calls(*(("refund", {"order": one[1], "cents": int(one[2] + one[3])}) for one in known))
-        return calls(*(("track_parcel", {"parcel": one[4]}) for one in known))
+        if len(results) > len(orders) or not known_orders:
+            return f"{'; '.join(results[len(orders) :] or results)}."
+        if "refund" in messages[last_question].text.lower():
+            return calls(
+                *(
+                    ("refund", {"order": order_match[1], "cents": int(order_match[2] + order_match[3])})
+                    for order_match in known_orders
+                )
+            )
+        return calls(*(("track_parcel", {"parcel": order_match[4]}) for order_match in known_orders))
 
     def outcome(message: ToolMessage) -> str:
         return message.text if message.status == "success" else f"{message.name} was not possible"
@@ -267,7 +274,7 @@ def service(
         has_begun = request.app.state.shutdown.has_begun
         return JSONResponse({"ready": not has_begun}, 503 if has_begun else 200)
 
-    async def refused(_: Request, error: Exception) -> Response:
+    async def refusal(_: Request, error: Exception) -> Response:
         status, text, data = (*error.args, {})[:3]
         return JSONResponse({"error": text, **data}, status, {"Retry-After": "1"} if status == 503 else None)
 
@@ -289,7 +296,7 @@ def service(
         Route("/threads/{thread}/cancel", threads.cancel, methods=["POST"]),
     ]
     hosts_only = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    handlers: Any = {RefusedError: refused, RunNotFoundError: no_run}
+    handlers: Any = {RefusedError: refusal, RunNotFoundError: no_run}
     return Starlette(
         routes=routes,
         lifespan=lifespan,
@@ -309,8 +316,8 @@ class Conversations:
         self.runs: set[LiveRun] = set()
 
     def is_approver(self, request: Request) -> bool:
-        given = request.headers.get("authorization", "").encode()
-        return bool(self.approver_key) and compare_digest(given, f"Bearer {self.approver_key}".encode())
+        credentials = request.headers.get("authorization", "").encode()
+        return bool(self.approver_key) and compare_digest(credentials, f"Bearer {self.approver_key}".encode())
 
     def user(self, request: Request) -> str:
         """Return the user of a request; raise `RefusedError` without one."""
@@ -389,19 +396,19 @@ class Conversations:
         await body_of(request)
         return await self.start_run(request, None)
 
-    async def start_run(self, request: Request, given: Any) -> Response:
+    async def start_run(self, request: Request, turn_input: Any) -> Response:
         with self.refusing():
             self.check_capacity(request)
-            self.runs.add(await self.agent.start(given, self.config_of(request), stream_mode=MODES))
+            self.runs.add(await self.agent.start(turn_input, self.config_of(request), stream_mode=MODES))
         return JSONResponse({}, 202)
 
     async def events(self, request: Request) -> Response:
         """Stream the run of a thread, or its last run, after the event that the client has got as its last one."""
-        seen = request.headers.get("last-event-id")
-        if seen is not None and not re.fullmatch("[0-9]{1,18}", seen):
+        last_event = request.headers.get("last-event-id")
+        if last_event is not None and not re.fullmatch("[0-9]{1,18}", last_event):
             raise RefusedError(400, "Last-Event-ID is the number of an event")
         run = self.agent.live(self.thread_of(request))
-        return EventStream(events_of(run, int(seen) if seen else None))
+        return EventStream(events_of(run, int(last_event) if last_event else None))
 
     async def calls(self, request: Request) -> Response:
         """Return the calls of a thread that run or wait now."""
@@ -428,14 +435,14 @@ class Conversations:
         """Tell a client that comes back what was said, which questions are open, and whether a turn is unfinished."""
         state = await self.agent.aget_state(self.config_of(request))
         messages = state.values.get("messages", ())
-        said = [{"id": one.id, "type": one.type, "text": one.text} for one in messages if one.text]
-        return JSONResponse(plain({"messages": said, **open_work(state.interrupts, is_open=bool(state.next))}))
+        rows = [{"id": message.id, "type": message.type, "text": message.text} for message in messages if message.text]
+        return JSONResponse(plain({"messages": rows, **open_work(state.interrupts, is_open=bool(state.next))}))
 
 
 def open_work(interrupts: Sequence[Interrupt], *, is_open: bool) -> dict[str, Any]:
     """Return the open questions of a thread by their ids, and whether its turn is unfinished without a question."""
-    asked = {one.id: plain(one.value) for one in interrupts}
-    return {"questions": asked, "unfinished": is_open and not asked}
+    open_questions = {interrupt.id: plain(interrupt.value) for interrupt in interrupts}
+    return {"questions": open_questions, "unfinished": is_open and not open_questions}
 
 
 async def body_of(request: Request) -> dict[str, Any]:
@@ -470,16 +477,16 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def events_of(run: LiveRun, seen: int | None) -> AsyncGenerator[str]:
+async def events_of(run: LiveRun, after: int | None) -> AsyncGenerator[str]:
     """Yield the server-sent events of a run after the number `seen`: token, progress, result, question, and an end.
 
     The run goes on when its reader leaves. Each chunk is at most one event, whose id is the number of the chunk: so a
     client that was cut off after any event comes back with its id, and misses none. A page that was reloaded has no id:
     it reads the run from its beginning, and then the thread, and leaves out the messages that the thread has.
     """
-    number = seen
+    number = after
     try:
-        async with aclosing(run.stream(after=seen)) as chunks:
+        async with aclosing(run.stream(after=after)) as chunks:
             async for number, (mode, chunk) in chunks:
                 if (kind_and_data := event_of(mode, chunk)) is not None:
                     yield event(number, *kind_and_data)
@@ -504,8 +511,8 @@ def event_of(mode: str, chunk: Any) -> tuple[str, Any] | None:
     if mode == "custom":
         return "progress", chunk
     if mode == "updates":
-        asked = chunk.get("__interrupt__")
-        return ("question", {one.id: one.value for one in asked}) if asked else None
+        interrupts = chunk.get("__interrupt__")
+        return ("question", {interrupt.id: interrupt.value for interrupt in interrupts}) if interrupts else None
     message = chunk[0]
     part = {"message": message.id, "text": message.text}  # the id of the message in the thread
     if isinstance(message, ToolMessage):
@@ -598,7 +605,7 @@ def traces(to: str) -> AbstractContextManager[object]:
     return Tracing(provider).on()
 
 
-def arguments(words: Sequence[str]) -> argparse.Namespace:
+def arguments(command_line: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="order_service.py serve")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument(
@@ -613,7 +620,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--carrier", type=float, default=0.1, help="seconds that each depot of the carrier takes")
     parser.add_argument("--drain", type=float, default=20.0, help="seconds that turns have after SIGTERM")
     parser.add_argument("--trio", action="store_true", help="hypercorn on trio instead of uvicorn")
-    return parser.parse_args(words)
+    return parser.parse_args(command_line)
 
 
 # The rest of the example: clients, `kill -9`, and SIGTERM.
@@ -626,12 +633,12 @@ class Service:
     """The service in its own process."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.port = found.getsockname()[1]
-        where = ["--port", str(self.port), "--refunds", str(folder / "refunds.txt")]
-        where += [] if "--db" in options else ["--db", f"sqlite:///{folder / 'orders.db'}"]
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        own_options = ["--port", str(self.port), "--refunds", str(folder / "refunds.txt")]
+        own_options += [] if "--db" in options else ["--db", f"sqlite:///{folder / 'orders.db'}"]
         environment = {**os.environ, "ORDERS_APPROVER_KEY": KEY}
-        self.process = subprocess.Popen([sys.executable, __file__, "serve", *where, *options], env=environment)
+        self.process = subprocess.Popen([sys.executable, __file__, "serve", *own_options, *options], env=environment)
         until(self.is_ready)
 
     def is_ready(self) -> bool:
@@ -654,10 +661,12 @@ class Service:
             response = connection.getresponse()
             assert response.status == 202, response.read()
 
-    def events(self, thread: str, seen: int | None = None) -> Iterator[tuple[int, str, Any]]:
+    def events(self, thread: str, after: int | None = None) -> Iterator[tuple[int, str, Any]]:
         """Yield the events of the thread's run, each with its number."""
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
-            connection.request("GET", f"/threads/{thread}/events", headers={"Last-Event-ID": str(seen)} if seen else {})
+            connection.request(
+                "GET", f"/threads/{thread}/events", headers={"Last-Event-ID": str(after)} if after else {}
+            )
             response = connection.getresponse()
             assert response.status == 200, response.read()
             fields: dict[str, str] = {}
@@ -685,16 +694,16 @@ def text(events: Sequence[tuple[str, Any]]) -> str:
 def story(folder: Path, *options: str) -> None:
     service = Service(folder, *options, "--carrier", "60")
     service.post("/threads/ann/messages", {"text": "Please refund order A-1."})
-    asked = dict(service.turn("ann"))["question"]
-    [(question_id, [shown])] = asked.items()
-    print("a question:", shown["description"])
+    open_questions = dict(service.turn("ann"))["question"]
+    [(question_id, [question])] = open_questions.items()
+    print("a question:", question["description"])
     service.post("/threads/bob/messages", {"text": "Where is order A-1?"})
-    seen = next(data["message"] for _, kind, data in service.events("bob") if kind == "progress")
+    report = next(data["message"] for _, kind, data in service.events("bob") if kind == "progress")
     service.process.kill()  # the carrier takes a minute
-    print("killed while the carrier is asked:", seen, "- exit code", service.process.wait(30))
+    print("killed while the carrier is asked:", report, "- exit code", service.process.wait(30))
 
     service = Service(folder, *options, "--carrier", "0.3")
-    assert service.get("/threads/ann")[1]["questions"] == asked  # the kill lost no question
+    assert service.get("/threads/ann")[1]["questions"] == open_questions  # the kill lost no question
     service.post("/threads/ann/answers", {question_id: {"type": "accept"}})
     answered = service.turn("ann")
     print("approved in the next process:", text(answered))
@@ -711,10 +720,13 @@ def story(folder: Path, *options: str) -> None:
     service.process.terminate()
     until(lambda: service.get("/ready")[0] == 503)
     live = service.get("/live")[0]
-    rest = [(kind, data) for _, kind, data in service.events("cat", number)]
-    print("said during the run:", text(rest))
-    print(f"SIGTERM: ready 503, live {live}, the turn ends with {rest[-1][0]!r}, exit code {service.process.wait(30)}")
-    assert (live, rest[-1][0], service.process.returncode) == (200, "end", 0)
+    remaining_events = [(kind, data) for _, kind, data in service.events("cat", number)]
+    print("said during the run:", text(remaining_events))
+    print(
+        f"SIGTERM: ready 503, live {live}, the turn ends with {remaining_events[-1][0]!r},"
+        f" exit code {service.process.wait(30)}"
+    )
+    assert (live, remaining_events[-1][0], service.process.returncode) == (200, "end", 0)
     [line] = (folder / "refunds.txt").read_text().splitlines()
     assert line.startswith("A-1 4990 ")
 

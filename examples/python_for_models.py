@@ -26,28 +26,28 @@ CARELESS = [
 ]
 
 
-async def converse(thread: str, cells: list[str], node: ToolNode, told: dict[str, list[str]]) -> None:
+async def converse(thread: str, cells: list[str], node: ToolNode, results: dict[str, list[str]]) -> None:
     model = ScriptedModel([*(calls(("run_python", {"code": code})) for code in cells), "Done."])
     agent = create_react_agent(model, node)
     run = await agent.ainvoke({"messages": [("user", "Please.")]}, {"configurable": {"thread_id": thread}})
-    told[thread] = [message.text for message in run["messages"] if message.type == "tool"]
+    results[thread] = [message.text for message in run["messages"] if message.type == "tool"]
 
 
 async def main() -> None:
     logging.getLogger("callboard").setLevel(logging.ERROR)  # hides the warning about the restart
-    told: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     node = ToolNode([python_tool(Python(timeout=0.5, grace=0.5))])
     async with node, anyio.create_task_group() as group:
-        group.start_soon(converse, "careful", CAREFUL, node, told)
-        group.start_soon(converse, "careless", CARELESS, node, told)
+        group.start_soon(converse, "careful", CAREFUL, node, results)
+        group.start_soon(converse, "careless", CARELESS, node, results)
 
-    for thread, answers in told.items():
+    for thread, answers in results.items():
         print(f"-- {thread}", *answers, sep="\n")
-    assert told["careful"][1] == "sum\nOut[2]: 8"
-    assert told["careful"][2].endswith("KeyError: 'jam'")
-    _, interrupted, still, killed, gone = told["careless"]
+    assert results["careful"][1] == "sum\nOut[2]: 8"
+    assert results["careful"][2].endswith("KeyError: 'jam'")
+    _, interrupted, unchanged, killed, gone = results["careless"]
     assert interrupted.endswith("its names stay.]")
-    assert still == "Out[3]: {'tea': 4}"
+    assert unchanged == "Out[3]: {'tea': 4}"
     assert killed.endswith("What Python['careless'] held is lost. Find out before you call it again.")
     assert gone.endswith("NameError: name 'prices' is not defined")
 

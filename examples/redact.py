@@ -13,7 +13,7 @@ API_KEY = "sk-" + "live0123456789abcdefghij"
 
 transfers: list[str] = []
 searched: list[str] = []
-told: list[str] = []
+decisions: list[str] = []
 
 
 @tool(response_format="content_and_artifact")
@@ -44,7 +44,7 @@ async def check_status(order: str) -> str:
 
 def note(event: CallEvent) -> None:
     if event.phase == "noted":
-        told.append(f"{event.tool} {event.note} {event.facts}")
+        decisions.append(f"{event.tool} {event.note} {event.facts}")
 
 
 async def main() -> None:
@@ -66,7 +66,7 @@ async def main() -> None:
         tool_call("search_web", query=f"who is {EMAIL}?"),
         tool_call("check_status", order="A-1"),
     )
-    for line in told:
+    for line in decisions:
         print(line)
 
     read_by_the_model = repr([customer, *answers])

@@ -95,7 +95,7 @@ def research(
 async def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER) -> AsyncGenerator[Agent]:
     """Yield the agent, with its sites and its MCP server running."""
     command = [CALLBOARD, "mcp", "research_agent:NOTES", "--app-dir", str(Path(__file__).parent)]
-    with served("127.0.0.1", GROWERS) as growers, served("127.0.0.2", SHOPS) as shops:
+    with serve("127.0.0.1", GROWERS) as growers, serve("127.0.0.2", SHOPS) as shops:
         async with McpServer(command, env={"RESEARCH": str(folder)}, name="notes") as notes:
             model = model or os.environ.get("MODEL") or script(growers, shops)
             prompt = f"{PROMPT}\nBegin with {growers.url}/ and {shops.url}/."
@@ -156,7 +156,7 @@ class Page(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(address: str, pages: Mapping[str, str]) -> Iterator[Site]:
+def serve(address: str, pages: Mapping[str, str]) -> Iterator[Site]:
     with Site(address, pages) as site:
         threading.Thread(target=site.serve_forever, daemon=True).start()
         yield site
@@ -198,21 +198,25 @@ async def answer(questions: Sequence[str], model: str | BaseChatModel | None, fo
     """Return the last state of a conversation with one question or more."""
     async with agent(model, folder) as opened:
         for question in questions:
-            given = {"messages": [("user", question)]}
-            state = await opened.ainvoke(given, {"configurable": {"thread_id": "tea"}})
+            turn_input = {"messages": [("user", question)]}
+            state = await opened.ainvoke(turn_input, {"configurable": {"thread_id": "tea"}})
     return state
 
 
 def story(folder: Path, backend: str) -> None:
     state = anyio.run(answer, QUESTIONS, None, folder, backend=backend)
 
-    told = [message for message in state["messages"] if message.type == "tool"]
-    print(*(f"{one.status:7}  {one.name:10}  {one.text[:90]!r}" for one in told), state["messages"][-1].text, sep="\n")
-    assert [one.name for one in told] == [*["fetch"] * 6, "keep_note", "keep_note", "read_notes", "read_notes"]
-    assert "has no response" in told[5].text
+    results = [message for message in state["messages"] if message.type == "tool"]
+    print(
+        *(f"{result.status:7}  {result.name:10}  {result.text[:90]!r}" for result in results),
+        state["messages"][-1].text,
+        sep="\n",
+    )
+    assert [result.name for result in results] == [*["fetch"] * 6, "keep_note", "keep_note", "read_notes", "read_notes"]
+    assert "has no response" in results[5].text
     assert peaks == {"127.0.0.1": 1, "127.0.0.2": 1}
     assert len((folder / "notes.jsonl").read_text().splitlines()) == 2
-    assert "White tea keeps for two years." in told[-1].text
+    assert "White tea keeps for two years." in results[-1].text
     assert state["messages"][-1].text == "It costs 9."
 
 

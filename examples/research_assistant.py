@@ -99,14 +99,14 @@ Decide = Callable[[dict[str, Any]], dict[str, Any]]
 
 async def research(question: str, decide: Decide, **options: Any) -> dict[str, Any]:
     """Run the assistant on a question, and return its last state; a person decides about each call of `publish`."""
-    given: Any = {"messages": [("user", question)]}
+    turn_input: Any = {"messages": [("user", question)]}
     async with assistant(**options) as agent:
-        while given:
-            async for chunk in agent.astream(given, THREAD, stream_mode="updates"):
+        while turn_input:
+            async for chunk in agent.astream(turn_input, THREAD, stream_mode="updates"):
                 tell(chunk)
             state = await agent.aget_state(THREAD)
-            answers = {asked.id: decide(asked.value) for asked in state.interrupts}
-            given = Command(resume=answers) if answers else None
+            answers = {interrupt.id: decide(interrupt.value) for interrupt in state.interrupts}
+            turn_input = Command(resume=answers) if answers else None
         return state.values
 
 
@@ -119,9 +119,9 @@ def tell(chunk: dict[str, Any]) -> None:
                 print(f"{node}: {message.text[:80]}")
 
 
-def at_terminal(asked: dict[str, Any]) -> dict[str, Any]:
-    words = input(f"\n{asked['description']}\nPublish it? [y, or a reason why not] ")
-    return {"type": "approve"} if words.strip() in ("y", "yes") else {"type": "reject", "message": words}
+def at_terminal(question: dict[str, Any]) -> dict[str, Any]:
+    reply = input(f"\n{question['description']}\nPublish it? [y, or a reason why not] ")
+    return {"type": "approve"} if reply.strip() in ("y", "yes") else {"type": "reject", "message": reply}
 
 
 # The rest of the example: a script for the model, and one for the person
@@ -142,12 +142,12 @@ def script() -> ScriptedModel:
 
 def story(folder: Path) -> None:
     os.environ["ARTICLES"] = str(folder)
-    asked: list[str] = []
+    texts: list[str] = []
 
     def decide(question: dict[str, Any]) -> dict[str, Any]:
-        asked.append(question["args"]["text"])
+        texts.append(question["args"]["text"])
         assert not (folder / "tea.txt").exists()
-        return {"type": "approve"} if "study" in asked[-1] else {"type": "reject", "message": "Name your source."}
+        return {"type": "approve"} if "study" in texts[-1] else {"type": "reject", "message": "Name your source."}
 
     model = script()
     run = partial(research, model=model, checkpointer=f"sqlite:///{folder / 'tea.db'}")
@@ -155,7 +155,7 @@ def story(folder: Path) -> None:
 
     answers = [message for message in state["messages"] if message.type == "tool"]
     print(*(f"{answer.status:7}  {answer.text[:70]}" for answer in answers), sep="\n")
-    assert asked == ["Tea is healthy.", "Tea is healthy, says one study."]
+    assert texts == ["Tea is healthy.", "Tea is healthy, says one study."]
     assert (folder / "tea.txt").read_text() == "Tea is healthy, says one study."
     assert state["messages"][-1].text == "Done: one article."
     assert "Here is a summary of the conversation" in state["messages"][0].text

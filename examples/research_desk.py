@@ -74,9 +74,9 @@ def script() -> ScriptedModel:
     question = "select name, grams from stock where grams < :least order by name"
 
     def answer(messages: list) -> str:
-        said = "\n".join(message.text for message in messages if message.type == "tool")
+        results = "\n".join(message.text for message in messages if message.type == "tool")
         for fact in ("Tea at five", '"Assam", 40', "Never without milk", "Three guests"):
-            assert fact in said, said
+            assert fact in results, results
         return "Yes: Assam is short, tea is at five, and never without milk."
 
     def ask(messages: list) -> object:
@@ -100,7 +100,7 @@ class Site(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Page)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.let_go = Event()
         Thread(target=self.serve_forever, daemon=True).start()
 
@@ -109,7 +109,7 @@ class Page(BaseHTTPRequestHandler):
     server: Site
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
+        self.server.requests.append(self.path)
         if self.path == "/guests":
             self.server.let_go.wait(30)
         page = b"<h1>Today</h1><p>Tea at five.</p>" if self.path == "/today" else b"<p>Three guests.</p>"
@@ -137,9 +137,9 @@ def furnish(folder: Path) -> None:
 
 def run(folder: Path, site: Site, *words: str) -> "subprocess.Popen[str]":
     command = [CALLBOARD, "run", "research_desk:desk", *words, "--app-dir", str(HERE), "--live"]
-    where = ["--db", str(folder / "desk.db"), "--thread", "tea"]
+    place_options = ["--db", str(folder / "desk.db"), "--thread", "tea"]
     env = {**os.environ, "DESK": str(folder), "DESK_SITE": f"http://127.0.0.1:{site.server_port}"}
-    return subprocess.Popen([*command, *where], env=env, text=True, stdout=subprocess.PIPE)
+    return subprocess.Popen([*command, *place_options], env=env, text=True, stdout=subprocess.PIPE)
 
 
 def is_there(pid: int) -> bool:
@@ -169,7 +169,7 @@ def story(folder: Path) -> None:
     until(lambda: not is_there(int((folder / "server").read_text())))  # the MCP server does not outlive its agent
     print("killed, with three answers of four:", watched, sep="\n")
     assert agent.returncode == -9
-    assert sorted(site.asked) == ["/guests", "/today"]
+    assert sorted(site.requests) == ["/guests", "/today"]
 
     site.let_go.set()
     agent = run(folder, site, "--resume", "--backend", "trio")
@@ -177,7 +177,7 @@ def story(folder: Path) -> None:
     print("resumed, on trio:", watched, sep="\n")
     assert agent.returncode == 0
     assert "Yes: Assam is short" in watched
-    assert sorted(site.asked) == ["/guests", "/guests", "/today"]  # finished calls did not run again
+    assert sorted(site.requests) == ["/guests", "/guests", "/today"]  # finished calls did not run again
     site.shutdown()
     site.server_close()
 

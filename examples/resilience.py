@@ -9,14 +9,14 @@ from callboard.middleware import CircuitBreaker, Fallback, Retry, Value
 OPEN_FOR = 0.5
 
 replies: list[str | None] = []
-asked = 0
+search_count = 0
 
 
 @tool
 async def search(query: str) -> str:
     """Search, with a service that answers when it likes."""
-    global asked
-    asked += 1
+    global search_count
+    search_count += 1
     reply = replies.pop(0) if replies else "3 hits"
     if reply is None:
         raise ConnectionError("no connection")
@@ -54,26 +54,26 @@ async def main() -> None:
     print("It stumbles once: a second attempt helps.")
     replies[:] = [None]
     assert await ask("tea") == "search"
-    assert asked == 2
+    assert search_count == 2
 
     print("It is down: each call makes its two attempts, until the circuit opens.")
     replies[:] = [None] * 100
     assert [await ask("tea") for _ in range(2)] == ["archive", "archive"]
-    assert asked == 6
+    assert search_count == 6
     assert breaker.state("search") == "open"
 
     print("Nobody asks it any more; the model may go on asking, because something answers.")
     assert await ask("tea") == "archive"
     assert await ask("news") == "value"
-    assert asked == 6
-    assert [one.name for one in node.offered_tools()] == ["search", "archive"]
+    assert search_count == 6
+    assert [tool.name for tool in node.offered_tools()] == ["search", "archive"]
 
     print("After a while one call may try; it works.")
     replies.clear()
     await anyio.sleep(OPEN_FOR)
     assert await ask("tea") == "search"
     assert breaker.state("search") == "closed"
-    assert asked == 7
+    assert search_count == 7
 
 
 if __name__ == "__main__":
@@ -82,7 +82,7 @@ if __name__ == "__main__":
         anyio.run(main)
     print("What observers were told:", *decisions)
     assert decisions.count("retry") == 3
-    assert [one for one in decisions if one.startswith("breaker")] == [
+    assert [decision for decision in decisions if decision.startswith("breaker")] == [
         "breaker_opened",
         "breaker_refused",
         "breaker_refused",

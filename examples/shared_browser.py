@@ -100,13 +100,13 @@ async def main() -> None:
         for number in range(AGENTS):
             group.start_soon(converse, number, node, answers)
 
-    what = "no browser here, a page that is none instead" if started == ["Title"] else "a page of Chromium"
-    print(f"{what}; started {len(started)} time, served {len(answers)} agents")
+    page_kind = "no browser here, a page that is none instead" if started == ["Title"] else "a page of Chromium"
+    print(f"{page_kind}; started {len(started)} time, served {len(answers)} agents")
     assert len(started) == 1
     assert set(answers) == set(range(AGENTS)) - CANCELLED
-    for number, told in answers.items():
-        assert told[-1] == f"page {number}"
-        assert (number in LATE) == any("did not finish within its timeout" in one for one in told)
+    for number, texts in answers.items():
+        assert texts[-1] == f"page {number}"
+        assert (number in LATE) == any("did not finish within its timeout" in text for text in texts)
 
 
 if __name__ == "__main__":

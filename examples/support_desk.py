@@ -44,8 +44,8 @@ class Desk(Actor):
     async def snapshot(self) -> dict[str, Any]:
         return {"notes": self.notes, "tickets": self.tickets, "number": self.number}
 
-    async def restore(self, kept: dict[str, Any]) -> None:
-        self.notes, self.tickets, self.number = kept["notes"], kept["tickets"], kept["number"]
+    async def restore(self, state: dict[str, Any]) -> None:
+        self.notes, self.tickets, self.number = state["notes"], state["tickets"], state["number"]
 
     @handler
     async def open_ticket(self, problem: str) -> str:
@@ -102,16 +102,20 @@ def script() -> ScriptedModel:
     """Return a model without a provider: it calls a tool for each sentence, and tells the results."""
 
     def reply(messages: list[BaseMessage]) -> Any:
-        asked = max(place for place, message in enumerate(messages) if message.type == "human")
-        found = [message.text for message in messages[asked + 1 :] if message.type == "tool"]
-        return f"{'; '.join(found)}." if found else calls(*map(request, re.split(r"[.?] *", messages[asked].text)[:-1]))
+        last_question = max(index for index, message in enumerate(messages) if message.type == "human")
+        results = [message.text for message in messages[last_question + 1 :] if message.type == "tool"]
+        return (
+            f"{'; '.join(results)}."
+            if results
+            else calls(*map(request, re.split(r"[.?] *", messages[last_question].text)[:-1]))
+        )
 
     return ScriptedModel([reply], loop=True)
 
 
 def request(sentence: str) -> tuple[str, dict[str, Any]]:
-    word, _, rest = sentence.partition(": ")
-    match word.lower(), rest:
+    verb, _, details = sentence.partition(": ")
+    match verb.lower(), details:
         case "note", text:
             return "note", {"text": text}
         case "close", number:
@@ -132,12 +136,12 @@ async def work(options: argparse.Namespace) -> None:
     async def answer(line: str) -> None:
         thread = None
         try:
-            given = json.loads(line)
-            thread, text = str(given["thread"]), str(given["text"])
+            request_data = json.loads(line)
+            thread, text = str(request_data["thread"]), str(request_data["text"])
             async with at_once:
                 config: Any = {"configurable": {"thread_id": thread}}
-                found = await agent.ainvoke({"messages": [("user", text)]}, config)
-            tell(thread=thread, said=found["messages"][-1].text)
+                result = await agent.ainvoke({"messages": [("user", text)]}, config)
+            tell(thread=thread, said=result["messages"][-1].text)
         except Exception as error:  # such as ThreadBusyError: one message must not end the turns of the others
             log.warning("a message was not answered", exc_info=True)
             tell(thread=thread, error=f"{type(error).__name__}: {error}")
@@ -152,11 +156,11 @@ async def work(options: argparse.Namespace) -> None:
                 group.start_soon(answer, line)
 
 
-def tell(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+def tell(**event: Any) -> None:
+    print(json.dumps(event), flush=True)
 
 
-def arguments(words: Sequence[str]) -> argparse.Namespace:
+def arguments(command_line: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="support_desk.py work")
     parser.add_argument("--url", help="server of the fleet; without it, the actors live in this process")
     parser.add_argument("--lease", type=float, default=15.0, help="seconds after which a killed process loses its keys")
@@ -164,7 +168,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", help="such as openai:gpt-5.1; without it, a script plays the model")
     parser.add_argument("--record", type=Path, help="file for a recording with contents, from which a test is made")
     parser.add_argument("--backend", default="asyncio", choices=["asyncio", "trio"])
-    return parser.parse_args(words)
+    return parser.parse_args(command_line)
 
 
 # The rest of the example: two processes, of which one is killed.
@@ -185,9 +189,9 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"thread": thread, "text": text}) + "\n")
         self.process.stdin.flush()
-        said = next(line["said"] for line in self.lines() if "said" in line)
-        print(f"{thread} at {self.name}: {text} -> {said}")
-        return str(said)
+        answer = next(line["said"] for line in self.lines() if "said" in line)
+        print(f"{thread} at {self.name}: {text} -> {answer}")
+        return str(answer)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         assert self.process.stdout is not None

@@ -51,8 +51,8 @@ async def ask(thread_id: str) -> str:
         tool_call("count_words", text="tea is a drink"),
     )
     agent = create_react_agent(ScriptedModel([batch, "Tea is a drink."]), tools, name="researcher")
-    asked = {"messages": [("user", "What is tea?")]}
-    answer = await agent.ainvoke(asked, {"configurable": {"thread_id": thread_id}})
+    turn_input = {"messages": [("user", "What is tea?")]}
+    answer = await agent.ainvoke(turn_input, {"configurable": {"thread_id": thread_id}})
     return str(answer["messages"][-1].content)
 
 

@@ -50,7 +50,7 @@ async def attack(notes: Path) -> None:
         {"url": Url(hosts={"tea.example.com"}), "path": PathIn(notes)},
         results=Results(max_chars=2000, fence={"fetch"}),
     )
-    asked = [
+    requests = [
         *(tool_call("read", f"r{n}", path=path) for n, path in enumerate(["../keys.txt", "..%2fkeys.txt", "link"])),
         tool_call("fetch", "f1", url="http://169.254.169.254.nip.example/"),
         tool_call("fetch", "f2", url="http://2852039166/"),
@@ -59,7 +59,7 @@ async def attack(notes: Path) -> None:
     model = ScriptedModel(
         [
             calls(tool_call("fetch", "f0", url="https://TEA.example.com/")),
-            calls(*asked),
+            calls(*requests),
             AIMessage("I could not do that."),
         ]
     )
@@ -75,7 +75,7 @@ async def attack(notes: Path) -> None:
     assert "\x1b" not in page.content
     assert HIDDEN not in page.content
     assert page.content.count("[end of untrusted") == 1, "the one that the page could not know"
-    assert [message.status for message in refused] == ["error"] * len(asked)
+    assert [message.status for message in refused] == ["error"] * len(requests)
     assert "secret" not in str(state["messages"])
 
 

@@ -28,35 +28,37 @@ class NoLoops(Middleware):
         ValueError: for a number out of range.
     """
 
-    def __init__(self, most: int = 2) -> None:
-        if most < 1:
-            raise ValueError(f"NoLoops(most) must be 1 or more, got {most!r}")
-        self._most = most
+    def __init__(self, max_repeats: int = 2) -> None:
+        if max_repeats < 1:
+            raise ValueError(f"NoLoops(max_repeats) must be 1 or more, got {max_repeats!r}")
+        self._max_repeats = max_repeats
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call, or return a message about the repetition."""
         call = request.tool_call
-        before = times_made(call, request.state["messages"])
-        if before < self._most:
+        before = count_equal_calls(call, request.state["messages"])
+        if before < self._max_repeats:
             return await call_next(request)
         note("loop_stopped", tool=call["name"], before=before)
         text = f"You have made this call {before} times. It was not made again: change it, or do something else."
         return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error")
 
 
-def times_made(call: ToolCall, messages: Sequence[AnyMessage]) -> int:
+def count_equal_calls(call: ToolCall, messages: Sequence[AnyMessage]) -> int:
     """Return the number of equal calls before this one, since the last message of the user."""
-    made: list[ToolCall] = []
+    earlier_calls: list[ToolCall] = []
     for message in messages:
         if isinstance(message, HumanMessage):
-            made.clear()
+            earlier_calls.clear()
         elif isinstance(message, AIMessage):
-            made += message.tool_calls
-    return sum(is_same(call, one) for one in takewhile(lambda one: one["id"] != call["id"], made))
+            earlier_calls += message.tool_calls
+    return sum(
+        is_same(call, earlier) for earlier in takewhile(lambda earlier: earlier["id"] != call["id"], earlier_calls)
+    )
 
 
-def is_same(call: ToolCall, other: ToolCall) -> bool:
-    return call["name"] == other["name"] and call["args"] == other["args"]
+def is_same(call: ToolCall, other_call: ToolCall) -> bool:
+    return call["name"] == other_call["name"] and call["args"] == other_call["args"]
 
 
 # An agent that needs it.
@@ -73,15 +75,15 @@ async def status(job: str) -> str:
 
 
 def give_in(messages: list[Any]) -> str:
-    told = messages[-1].content
-    assert told.startswith("You have made this call 2 times.")
+    refusal = messages[-1].content
+    assert refusal.startswith("You have made this call 2 times.")
     return "The job is still running. Ask me again later."
 
 
 async def run_agent() -> None:
     """Run an agent with a model that repeats its call until it is told to stop."""
-    same = calls(("status", {"job": "backup"}))
-    model = ScriptedModel([same, same, same, give_in])
+    request = calls(("status", {"job": "backup"}))
+    model = ScriptedModel([request, request, request, give_in])
     agent = create_react_agent(model, ToolNode([status], middleware=[NoLoops(2)]))
 
     state = await agent.ainvoke({"messages": [HumanMessage("Is the backup done?")]})

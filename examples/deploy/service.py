@@ -78,19 +78,19 @@ class Basket(Actor):
     """Basket of a customer; it lives in one replica, and the other replicas send their calls there."""
 
     def start(self) -> None:
-        self.things: list[str] = []
+        self.items: list[str] = []
 
     def snapshot(self) -> list[str]:
-        return self.things
+        return self.items
 
-    def restore(self, things: list[str]) -> None:
-        self.things = things
+    def restore(self, items: list[str]) -> None:
+        self.items = items
 
     @handler
-    def add(self, thing: str) -> str:
-        """Put a thing into the customer's basket, and return its content."""
-        self.things.append(thing)
-        return f"{self.key} has {', '.join(self.things)}"
+    def add(self, item: str) -> str:
+        """Put an item into the customer's basket, and return its content."""
+        self.items.append(item)
+        return f"{self.key} has {', '.join(self.items)}"
 
 
 def by_customer(call: object, context: CallContext) -> str:
@@ -105,8 +105,8 @@ def script(messages: list[Any]) -> object:
     match messages[-1].content.split():
         case ["pack", order, seconds]:
             return calls(("pack", {"order": order, "seconds": float(seconds)}))
-        case ["add", thing]:
-            return calls(("add", {"thing": thing}))
+        case ["add", item]:
+            return calls(("add", {"item": item}))
     return "Say `pack ORDER SECONDS` or `add THING`."
 
 
@@ -149,7 +149,7 @@ async def chat(request: Request) -> JSONResponse:
     A real service checks here who sends it, and whether the thread is theirs.
     """
     text, gives_up = await message_of(request)
-    given = {"messages": [("user", text)]} if text else None
+    turn_input = {"messages": [("user", text)]} if text else None
     config = {"configurable": {"thread_id": request.path_params["thread"]}}
     try:
         # A client, or a proxy, repeats a request after a 503. As a new message it would give up the turn that it began.
@@ -158,7 +158,7 @@ async def chat(request: Request) -> JSONResponse:
             remedy = 'continue it with {"text": ""}, or give it up with "give_up": true'
             return JSONResponse({"error": f"the last turn is not over: {remedy}"}, 409)
         with observe(circuits):
-            result = await agent.ainvoke(given, config)
+            result = await agent.ainvoke(turn_input, config)
     except (DrainingError, StorageError) as error:
         return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
     except (ThreadBusyError, EmptyInputError) as error:  # nothing to continue

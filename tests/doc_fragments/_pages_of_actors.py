@@ -100,7 +100,7 @@ async def project_for_commands(world: World) -> AsyncSteps:
     (world.folder / "project").mkdir()
     (world.folder / "project" / "notes.txt").write_text("tea\nham\n")
     names = yield {}
-    assert names["found"].status == "success"
+    assert names["counted"].status == "success"
 
 
 @fragment(DATABASE, "read_sqlite", exhaustive=True)
