@@ -161,7 +161,7 @@ async def circuits(world: World) -> AsyncSteps:
     breaker = CircuitBreaker(minimum=2, open_for=600, on=ConnectionError)
     node = ToolNode([pay], middleware=[breaker], handle_tool_errors=True)
     agent = create_react_agent(ScriptedModel([calls("pay", "pay"), "Done."]), node)
-    yield {"agent": agent, "given": QUESTION, "config": {}}
+    yield {"agent": agent, "turn_input": QUESTION, "config": {}}
     [resource] = json.loads(reader.get_metrics_data().to_json())["resource_metrics"]
     points = {
         metric["name"]: metric["data"]["data_points"]
