@@ -104,11 +104,11 @@ def service(directory: Path, seconds: float) -> Starlette:
         questions = [str(interrupt.value) for interrupt in result.get("__interrupt__", ())]
         return JSONResponse({"answer": str(result["messages"][-1].content), "questions": questions})
 
-    # A page of another site may have a name that resolves to here.
+    # A page of another site may have a name that resolves to here. A load balancer's check may name an address.
     hosts_only = Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])
-    routes = [Route("/ready", ready), Route("/{thread}", chat, methods=["POST"])]
+    routes = [Route("/ready", ready), Route("/{thread}", chat, methods=["POST"], middleware=[hosts_only])]
     # The bytes that arrive are counted: the header may lie.
-    app = Starlette(routes=routes, lifespan=lifespan, middleware=[hosts_only], max_body_size=MAX_BODY)
+    app = Starlette(routes=routes, lifespan=lifespan, max_body_size=MAX_BODY)
     return app
 
 

@@ -160,6 +160,17 @@ async def test_requests_that_a_service_should_not_serve_are_refused() -> None:
         assert (await client.http.get("/threads/ann")).json() == {"messages": [], "questions": {}, "unfinished": False}
 
 
+async def test_a_probe_that_names_the_address_of_a_pod_reads_the_checks_and_nothing_else() -> None:
+    headers = {"Host": "10.0.0.7:8000"}
+    async with order_service(seconds=0) as client:
+        statuses = {
+            path: (await client.http.get(path, headers=headers)).status_code
+            for path in ("/live", "/ready", "/threads/ann", "/elsewhere")
+        }
+
+    assert statuses == {"/live": 200, "/ready": 200, "/threads/ann": 400, "/elsewhere": 400}
+
+
 async def test_without_a_key_nobody_answers_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.applications.record_services.KEY", "")
     async with order_service(seconds=0) as client:
