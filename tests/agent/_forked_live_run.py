@@ -5,14 +5,13 @@ It prints what the child gets that speaks to the run of its parent. Tools that s
 
 import os
 import sys
-import threading
-import warnings
 
 import anyio
 
 from callboard import CallPolicy, ThreadBusyError, create_react_agent
 from callboard.exceptions import RunNotFoundError
 from callboard.testing import ScriptedModel, calls
+from tests.forked import run_in_child
 
 AT = {"configurable": {"thread_id": "1"}}
 SECONDS = 30.0
@@ -29,7 +28,8 @@ async def main(url: str) -> None:
 
     agent = create_react_agent(ScriptedModel([calls("work"), "meanwhile", "done"]), [work], checkpointer=url)
 
-    async def speak() -> str:
+    async def speak() -> None:
+        answer = "the run of another process"
         with anyio.fail_after(SECONDS):
             try:
                 agent.live("1")
@@ -37,23 +37,15 @@ async def main(url: str) -> None:
                 try:
                     await agent.say("hello", AT)
                 except ThreadBusyError:
-                    return f"another process runs the thread; {len(agent.running())} calls run here"
-        return "the run of another process"
+                    answer = f"another process runs the thread; {len(agent.running())} calls run here"
+        os.write(1, f"child: {answer}\n".encode())
 
     async with agent:
         run = await agent.start({"messages": [("user", "go")]}, AT)
         async for _, chunk in run.stream():
             if "tools" in chunk:
                 break
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, since Python 3.12
-        child = os.fork()
-        if not child:
-            # The child has a copy of the running event loop's state, so its own loop needs a thread of its own.
-            thread = threading.Thread(target=lambda: os.write(1, f"child: {anyio.run(speak)}\n".encode()))
-            thread.start()
-            thread.join()
-            os._exit(0)
-        os.waitpid(child, 0)
+        run_in_child(speak, "asyncio")
         opened.set()
         results = [message for message in (await run.result())["messages"] if message.text.endswith("]\nworked")]
         print(f"parent: {len(results)} result")

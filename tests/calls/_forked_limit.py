@@ -5,12 +5,12 @@ It prints the results of a call in the child, and of those in the parent.
 
 import os
 import sys
-import threading
-import warnings
+from functools import partial
 
 import anyio
 
 from callboard import CallPolicy, Limit, ToolNode, tool_call
+from tests.forked import run_in_child
 
 SECONDS = 10.0
 
@@ -33,25 +33,10 @@ async def main(backend: str) -> None:
         os.write(1, f"{name}: {[message.text for message in state['messages']]}\n".encode())
 
     async with anyio.create_task_group() as group:
-
-        async def call_here() -> None:
-            await call("parent", waits=True)
-
-        group.start_soon(call_here)
+        group.start_soon(partial(call, "parent", waits=True))
         await begun.wait()
         await anyio.wait_all_tasks_blocked()  # the second call waits for the permit
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, since Python 3.12
-        child = os.fork()
-        if not child:
-            # The child has a copy of the running event loop's state, so its own loop needs a thread of its own.
-            async def call_there() -> None:
-                await call("child", waits=False)
-
-            thread = threading.Thread(target=lambda: anyio.run(call_there, backend=backend))
-            thread.start()
-            thread.join()
-            os._exit(0)
-        os.waitpid(child, 0)
+        run_in_child(partial(call, "child", waits=False), backend)
         opened.set()
 
 

@@ -4,7 +4,6 @@ All threads that the node may have were given up by their calls. The child print
 whether a function waits there for one that has a ticket in the parent.
 """
 
-import os
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ import anyio
 
 from callboard import ToolNode, tool_call
 from callboard._calls._thread_pool import ThreadPermits
+from tests.forked import run_in_child
 
 SECONDS = 30.0
 THREADS = 40
@@ -36,27 +36,21 @@ async def main(backend: str) -> None:
             state = await node.ainvoke([tool_call("work", f"{number}", waits=waits) for number in range(count)])
         return [message.text for message in state["messages"]]
 
-    warnings.simplefilter("ignore")  # of threads that go on, and of forks beside threads
+    warnings.simplefilter("ignore")  # of threads that go on
     with anyio.fail_after(SECONDS):
         while "all 40 worker threads are held" not in (last := (await results(waits=True, count=THREADS))[-1]):
             pass  # a call whose thread the system starts late gives up none
     print(f"parent: {last}", flush=True)
     permits = ThreadPermits(1)
     permits.order.ticket()  # of a function that begins in the parent, after the fork
-    child = os.fork()
-    if not child:
-        # The child has a copy of the running event loop's state, so its own loop needs a thread of its own.
-        async def call_there() -> None:
-            begin = time.monotonic()
-            permits.order.ticket().wait()
-            has_waited = time.monotonic() - begin > 0.5
-            print(f"child: {await results(waits=False, count=1)}, waited: {has_waited}", flush=True)
 
-        thread = threading.Thread(target=lambda: anyio.run(call_there, backend=backend))
-        thread.start()
-        thread.join()
-        os._exit(0)
-    os.waitpid(child, 0)
+    async def call_there() -> None:
+        begin = time.monotonic()
+        permits.order.ticket().wait()
+        has_waited = time.monotonic() - begin > 0.5
+        print(f"child: {await results(waits=False, count=1)}, waited: {has_waited}", flush=True)
+
+    run_in_child(call_there, backend)
     opened.set()
 
 
