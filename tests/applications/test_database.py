@@ -122,13 +122,8 @@ async def test_without_its_authorizer_a_statement_still_writes_nothing(tmp_path:
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *UNINTERRUPTIBLE_SQLITE,
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ENDLESS_SQLITE),
-    ],
-)
+@pytest.mark.parametrize("name", [*UNINTERRUPTIBLE_SQLITE, *ENDLESS_SQLITE])
+@pytest.mark.exhaustive
 async def test_the_end_of_the_worker_bounds_every_statement(tmp_path: Path, name: str) -> None:
     """A function in C that never looks up cannot be interrupted; its process is killed."""
     policy = in_file(new_shop(tmp_path), TIMEOUT)

@@ -51,7 +51,8 @@ def test_research_on_two_sites_with_notes_runs(tmp_path: Path, backend: str) -> 
     example("research_agent").story(tmp_path, backend)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_questions_to_a_database_are_answered(tmp_path: Path, backend: str) -> None:
     """SQLite, and Python in a confined process."""
     example("data_agent").story(tmp_path, backend)

@@ -351,8 +351,9 @@ def test_a_forked_child_has_all_permits_of_a_limit(backend: str) -> None:
     assert program.stdout.splitlines() == [f"child: {results}", f"parent: {results}"], program.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
-@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_forked_child_has_all_worker_threads_of_a_node(backend: str) -> None:
     """Threads of the parent do not run there: neither those that calls gave up, nor one that had not begun.
 

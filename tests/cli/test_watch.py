@@ -246,6 +246,7 @@ def test_an_error_and_ctrl_c_leave_the_terminal_as_it_was(
     assert "after" not in raw
 
 
+@pytest.mark.exhaustive
 def test_text_for_a_file_is_not_sent_to_the_terminal(project: Project, program: Sequence[str], tmp_path: Path) -> None:
     with (tmp_path / "output").open("w") as file, project.terminal("asyncio", program=program, stdout=file) as terminal:
         assert terminal.end() == 0

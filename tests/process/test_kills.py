@@ -146,6 +146,7 @@ async def test_a_start_that_is_cancelled_at_any_time_leaves_nothing() -> None:
         assert open_fds() == fds
 
 
+@pytest.mark.exhaustive
 @pytest.mark.hangs_after(600)
 @pytest.mark.parametrize("count", [50, pytest.param(1_000, marks=pytest.mark.exhaustive)])
 async def test_many_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path, count: int) -> None:

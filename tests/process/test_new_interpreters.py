@@ -24,6 +24,7 @@ def spawns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_kernel, "FORKS", False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real_clock
 @pytest.mark.parametrize("forks", [True, False])
 async def test_a_module_may_put_something_of_its_own_where_output_goes(
@@ -35,6 +36,7 @@ async def test_a_module_may_put_something_of_its_own_where_output_goes(
         assert await pool.run(bodies.add, 1, 2) == 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real_clock
 @pytest.mark.parametrize("forks", [True, False])
 async def test_workers_start_if_the_search_path_of_modules_has_an_entry_that_is_no_text(

@@ -113,6 +113,7 @@ anyio.run(main, *sys.argv[2:], backend=sys.argv[1])
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("start", [pytest.param("fork", marks=pytest.mark.exhaustive), "spawn"])
 @pytest.mark.parametrize(
     "closed", [*(pytest.param(some, marks=pytest.mark.exhaustive) for some in ("0<&- 1>&-", "2>&-")), "0<&- 1>&- 2>&-"]

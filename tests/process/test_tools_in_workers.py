@@ -46,7 +46,6 @@ async def _run(node: ToolNode, *requests: Any) -> list[Any]:
     return found if isinstance(found, list) else found["messages"]
 
 
-@pytest.mark.backends("asyncio", "trio")
 async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its_result(tmp_path: Path) -> None:
     """A hanging tool in a thread would occupy its slot for ever."""
     before = descendants(os.getpid())
@@ -92,7 +91,6 @@ def test_sync_code_has_them_too() -> None:
         assert found[0].content.startswith("a from ")
 
 
-@pytest.mark.backends("asyncio", "trio")
 async def test_an_actor_lives_in_a_process_of_its_own_and_comes_back_in_another_with_its_state() -> None:
     """Sync handlers run there, too. The state is saved after each call where this is requested."""
     with anyio.fail_after(WAIT):
@@ -137,6 +135,7 @@ CONFIG: RunnableConfig = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph and LangChain support asyncio only
 async def test_a_handler_in_a_worker_reads_the_config_of_the_run() -> None:
     """Objects that cannot be pickled and LangGraph's internal entries stay in this process."""
@@ -187,7 +186,6 @@ async def test_an_async_tool_in_a_process_is_killed_without_its_clean_up(tmp_pat
         assert (folder / "cleaned").exists() is cleans_up
 
 
-@pytest.mark.backends("asyncio", "trio")
 async def test_a_call_that_is_cancelled_alone_ends_its_worker_and_its_neighbour_has_its_result(tmp_path: Path) -> None:
     """A hand on what runs reaches other processes: nothing of the call goes on there."""
     before, results = descendants(os.getpid()), list[Any]()
