@@ -1,8 +1,11 @@
 """Commands of the command line. Each command imports its implementation when it runs, so that `--help` is fast."""
 
+import inspect
 from collections.abc import Callable
+from dataclasses import MISSING, fields
+from functools import wraps
 from importlib.metadata import entry_points, version
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar, get_type_hints
 
 import typer
 
@@ -14,9 +17,13 @@ from callboard._cli._command_options import (
     ShowOptions,
     ThreadsOptions,
     TraceOptions,
-    takes,
 )
 from callboard._cli._shown_text import CommandError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 GROUP = "callboard.commands"
 """Group of the entry points by which other distributions add commands."""
@@ -46,7 +53,7 @@ def callboard(
     """Tool calls of LLM agents as supervised tasks, on asyncio and trio."""
 
 
-def _finish(command: Callable[[], int]) -> None:
+def _finish(command: Callable[[], int]) -> NoReturn:
     """Run a command, and exit with the code that the command returns; print a `CommandError` without a traceback."""
     try:
         code = command()
@@ -56,9 +63,36 @@ def _finish(command: Callable[[], int]) -> None:
     raise typer.Exit(code)
 
 
+def takes(kind: type[T]) -> Callable[[Callable[[T], int]], Callable[..., None]]:
+    """Return a decorator for a command, which gets its options in one instance of `kind` and returns its exit code."""
+    # typer reads the signature of the decorated function, so the fields become its parameters.
+    hints = get_type_hints(kind, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(kind)
+    ]
+
+    def decorate(command: Callable[[T], int]) -> Callable[..., None]:
+        @wraps(command)
+        def run_command(**values: object) -> None:
+            _finish(lambda: command(kind(**values)))
+
+        # Python reads this attribute of any function, and typeshed does not list it.
+        run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run_command.__annotations__ = hints
+        return run_command
+
+    return decorate
+
+
 @app.command()
 @takes(InitOptions)
-def init(options: InitOptions) -> None:
+def init(options: InitOptions) -> int:
     """Write a small project that runs: an agent with one tool, its test, and the next steps.
 
     The tool has a timeout and a limit. The agent's model is scripted, so that neither a key nor the network is needed;
@@ -76,12 +110,12 @@ def init(options: InitOptions) -> None:
     """
     from callboard._cli._init_command import write_project
 
-    _finish(lambda: write_project(options))
+    return write_project(options)
 
 
 @app.command()
 @takes(DoctorOptions)
-def doctor(options: DoctorOptions) -> None:
+def doctor(options: DoctorOptions) -> int:
     """Check this installation: versions, extras, confinement and event loops.
 
     Runs a small agent on each event loop; nothing is sent over the network.
@@ -101,12 +135,12 @@ def doctor(options: DoctorOptions) -> None:
     """
     from callboard._cli._doctor import run_doctor
 
-    _finish(lambda: run_doctor(as_json=options.as_json))
+    return run_doctor(as_json=options.as_json)
 
 
 @app.command()
 @takes(DemoOptions)
-def demo(options: DemoOptions) -> None:
+def demo(options: DemoOptions) -> int:
     """Let an agent make hundreds of tool calls at once, and show how each call ends.
 
     Starts a small HTTP service on loopback. The service answers within 20 to 200 ms, is sometimes
@@ -118,12 +152,12 @@ def demo(options: DemoOptions) -> None:
     """
     from callboard._cli._demo import run_demo
 
-    _finish(lambda: run_demo(options))
+    return run_demo(options)
 
 
 @app.command(no_args_is_help=True)
 @takes(RunOptions)
-def run(options: RunOptions) -> None:
+def run(options: RunOptions) -> int:
     """Send a message to an agent, watch its calls, answer its questions.
 
     Prints the model's reply while it streams, and each call when it ends. Questions of the run (approvals,
@@ -154,12 +188,12 @@ def run(options: RunOptions) -> None:
     """
     from callboard._cli._run_command import run_agent
 
-    _finish(lambda: run_agent(options))
+    return run_agent(options)
 
 
 @app.command()
 @takes(ThreadsOptions)
-def threads(options: ThreadsOptions) -> None:
+def threads(options: ThreadsOptions) -> int:
     """List the conversations in a database, latest first.
 
     Conversations written by LangGraph's own agents are listed too.
@@ -175,20 +209,18 @@ def threads(options: ThreadsOptions) -> None:
     0: done. 1: with --check, the agent would refuse an open call. 2: the command line is wrong, or names something
     that does not exist.
     """
-    check = options.check
-    if check is None:
+    if options.check is None:
         from callboard._cli._threads_command import list_threads
 
-        _finish(lambda: list_threads(options))
-    else:
-        from callboard._cli._check_threads import check_threads
+        return list_threads(options)
+    from callboard._cli._check_threads import check_threads
 
-        _finish(lambda: check_threads(options, check))
+    return check_threads(options, options.check)
 
 
 @app.command(no_args_is_help=True)
 @takes(ShowOptions)
-def show(options: ShowOptions) -> None:
+def show(options: ShowOptions) -> int:
     """Print a conversation: its messages, its calls and their results.
 
     The state of a call is *done*, *failed*, *waits* (for a person) or *open* (no result yet).
@@ -203,12 +235,12 @@ def show(options: ShowOptions) -> None:
     """
     from callboard._cli._threads_command import show_history, show_thread
 
-    _finish(lambda: show_history(options) if options.history else show_thread(options))
+    return show_history(options) if options.history else show_thread(options)
 
 
 @app.command(no_args_is_help=True)
 @takes(TraceOptions)
-def trace(options: TraceOptions) -> None:
+def trace(options: TraceOptions) -> int:
     """Show a recording: every call with its waits in queues, its attempts and its outcome.
 
     Make recordings with `callboard run ... --record`, or with `callboard.telemetry.RecordingWriter` in a program.
@@ -225,7 +257,7 @@ def trace(options: TraceOptions) -> None:
     """
     from callboard._cli._trace_command import show_recording
 
-    _finish(lambda: show_recording(options))
+    return show_recording(options)
 
 
 _passed_on = app.command(

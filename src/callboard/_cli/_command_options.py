@@ -1,27 +1,10 @@
 """Options of each command, as dataclasses with typer annotations; the implementations are not imported."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from enum import StrEnum
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
-
-
-class Backend(StrEnum):
-    """Name of the library whose event loop runs the command."""
-
-    asyncio = "asyncio"
-    trio = "trio"
-
 
 Live = Annotated[
     bool,
@@ -31,7 +14,7 @@ Live = Annotated[
         "print one line per second.",
     ),
 ]
-OnBackend = Annotated[Backend, typer.Option(help="Event loop to run on.")]
+Backend = Annotated[Literal["asyncio", "trio"], typer.Option(help="Event loop to run on.")]
 
 
 def _database(help: str, metavar: str = "PATH|URL", **settings: Any) -> Any:
@@ -47,7 +30,7 @@ Database = Annotated[
 class DemoOptions:
     """Options of `callboard demo`."""
 
-    backend: OnBackend = Backend.asyncio
+    backend: Backend = "asyncio"
     calls: Annotated[
         int | None,
         typer.Option(
@@ -103,7 +86,7 @@ class RunOptions:
         ),
     ] = False
     app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Directory to search first for the module.")] = Path()
-    backend: OnBackend = Backend.asyncio
+    backend: Backend = "asyncio"
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the final state as JSON on stdout, and everything else on stderr.")
     ] = False
@@ -242,30 +225,3 @@ class InitOptions:
         str | None,
         typer.Option(metavar="NAME", help="Name of the project and its module.", show_default="name of the folder"),
     ] = None
-
-
-def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Return a decorator for a command: the command gets all its options in one instance of the dataclass `kind`."""
-    # typer reads the signature of the decorated function, so the fields become its parameters.
-    hints = get_type_hints(kind, include_extras=True)
-    parameters = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(kind)
-    ]
-
-    def decorate(command: Callable[[T], None]) -> Callable[..., None]:
-        @wraps(command)
-        def run_command(**values: object) -> None:
-            command(kind(**values))
-
-        # Python reads this attribute of any function, and typeshed does not list it.
-        run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run_command.__annotations__ = hints
-        return run_command
-
-    return decorate

@@ -277,7 +277,7 @@ def run_demo(options: DemoOptions) -> int:
     numbers = Counter(tool for tool, _ in make_calls(fetches))
     counts_text = ", ".join(f"{tool} {numbers[tool]}" for tool in TOOLS)
     console.print(f"The model is scripted: it asks for {numbers.total()} calls at once and then reads the answers.")
-    console.print(f"The work: {counts_text}; on {options.backend.value}.")
+    console.print(f"The work: {counts_text}; on {options.backend}.")
     console.print(
         "The tools are real: an HTTP service in a thread of its own, and a SQLite file asked from worker threads."
     )
@@ -293,7 +293,7 @@ def run_demo(options: DemoOptions) -> int:
     ):
         # A signal may abandon a query half-way. The conclusion counts it as "threads left over".
         warnings.simplefilter("ignore", AbandonedThreadWarning)
-        anyio.run(session.play, service, database, screen, fetches, backend=options.backend.value)
+        anyio.run(session.play, service, database, screen, fetches, backend=options.backend)
     console.print(result_table(session.calls.counts, text_width(console)))
     for text in _conclusion(session, service):
         console.print(text)

@@ -457,7 +457,7 @@ def _run_in_loop(options: RunOptions, console: Console, page: WebPage | None) ->
     with ExitStack() as stack:
         threads = stack.enter_context(open_database(options.db, must_exist=options.resume)) if options.db else None
         # The event loop runs in a thread of its own, so that the main thread can read the terminal and get signals.
-        portal = stack.enter_context(start_blocking_portal(options.backend.value))
+        portal = stack.enter_context(start_blocking_portal(options.backend))
         agent = load_agent(options.agent, options.app_dir, portal, stack)
         if options.backend == "trio" and not isinstance(agent, Agent):
             raise CommandError(f"{options.agent} is a graph of LangGraph's, which runs on asyncio only")
@@ -533,15 +533,12 @@ class _Session:
             echo = not supports_pictures(self._console)
             keyboard = stack.enter_context(open_keyboard(lines, echo=echo)) if can_type else None
             run = partial(self._conversation.run, update, lines if takes_lines else None)
-            try:
-                if keyboard is None:
-                    snapshot, failure = self._wait(run)
-                else:
-                    run = partial(run, typed_text=lambda: keyboard.text)
-                    snapshot, failure = self._wait(run, partial(self._take_lines, keyboard))
-            finally:
-                if keyboard is not None:
-                    self._report_unsent(keyboard)
+            poll = None
+            if keyboard is not None:
+                stack.callback(self._report_unsent, keyboard)
+                run = partial(run, typed_text=lambda: keyboard.text)
+                poll = partial(self._take_lines, keyboard)
+            snapshot, failure = self._wait(run, poll)
         if failure is None:
             return self._go_on(snapshot)
         if self._has_person and isinstance(failure, ValidationError) and is_invalid_resume(failure):
