@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from callboard._cli._command_options import InitOptions
-from callboard._cli._shown_text import CommandError, escape_name
+from callboard._cli._shown_text import CommandError, escape_name, quote
 
 _NAME = re.compile(r"[a-zA-Z]([\w.-]*[a-zA-Z0-9])?", re.ASCII)
 """Form of the name of a distribution that is also the name of a module, once its hyphens and dots are replaced."""
@@ -31,10 +31,10 @@ def write_project(options: InitOptions) -> int:
             with (directory / file).open("x", encoding="utf-8", newline="\n") as stream:
                 stream.write(text)
     except FileExistsError as error:
-        raise CommandError(f"{_quote(error.filename)} exists, and is never overwritten; name a new folder") from error
+        raise CommandError(f"{quote(error.filename)} exists, and is never overwritten; name a new folder") from error
     except OSError as error:
-        raise CommandError(f"cannot write {_quote(error.filename)}: {error.strerror}; name another folder") from error
-    print(f"Wrote to {_quote(directory)}: {', '.join(texts)}\n\nNext:\n")
+        raise CommandError(f"cannot write {quote(error.filename)}: {error.strerror}; name another folder") from error
+    print(f"Wrote to {quote(directory)}: {', '.join(texts)}\n\nNext:\n")
     enter = [] if directory == Path() else [f"cd {escape_name(shlex.quote(str(directory)))}"]
     # Without this step, a shell may find the pytest of another environment, which knows nothing of the project.
     install = [] if PathFinder.find_spec("pytest") else ["python -m pip install pytest"]
@@ -48,7 +48,7 @@ def _module(name: str) -> str:
     """Return the name of the project's module; raise `CommandError` if the name of the project is wrong."""
     if not _NAME.fullmatch(name):
         raise CommandError(
-            f"{_quote(name)} is no name for a project: it has to begin with a letter, contain only ASCII letters, "
+            f"{quote(name)} is no name for a project: it has to begin with a letter, contain only ASCII letters, "
             "digits, '-', '_' and '.', and end with a letter or digit; give another one, such as --name trip"
         )
     module = re.sub(r"[-.]+", "_", name).lower()
@@ -57,7 +57,7 @@ def _module(name: str) -> str:
     is_there = spec is not None and (spec.origin is not None or module in packages_distributions())
     if keyword.iskeyword(module) or is_there or module in sys.stdlib_module_names:
         raise CommandError(
-            f"{_quote(name)} is no name for a project: a keyword, or another module, is called {module!r}; "
+            f"{quote(name)} is no name for a project: a keyword, or another module, is called {module!r}; "
             "give another one, such as --name trip"
         )
     return module
@@ -90,15 +90,11 @@ def _check_free(directory: Path, texts: dict[str, str]) -> None:
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise CommandError(f"{_quote(directory)} is a file; name a folder, which is made if it is missing")
+        raise CommandError(f"{quote(directory)} is a file; name a folder, which is made if it is missing")
     names = sorted((path.name for path in directory.iterdir()), key=lambda name: (name not in texts, name))
     # Hidden files, such as .git and .venv, may be there first.
     if existing_names := [name for name in names if name in texts or not name.startswith(".")]:
-        listed = ", ".join(map(_quote, existing_names[:5])) + (" ..." if len(existing_names) > 5 else "")
+        listed = ", ".join(map(quote, existing_names[:5])) + (" ..." if len(existing_names) > 5 else "")
         raise CommandError(
-            f"the folder {_quote(directory)} is not empty: it has {listed}. No file is overwritten; name a new folder"
+            f"the folder {quote(directory)} is not empty: it has {listed}. No file is overwritten; name a new folder"
         )
-
-
-def _quote(value: object) -> str:
-    return f"'{escape_name(str(value))}'"

@@ -139,10 +139,6 @@ class Screen:
             self._shown_ids.add(message.id)
             self._show_background_result(message)
 
-    def note(self, word: str, text: str, *, failed: bool = False) -> None:
-        """Print a line about the run, above the live view: a word for its kind, and a printable text."""
-        self._line(word, text, failed=failed)
-
     def label(self, call_id: str | None, tool: str) -> str:
         """Return the label of a call of the run, as in the lines about its result."""
         return self._calls.text(call_id, tool, self._length * 2 // 3)
@@ -156,7 +152,7 @@ class Screen:
                     self._draw(now)
                 elif self._all and self._calls.counts.open and now >= self._next_line:
                     self._next_line = now + _LINE_EVERY
-                    self._line("calls", line(self._calls.counts, now, _LINE - _WORD))
+                    self.note("calls", line(self._calls.counts, now, _LINE - _WORD))
                 await anyio.sleep(_REFRESH)
         finally:
             self.close()
@@ -220,10 +216,10 @@ class Screen:
             self._quiet_call_ids.update(call["id"] for call in calls)
             names = Counter(call["name"] for call in calls)
             numbers = ", ".join(f"{number} of {escape_name(name)}" for name, number in names.items())
-            self._line("calls", f"{len(calls)}: {numbers}")
+            self.note("calls", f"{len(calls)}: {numbers}")
         elif not supports_pictures(self._console):
             for call in calls:
-                self._line("call", self._calls.text(call["id"], call["name"], self._length))
+                self.note("call", self._calls.text(call["id"], call["name"], self._length))
 
     def _show_result(self, message: ToolMessage) -> None:
         call_id, name = message.tool_call_id, message.name or "call"
@@ -233,7 +229,7 @@ class Screen:
             return
         self._background_calls[handle] = call_id, name
         if call_id not in self._quiet_call_ids:
-            self._line("goes on", f"{self.label(call_id, name)}  in the background")
+            self.note("goes on", f"{self.label(call_id, name)}  in the background")
 
     def _show_background_result(self, message: HumanMessage) -> None:
         """Show the end of a background call, if the message tells of one."""
@@ -253,18 +249,19 @@ class Screen:
         free_width = self._length - len(label) - 2
         text = one_line(result, _REASON if failed else max(free_width, _RESULT))
         if not text or cell_len(text) <= free_width:
-            self._line(state, "  ".join(filter(None, (label, text))), failed=failed)
+            self.note(state, "  ".join(filter(None, (label, text))), failed=failed)
             return
-        self._line(state, label, failed=failed)
+        self.note(state, label, failed=failed)
         # The reason of a failure is wrapped over several lines: a shortened reason would not help.
         for part in wrap(text, max(_RESULT, self._length)):
-            self._line("", part, failed=failed)
+            self.note("", part, failed=failed)
 
     @property
     def _length(self) -> int:
         return max(_RESULT, text_width(self._console) - _WORD)
 
-    def _line(self, word: str, text: str, *, failed: bool = False) -> None:
+    def note(self, word: str, text: str, *, failed: bool = False) -> None:
+        """Print a line about the run, above the live view: a word for its kind, and a printable text."""
         self._end_line()
         # The style is that of the text: a style of `print` would also colour the live view, which Rich prints below it.
         styled_text = Text(f"{word:<{_WORD - 1}} {text}", style="red" if failed else "dim")

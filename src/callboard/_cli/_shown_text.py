@@ -18,6 +18,11 @@ def escape_name(text: str) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def quote(name: object) -> str:
+    """Return a name or a path as printable text in quotes."""
+    return f"'{escape_name(str(name))}'"
+
+
 _SPACES = 16
 """Number of characters that are read for each character of a line: successive spaces become one."""
 

@@ -1,18 +1,18 @@
 """Access to the database that the option `--db` names, and to the files in which recordings are stored."""
 
+import urllib.parse
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from callboard._cli._command_options import RunOptions
-from callboard._cli._shown_text import CommandError
+from callboard._cli._shown_text import CommandError, quote
 from callboard.exceptions import StorageError
 from callboard.questions import printable
 
 if TYPE_CHECKING:
-    from callboard.threads import Threads
+    from callboard.threads import StoredThread, Threads
 
 # Databases.
 
@@ -38,6 +38,12 @@ def open_database(database: str, *, must_exist: bool) -> Generator["Threads"]:
         raise CommandError(" ".join(printable(str(error)).split())) from error
 
 
+async def read_threads(threads: "Threads") -> "list[StoredThread]":
+    """Return all conversations in a database."""
+    stored_threads = [await threads.read(name) for name in await threads.names()]
+    return [thread for thread in stored_threads if thread is not None]
+
+
 _SQLITE = "sqlite:///"
 
 
@@ -55,7 +61,7 @@ def recording_name(thread_id: str) -> str:
     """Return the file name for the recording of a conversation (thread)."""
     # The thread id is percent-encoded: safe on any file system, and reversible.
     # `quote` leaves "~", which a shell expands at the beginning of a word.
-    return quote(thread_id.encode(errors="surrogatepass"), safe="").replace("~", "%7E") + ".jsonl"
+    return urllib.parse.quote(thread_id.encode(errors="surrogatepass"), safe="").replace("~", "%7E") + ".jsonl"
 
 
 def records_dir(db: str) -> Path | None:
@@ -74,14 +80,14 @@ def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
         raise CommandError("recordings are files, and that database is none: name their directory with --records")
     if directory is None:
         raise CommandError(
-            f"there is no file {_quote(name)}; the name of a thread needs --db or --records, "
+            f"there is no file {quote(name)}; the name of a thread needs --db or --records, "
             f"which say where its recording is. {_ADVICE}"
         )
     path = directory / recording_name(name)
     if not _is_there(path):
         raise CommandError(
-            f"there is no file {_quote(name)}, and no recording of a thread of that name: "
-            f"{_quote(str(path))} is not there. {_ADVICE}"
+            f"there is no file {quote(name)}, and no recording of a thread of that name: "
+            f"{quote(path)} is not there. {_ADVICE}"
         )
     return path
 
@@ -94,10 +100,6 @@ def _is_there(path: Path) -> bool:
         return path.exists() and not path.is_dir()
     except OSError:  # the name is too long for the file system
         return False
-
-
-def _quote(text: str) -> str:
-    return f"'{printable(text)}'"
 
 
 # RecordingWriter of a run, and its options.

@@ -15,7 +15,7 @@ from callboard._cli._command_options import ShowOptions, ThreadsOptions
 from callboard._cli._grid import call_label
 from callboard._cli._run_command import describe_question
 from callboard._cli._shown_text import CommandError, as_json, count, escape_name, one_line
-from callboard._cli._storage import open_database
+from callboard._cli._storage import open_database, read_threads
 from callboard._cli._view import open_console, text_width
 from callboard.questions import printable
 from callboard.threads import StoredThread
@@ -29,12 +29,7 @@ _STYLES = {"done": "green", "failed": "red", "waits": "yellow", "open": "dim"}
 def list_threads(options: ThreadsOptions) -> int:
     """Print a table of the conversations (threads) in a database, latest first; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
-
-        async def read() -> list[StoredThread]:
-            stored = [await threads.read(name) for name in await threads.names()]
-            return sorted(filter(None, stored), key=lambda thread: thread.when, reverse=True)
-
-        conversations = _read(read)
+        conversations = sorted(_read(partial(read_threads, threads)), key=lambda thread: thread.when, reverse=True)
     console = open_console()
     if not conversations:
         console.print("no threads")

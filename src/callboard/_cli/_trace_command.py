@@ -28,7 +28,7 @@ from callboard._cli._groups import (
     statement,
 )
 from callboard._cli._page import page
-from callboard._cli._shown_text import CommandError, count, duration, escape_name, one_line
+from callboard._cli._shown_text import CommandError, count, duration, escape_name, one_line, quote
 from callboard._cli._storage import find_recording
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS, open_console, rows_table, text_width
 from callboard.questions import printable
@@ -291,7 +291,7 @@ def _filter_recording(recording: Recording, options: TraceOptions) -> Recording:
     tools = sorted({call.tool for call in recording.calls()})
     if options.tool is not None and options.tool not in tools:
         tool_names = one_line(", ".join(map(escape_name, tools)), 400) or "none at all"
-        raise CommandError(f"no call of a tool '{escape_name(options.tool)}' is in the recording; it has {tool_names}")
+        raise CommandError(f"no call of a tool {quote(options.tool)} is in the recording; it has {tool_names}")
     if options.tool is None and not options.failed:
         return recording
     parts: list[Part] = []
@@ -306,7 +306,7 @@ def _filter_recording(recording: Recording, options: TraceOptions) -> Recording:
 
 def _write(target: Path, recording: Recording) -> None:
     if target.exists() and target.samefile(recording.path):
-        raise CommandError(f"'{printable(str(target))}' is the recording itself")
+        raise CommandError(f"{quote(target)} is the recording itself")
     try:
         with open(target, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as file:
             file.write(page(recording))

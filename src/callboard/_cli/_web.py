@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -62,7 +63,6 @@ class Picture:
         self._lock = threading.Lock()
         self._next = 0.0
         self._response = (b"", "")
-        self._version = 0
 
     def newest(self) -> tuple[bytes, str]:
         """Return the web page's current data as JSON, with an HTTP entity tag (ETag) that changes with the data."""
@@ -70,9 +70,7 @@ class Picture:
             if monotonic() >= self._next:
                 since = monotonic()
                 body = self._make()
-                if body != self._response[0]:
-                    self._version += 1
-                self._response = (body, f'"{self._version}"')
+                self._response = (body, f'"{sha256(body).hexdigest()}"')
                 now = monotonic()
                 self._next = now + max(_LEAST_AGE, _PAUSE_FACTOR * (now - since))
             return self._response
