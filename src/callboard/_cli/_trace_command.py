@@ -1,7 +1,7 @@
 """Command `callboard trace`: shows a recording, or converts it to an HTML page."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
@@ -32,7 +32,7 @@ from callboard._cli._shown_text import CommandError, count, duration, escape_nam
 from callboard._cli._storage import find_recording
 from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS, open_console, rows_table, text_width
 from callboard.questions import printable
-from callboard.telemetry import Part, RecordedCall, Recording, read_recording
+from callboard.telemetry import Part, RecordedAttempt, RecordedCall, Recording, Wait, read_recording
 
 # Waterfall chart of a recording, on a terminal or as plain lines: a bar for each call.
 
@@ -76,10 +76,8 @@ def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Mapping[str, str])
     cells = [" "] * scale.width
     # Later entries overwrite earlier ones: a running attempt hides a wait of a parallel attempt.
     spans = [(call.start, end, glyphs["between"])]
-    spans += [(wait.start, end if wait.end is None else wait.end, glyphs["waiting"]) for wait in call.waits]
-    spans += [
-        (attempt.start, end if attempt.end is None else attempt.end, glyphs["running"]) for attempt in call.attempts
-    ]
+    spans += [(*span, glyphs["waiting"]) for span in _spans(call.waits, end)]
+    spans += [(*span, glyphs["running"]) for span in _spans(call.attempts, end)]
     for start, stop, glyph in spans:
         for column in scale.columns(start, stop):
             cells[column] = glyph
@@ -253,10 +251,9 @@ def _work_time(call: RecordedCall, part: Part) -> float:
 def _queue_wait(call: RecordedCall, part: Part) -> float:
     """Return the seconds in which a call waited in a queue and none of its attempts ran."""
     end = end_of(call, part)
-    waits = [(wait.start, end if wait.end is None else wait.end) for wait in call.waits]
+    waits, attempts = _spans(call.waits, end), _spans(call.attempts, end)
     if not waits:
         return 0.0
-    attempts = [(attempt.start, end if attempt.end is None else attempt.end) for attempt in call.attempts]
     moments = sorted({moment for span in (*waits, *attempts) for moment in span})
     return sum(
         until - since
@@ -264,6 +261,11 @@ def _queue_wait(call: RecordedCall, part: Part) -> float:
         if any(start <= since and until <= stop for start, stop in waits)
         and not any(start <= since and until <= stop for start, stop in attempts)
     )
+
+
+def _spans(parts: Iterable[Wait | RecordedAttempt], end: float) -> list[tuple[float, float]]:
+    """Return the start and end of each wait or attempt; `end` is the end of those that are open."""
+    return [(part.start, end if part.end is None else part.end) for part in parts]
 
 
 # The command.

@@ -259,7 +259,7 @@ class MemoryVault:
         require("MemoryVault(...)", "cachetools", extra="redact", instead="Redact(vault=StoreVault(store))")
         from cachetools import LRUCache
 
-        self._max_values = values
+        self._make_values: Callable[[], LRUCache[str, str]] = partial(LRUCache, values)
         self._values_by_thread: LRUCache[str, LRUCache[str, str]] = LRUCache(threads)
         # Even reading reorders an LRU cache, and calls of several threads use the vault.
         self._lock = threading.Lock()
@@ -276,11 +276,7 @@ class MemoryVault:
             return {token: values[token] for token in tokens if token in values}
 
     def _values_of(self, thread_id: str) -> "LRUCache[str, str]":
-        from cachetools import LRUCache
-
-        if thread_id not in self._values_by_thread:
-            self._values_by_thread[thread_id] = LRUCache(self._max_values)
-        return self._values_by_thread[thread_id]
+        return self._values_by_thread.setdefault(thread_id, self._make_values())
 
 
 class StoreVault:
