@@ -78,6 +78,27 @@ async def test_a_thread_wakes_a_virtual_loop(jumps: bool) -> None:
     assert (loop.time() >= 1) is jumps
 
 
+@pytest.mark.backends("asyncio")
+async def test_the_clock_waits_a_moment_for_a_thread_of_the_executor() -> None:
+    """LangChain prepares a request that a middleware wraps in such threads: no timeout may come meanwhile."""
+    with anyio.fail_after(10):
+        await asyncio.to_thread(time.sleep, 0.05)
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_thread_of_the_executor_that_hangs_reaches_its_timeout() -> None:
+    released = threading.Event()
+    try:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3600):
+                await asyncio.to_thread(released.wait)
+    finally:
+        released.set()
+    start = time.perf_counter()
+    await asyncio.sleep(3600)  # the loop waits for the thread no longer
+    assert time.perf_counter() - start < 0.2
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_virtual_loop_waits_for_its_executor_when_it_is_closed() -> None:
     """On a virtual clock, the timeout for the executor's shutdown would end at once."""

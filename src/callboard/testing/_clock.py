@@ -6,7 +6,8 @@ and `await anyio.sleep(0.001)` waits until all other tasks are blocked. (`anyio.
 but may take 0.1 virtual seconds on asyncio.)
 
 A virtual clock does not see worker threads: it jumps while they are busy. Use `real_clock=True` to test code with
-threads. Only asyncio code that runs for a trio task, such as the reply of a model, has a moment to end before a jump.
+threads. Only what a model's reply may need has a moment to end before a jump: asyncio code that runs for a trio task,
+and the threads of an asyncio loop's executor, in which LangChain prepares requests.
 
 With a seed, the event loop runs its tasks in an order that the seed decides, and lets some of them wait. Each such
 schedule may happen in production, where threads, sockets and other tasks delay a task.
@@ -17,17 +18,22 @@ import importlib.util
 import selectors
 import sys
 from collections.abc import Callable
+from concurrent.futures import Executor
 from random import Random
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 import sniffio
 
 from callboard._loops._bridge import has_bridged_calls
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 Backend: TypeAlias = tuple[str, dict[str, Any]]
 """Name and options of a backend, as the `anyio_backend` fixture expects them."""
+
+_PATIENCE = 0.25
+"""Real seconds for which a virtual clock does not jump while a task waits for a thread that a model may need."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -38,10 +44,13 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.now = 0.0
         self.patience = 0.0
         """Real seconds to wait for a real event before the clock jumps."""
+        self.open_futures = 0
+        """Number of functions in threads of the loop's executor for which the loop waits."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Real events come first. One of them is the loop's self-pipe, by which threads wake the loop.
-        events = super().select(self.patience if timeout is None or timeout > 0 else 0)
+        patience = max(self.patience, _PATIENCE) if self.open_futures else self.patience
+        events = super().select(patience if timeout is None or timeout > 0 else 0)
         if events:
             return events
         if timeout is None:
@@ -63,6 +72,16 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the virtual time, in seconds since the loop was made."""
         return self._jumping_selector.now
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Args], T], *args: *Args) -> asyncio.Future[T]:
+        """Run a function in a thread of an executor; the clock gives it a moment to end before it jumps."""
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping_selector.open_futures += 1
+        future.add_done_callback(self._forget_future)
+        return future
+
+    def _forget_future(self, _future: object) -> None:
+        self._jumping_selector.open_futures -= 1
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Wait, without a timeout, for the end of the default executor's threads."""
@@ -197,10 +216,6 @@ def _with_eager_tasks(make: Callable[[], asyncio.AbstractEventLoop]) -> Callable
         return loop
 
     return make_loop
-
-
-_PATIENCE = 0.25
-"""Real seconds for which trio's virtual clock does not jump while a task waits for asyncio code in another thread."""
 
 
 def _make_virtual_trio() -> Backend:
