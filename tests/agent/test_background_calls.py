@@ -28,7 +28,14 @@ from callboard import (
     progress,
     tool_call,
 )
-from callboard.exceptions import DrainingError, DuplicateCallIdWarning, ForegroundCallWarning, LoopError, OpenCallsError
+from callboard.exceptions import (
+    DrainingError,
+    DuplicateCallIdWarning,
+    ForegroundCallWarning,
+    LoopError,
+    OpenCallsError,
+    StorageError,
+)
 from callboard.guards import Sanitize
 from callboard.middleware import LoopGuard, RequireApproval, Retry, Supervise
 from callboard.testing import ScriptedModel, calls
@@ -711,9 +718,56 @@ async def test_a_result_with_an_artifact_that_no_database_stores_is_told_as_lost
         messages = (await agent.ainvoke(QUESTION, AT))["messages"]
 
     (result,) = filter(is_result, messages)
-    assert "the database cannot store it" in result.text
+    assert "the database cannot store it: artifact is a value of the type _thread.lock. Do not" in result.text
+    assert str(tmp_path) not in result.text
     assert result.additional_kwargs["callboard"]["status"] == "error"
     assert result.artifact is None
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["a run waits", "a person is asked"])
+async def test_a_result_outlasts_a_moment_in_which_the_database_is_away(is_live: bool) -> None:
+    """The model read that the result is lost, because the database cannot store it."""
+
+    class AwaySaver(InMemorySaver):
+        def put_writes(self, *args: Any, **kwargs: Any) -> None:
+            if is_away.is_set():
+                raise StorageError("The database", "is away")
+            super().put_writes(*args, **kwargs)
+
+        async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
+            self.put_writes(*args, **kwargs)
+
+    async def build() -> str:
+        """Build."""
+        await is_finished.wait()
+        is_away.set()
+        return "built"
+
+    def decide() -> str:
+        """Decide."""
+        return str(interrupt("?"))
+
+    is_finished, is_away = anyio.Event(), threading.Event()
+    model = ScriptedModel([calls("build", *([] if is_live else ["decide"])), "meanwhile", "done"])
+    with anyio.fail_after(SECONDS):
+        async with agent_of(create_react_agent, model, [build, decide], AwaySaver()) as agent:
+            run = await agent.start(GO, AT)
+            if is_live:
+                await until_asked(model, 2)
+            else:
+                await run.result()
+            is_finished.set()
+            while not is_away.is_set():
+                await anyio.sleep(0.005)
+            await anyio.sleep(0.3)
+            is_away.clear()
+            while agent.running():
+                await anyio.sleep(0.005)
+            if is_live:
+                with pytest.raises(StorageError):
+                    await run.result()
+            messages = (await agent.ainvoke(None if is_live else Command(resume="yes"), AT))["messages"]
+    assert results_in(messages) == ["built"]
 
 
 async def test_a_result_tells_how_its_call_has_ended() -> None:

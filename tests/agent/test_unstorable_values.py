@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
@@ -55,6 +55,22 @@ def test_of_many_parts_only_the_one_that_cannot_be_stored_is_written() -> None:
     rows = {Key(number): BIG if number == 500 else number for number in range(1000)}
     said = describe_unstorable(rows, lambda parts: BIG not in parts)  # type: ignore[operator]
     assert (said, written) == ("['500'] is an integer of 65 bits, and 64 are the most", ["500"])
+
+
+@AGENTS
+async def test_a_negative_integer_that_cannot_be_stored_has_more_bits_than_are_allowed(make: Any) -> None:
+    """Its sign is a bit, too: the text said that it has 64 bits, and that 64 are the most."""
+
+    def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    below = -(2**63) - 1
+    agent = make(ScriptedModel([calls(("pay", {"amount": below})), "done"]), [pay], checkpointer="memory")
+    with pytest.raises(StorageError, match="is an integer of 65 bits, and 64 are the most"):
+        await agent.ainvoke({"messages": [HumanMessage("go", additional_kwargs={"amount": below})]}, AT)
+    state = await agent.ainvoke(QUESTION, AT)
+    assert "an integer of 65 bits, at most 64 are allowed" in state["messages"][-2].text
 
 
 @AT_ONCE

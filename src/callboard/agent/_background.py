@@ -29,10 +29,16 @@ from callboard.tools._background import BackgroundCall, handle_in, open_handles
 _log = logging.getLogger("callboard")
 
 _PAUSE = 1.0
-"""Seconds between two attempts to store a result in a thread that another process uses."""
+"""Seconds between two attempts to store a result in a thread that another process uses, or in a database that fails."""
+
+_MAX_FAILURES = 2
+"""Number of times that a database may fail to store a result; then an error message takes the place of the result."""
 
 Store = Callable[[HumanMessage], Awaitable[None]]
 """Function that stores a message in a thread of conversation without a live run."""
+
+DescribeUnstorable = Callable[[HumanMessage], str | None]
+"""Function that returns a text about the part of a message that the database cannot store; `None` without one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +48,8 @@ class _OpenCall:
     call: BackgroundCall
     thread_id: str
     loop: EventLoop
+    store: Store
+    unstorable: DescribeUnstorable
     task: Spawned | None = None
     over: SharedEvent = field(default_factory=SharedEvent)
 
@@ -75,17 +83,17 @@ class BackgroundCalls:
         """Return whether a thread has open calls."""
         return thread_id in self._open_calls
 
-    def start(self, thread_id: str, store: Store, call: BackgroundCall) -> Spawned:
+    def start(self, thread_id: str, store: Store, unstorable: DescribeUnstorable, call: BackgroundCall) -> Spawned:
         """Start the task of a call of a thread; the task also delivers the result of a call that was handed over."""
         loop = current_loop()
-        open_call = _OpenCall(call, thread_id, loop)
+        open_call = _OpenCall(call, thread_id, loop, store, unstorable)
         with self._lock:
             self._open_calls.setdefault(thread_id, {})[open_call] = None
 
         async def child(scope: Scope) -> None:
             try:
                 with scope:
-                    await self._perform(open_call, store)
+                    await self._perform(open_call)
             except Exception as error:
                 if not call.admitted.is_set:
                     call.refuse(error)
@@ -105,7 +113,7 @@ class BackgroundCalls:
         open_call.task = loop.spawn(child, call.time_limits.grace)
         return open_call.task
 
-    async def _perform(self, open_call: _OpenCall, store: Store) -> None:
+    async def _perform(self, open_call: _OpenCall) -> None:
         """Run a call in its own task, and deliver its result if the call was handed over."""
         call, thread_id = open_call.call, open_call.thread_id
         # The call may outlive the run and the calls around it: it has neither their time nor their permits.
@@ -126,15 +134,18 @@ class BackgroundCalls:
                     if call.fatal_error is not None:
                         self._fatal_errors[thread_id] = call.fatal_error
                     with cleanup():
-                        await self._deliver(thread_id, call, store)
+                        await self._deliver(open_call)
 
-    async def _deliver(self, thread_id: str, call: BackgroundCall, store: Store) -> None:
-        message, is_storable = call.notification(), True
+    async def _deliver(self, open_call: _OpenCall) -> None:
+        thread_id, call = open_call.thread_id, open_call.call
+        message, failures = call.notification(), 0
+        if (reason := open_call.unstorable(message)) is not None:
+            message = call.notification_about(unstorable_text(reason))
         while True:
             try:
                 run = self._live_runs.find(thread_id)
                 if run is None:
-                    await store(message)
+                    await open_call.store(message)
                     return
                 if await self._live_runs.send(run, message):
                     return
@@ -142,9 +153,13 @@ class BackgroundCalls:
             except ThreadBusyError:
                 await sleep(_PAUSE)
             except StorageError as error:
-                if not is_storable:
+                failures += 1
+                if failures > _MAX_FAILURES:
                     raise
-                message, is_storable = call.notification_about(unstorable_text(str(error))), False
+                if failures == _MAX_FAILURES:  # such as a result that is too large for the database
+                    message = call.notification_about(unstorable_text(error.reason))
+                else:
+                    await sleep(_PAUSE)  # the database may be away for a moment
 
     def raise_fatal_error(self, thread_id: str) -> None:
         """Raise the error of a call of a thread that is for the program, such as KeyboardInterrupt."""
@@ -206,6 +221,7 @@ class ThreadBackground:
     calls: BackgroundCalls
     thread_id: str
     store: Store
+    unstorable: DescribeUnstorable
     takes_calls: bool
     """`False` for a run that began during a drain: its own calls end with their step."""
     handles: set[str] = field(default_factory=set)
@@ -223,7 +239,7 @@ class ThreadBackground:
         return handle
 
     def start(self, call: BackgroundCall) -> Spawned:
-        return self.calls.start(self.thread_id, self.store, call)
+        return self.calls.start(self.thread_id, self.store, self.unstorable, call)
 
     def raise_fatal_error(self) -> None:
         """Raise the error of a background call of the thread that is for the program, such as KeyboardInterrupt."""

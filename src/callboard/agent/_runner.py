@@ -350,8 +350,9 @@ class Runner:
         """Return the background calls of a run's thread; `None` for a run within a call, with which its calls end."""
         if current_call() is not None:
             return None
-        store, takes_calls = partial(self._store_message, thread.saver), not self.in_flight.is_draining
-        return ThreadBackground(self.background_calls, thread.saver.thread_id, store, takes_calls)
+        saver, takes_calls = thread.saver, not self.in_flight.is_draining
+        store = partial(self._store_message, saver)
+        return ThreadBackground(self.background_calls, saver.thread_id, store, saver.unstorable, takes_calls)
 
     def _own_background_calls(self, inbox: Inbox | None, config: RunnableConfig) -> AbstractAsyncContextManager[None]:
         """Return a context at whose end the background calls of a run end, unless the agent's block owns them."""

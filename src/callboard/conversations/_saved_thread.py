@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -252,13 +252,7 @@ class SavedThread(Thread):
             self.unread = [message for message in self.unread if message is not entry.message]
 
     def unstorable(self, output: object) -> str | None:
-        """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""
-        if type(output) is ToolMessage or type(output) is HumanMessage:
-            has_more = output.additional_kwargs or output.response_metadata or output.model_extra
-            has_artifact = type(output) is ToolMessage and output.artifact is not None
-            if isinstance(output.content, str) and not has_more and not has_artifact:
-                return None  # nearly all results, and words of a person; a text is stored in any case
-        return None if self.saver.can_store(output) else describe_unstorable(output, self.saver.can_store)
+        return self.saver.unstorable(output)
 
     def check_storable(self, subject: str, value: object) -> None:
         if (part := self.unstorable(value)) is not None:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, cast
 
 from anyio import to_thread
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.memory import InMemorySaver
@@ -26,6 +27,7 @@ from callboard._langgraph._savers import (
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined
 from callboard.conversations._database import LazySaver
 from callboard.conversations._storage import Base, check_checkpoint, reading_stored_data
+from callboard.conversations._unstorable import describe_unstorable
 
 _LOCATION_KEYS = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """Keys of a config that name a thread and a checkpoint in it."""
@@ -219,3 +221,12 @@ class Saver:
         except Exception:  # of any type; the caller reports the write's error instead
             return False
         return True
+
+    def unstorable(self, output: object) -> str | None:
+        """Return a text about the part of an output that cannot be stored; `None` if it can be stored as it is."""
+        if type(output) is ToolMessage or type(output) is HumanMessage:
+            has_more = output.additional_kwargs or output.response_metadata or output.model_extra
+            has_artifact = type(output) is ToolMessage and output.artifact is not None
+            if isinstance(output.content, str) and not has_more and not has_artifact:
+                return None  # nearly all results, and words of a person; a text is stored in any case
+        return None if self.can_store(output) else describe_unstorable(output, self.can_store)

@@ -6,7 +6,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langgraph.types import Command, Interrupt
 
-from callboard.tools._bounds import LARGEST_INTEGER, SMALLEST_INTEGER
+from callboard.tools._bounds import LARGEST_INTEGER, SMALLEST_INTEGER, bits_of
 
 CanStore = Callable[[object], bool]
 """Function that returns whether a serializer accepts a value."""
@@ -34,7 +34,7 @@ def describe_unstorable(value: object, can_store: CanStore) -> str:
         path += text_of(start)
     kind = type(value)
     if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
-        description = f"an integer of {value.bit_length()} bits, and 64 are the most"
+        description = f"an integer of {bits_of(value)} bits, and 64 are the most"
     elif isinstance(value, str):
         description = "a text with a lone surrogate, which has no bytes in UTF-8"
     elif kind.__module__ == "builtins":
@@ -54,7 +54,7 @@ def _parts(value: Any) -> tuple[list[object], Callable[[int], str]]:
         return list(value), lambda position: f"[{position}]"
     names: Sequence[str] = ()
     if isinstance(value, BaseMessage):
-        names = list(type(value).model_fields)
+        names = [*type(value).model_fields, *(value.model_extra or ())]
     elif isinstance(value, Interrupt):
         names = ["value"]
     elif isinstance(value, Command):

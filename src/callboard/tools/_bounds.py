@@ -173,6 +173,11 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
     return None
 
 
+def bits_of(number: int) -> int:
+    """Return the number of bits that an integer needs; a negative one needs a bit for its sign."""
+    return number.bit_length() if number >= 0 else (~number).bit_length() + 1
+
+
 def _unstorable_in(args: Mapping[str, Any]) -> str | None:
     """Return a text about a long integer or a lone surrogate in arguments within all limits; `None` without one."""
     for value in _keys_and_values(args):
@@ -181,7 +186,7 @@ def _unstorable_in(args: Mapping[str, Any]) -> str | None:
             return "the arguments have half of a surrogate pair, which is no character. Call the tool again without it."
         if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
             return (
-                f"the arguments have an integer of {value.bit_length()} bits, at most 64 are allowed. Call the tool "
+                f"the arguments have an integer of {bits_of(value)} bits, at most 64 are allowed. Call the tool "
                 "again with a smaller number, or with a text."
             )
     return None
