@@ -73,6 +73,7 @@ def test_the_agents_own_checkpointer_is_used_without_a_database(project: Project
         ([], "say something to the agent, or --resume a thread"),
         (["hi", "--resume", "--thread", "1"], "a message or --resume, not both"),
         (["--resume"], "--resume needs --thread"),
+        (["hi", "--thread", "\udcff"], "--thread '\\udcff' is no text in UTF-8"),
         (["--resume", "--thread", "1", "--db", "threads.db"], "there is no database 'threads.db'"),
         (["--resume", "--thread", "1"], "there is no thread '1' to resume"),
         (["hi", "--db", "mysql://here/x"], "--db mysql://here/x: There is no database 'mysql://here/x'; known are"),

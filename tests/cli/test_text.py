@@ -1,6 +1,7 @@
 """Display of text from untrusted sources."""
 
 import json
+import math
 import unicodedata
 from typing import Any
 
@@ -73,6 +74,17 @@ def test_json_has_messages_and_what_is_inside_of_them() -> None:
     told = json.loads(as_json({"messages": [AIMessage("hi")], "odd": object}))
 
     assert told["messages"][0]["content"] == "hi"
+
+
+def test_numbers_that_json_does_not_have_are_texts() -> None:
+    """`NaN` is no JSON: other programs refuse the whole output of `callboard run --json`."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    value = {"mean": math.nan, "bounds": [-math.inf, math.inf], "text": "NaN é"}
+    told = json.loads(as_json(value, indent=2), parse_constant=refuse)
+    assert told == {"mean": "NaN", "bounds": ["-Infinity", "Infinity"], "text": "NaN é"}
 
 
 REQUEST = {"action_request": {"action": "pay", "args": {"amount": 3}}, "description": None}

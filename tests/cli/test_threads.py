@@ -346,6 +346,8 @@ def test_a_thread_can_be_looked_at_as_it_was(project: Project, saver: Saver) -> 
     [
         (["2"], "there is no thread '2'; callboard threads lists those there are"),
         (["2", "--history"], "there is no thread '2'"),
+        (["\udcff"], "there is no thread '\\udcff'"),
+        (["\udcff", "--history"], "there is no thread '\\udcff'"),
         (["1", "--at", "nonsense"], "has no checkpoint 'nonsense'"),
         (["1", "--last", "0"], "--last"),
     ],

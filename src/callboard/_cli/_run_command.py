@@ -427,6 +427,12 @@ def run_agent(options: RunOptions) -> int:
         raise CommandError(
             "a message or --resume, not both; a message starts a new turn, also where questions are open"
         )
+    try:
+        (options.thread or "").encode()
+    except UnicodeEncodeError as error:  # bytes of the command line that are no text
+        raise CommandError(
+            f"--thread {options.thread!r} is no text in UTF-8; name the thread with whole characters"
+        ) from error
     if options.resume and options.thread is None:
         raise CommandError("--resume needs --thread; callboard threads lists those of a database")
     for option, value in (("--web-port", options.web_port), ("--wait or --no-wait", options.wait)):

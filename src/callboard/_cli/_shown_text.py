@@ -41,7 +41,11 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
     from pydantic_core import to_jsonable_python
 
     plain = to_jsonable_python(value, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
-    return json.dumps(plain, ensure_ascii=False, indent=indent)
+    try:
+        return json.dumps(plain, ensure_ascii=False, indent=indent, allow_nan=False)
+    except ValueError:  # `inf_nan_mode` changes the texts that pydantic writes, and not the values that it returns
+        finite = json.loads(json.dumps(plain), parse_constant=str)
+        return json.dumps(finite, ensure_ascii=False, indent=indent)
 
 
 def as_text(value: object) -> str:
