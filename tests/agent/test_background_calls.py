@@ -749,24 +749,23 @@ async def test_a_result_outlasts_a_moment_in_which_the_database_is_away(is_live:
 
     is_finished, is_away = anyio.Event(), threading.Event()
     model = ScriptedModel([calls("build", *([] if is_live else ["decide"])), "meanwhile", "done"])
-    with anyio.fail_after(SECONDS):
-        async with agent_of(create_react_agent, model, [build, decide], AwaySaver()) as agent:
-            run = await agent.start(GO, AT)
-            if is_live:
-                await until_asked(model, 2)
-            else:
+    async with agent_of(create_react_agent, model, [build, decide], AwaySaver()) as agent:
+        run = await agent.start(QUESTION, AT)
+        if is_live:
+            await until_asked(model, 2)
+        else:
+            await run.result()
+        is_finished.set()
+        while not is_away.is_set():
+            await anyio.sleep(0.005)
+        await anyio.sleep(0.3)
+        is_away.clear()
+        while agent.running():
+            await anyio.sleep(0.005)
+        if is_live:
+            with pytest.raises(StorageError):
                 await run.result()
-            is_finished.set()
-            while not is_away.is_set():
-                await anyio.sleep(0.005)
-            await anyio.sleep(0.3)
-            is_away.clear()
-            while agent.running():
-                await anyio.sleep(0.005)
-            if is_live:
-                with pytest.raises(StorageError):
-                    await run.result()
-            messages = (await agent.ainvoke(None if is_live else Command(resume="yes"), AT))["messages"]
+        messages = (await agent.ainvoke(None if is_live else Command(resume="yes"), AT))["messages"]
     assert results_in(messages) == ["built"]
 
 
