@@ -90,7 +90,6 @@ def programs_alone() -> list[Any]:
     return programs
 
 
-@pytest.mark.every_variant
 @pytest.mark.real_clock
 @pytest.mark.parametrize(("code", "output"), programs_alone())
 def test_a_block_of_a_first_page_runs_alone(code: str, output: str, tmp_path: Path) -> None:

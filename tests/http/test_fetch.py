@@ -81,6 +81,7 @@ async def test_redirects_end(site: Site) -> None:
     assert len(site.requests(case)) == 6
 
 
+@pytest.mark.exhaustive
 async def test_a_page_is_read_if_the_search_path_of_modules_has_an_entry_that_is_no_text(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -144,7 +144,6 @@ async def held_by(url: str, **options: object) -> tuple[float, str]:
     return hold.longest, state["messages"][0].text
 
 
-@pytest.mark.every_variant
 @pytest.mark.usefixtures("short_conversions")
 @pytest.mark.parametrize("kind", PAGES)
 async def test_no_page_of_a_megabyte_holds_the_loop(site: Site, kind: str) -> None:

@@ -24,7 +24,6 @@ async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
     return found["messages"][0].content
 
 
-@pytest.mark.backends("asyncio", "trio")
 async def test_each_conversation_has_names_of_its_own() -> None:
     """A conversation finds its variables again in its next call."""
     async with ToolNode([tool()]) as node:
@@ -42,7 +41,6 @@ KILLERS = {
 }
 
 
-@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize("code", KILLERS.values(), ids=KILLERS)
 async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -> None:
     """The cell is not run again. The next call has a new interpreter, and other conversations are not affected."""
@@ -243,7 +241,6 @@ _ATTEMPTS = {
 }
 
 
-@pytest.mark.backends("asyncio", "trio")
 async def test_what_code_may_do_unrestricted_it_may_not_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
