@@ -2,12 +2,15 @@
 
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
 import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
+from anyio.abc import TaskGroup
 from anyio.from_thread import check_cancelled
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +61,14 @@ class Run:
         except Exception as error:
             self.error = error
 
+    @asynccontextmanager
+    async def begun(self, seconds: float = 5) -> AsyncIterator[TaskGroup]:
+        """Let it run for so many seconds before the block, which waits for its end."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self)
+            await anyio.sleep(seconds)
+            yield group
+
     @property
     def contents(self) -> list[Any]:
         assert self.error is None
@@ -75,9 +86,7 @@ async def test_the_running_calls_say_where_they_are_and_for_how_long() -> None:
     node = ToolNode([make(fetch)], policies={"fetch": CallPolicy(limit=Limit(concurrency=1))})
     assert node.running() == []
     run = Run(node, fetch_calls(2))
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(30)
+    async with run.begun(30):
         first, second = node.running()
         assert (first.seconds, second.seconds) == (pytest.approx(30, abs=1), pytest.approx(30, abs=1))
         assert first == LiveCall(
@@ -104,9 +113,7 @@ async def test_a_call_in_the_pause_before_a_retry_is_between_its_attempts() -> N
         [make(fetch)], middleware=[Retry(2, initial=10, any_tool=True, rng=Random(0))], handle_tool_errors=True
     )
     run = Run(node, fetch_calls(1))
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(3)
+    async with run.begun(3):
         assert [(call.place, call.attempt, call.limit) for call in node.running()] == [("between", 1, None)]
         assert await node.cancel("c0", "enough")
     assert [ended(message) for message in run.messages] == ["cancelled"]
@@ -127,9 +134,7 @@ async def test_one_call_ends_with_its_grace_and_the_others_go_on() -> None:
 
     node = ToolNode([make(fetch)], on_error="cancel", handle_tool_errors=False)
     run, before = Run(node, fetch_calls(3)), live_tasks()
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         with anyio.fail_after(WAIT):
             assert await node.cancel("c1", "too long")
         assert closed == ["1"]
@@ -146,9 +151,7 @@ async def test_a_waiting_call_that_is_cancelled_never_begins() -> None:
     recorder = Recorder()
     node = ToolNode([recorder.tool("fetch", seconds=10.0)], limit=Limit(concurrency=1))
     run = Run(node, fetch_calls(3))
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         assert await node.cancel("c1", "not needed")
     assert run.contents == ["0", NOT_BEGUN, "2"]
     assert recorder.count("started") == 2
@@ -160,9 +163,7 @@ async def test_an_idempotent_call_may_be_made_again() -> None:
     fetch = Recorder().tool("fetch", seconds=60.0)
     node = ToolNode([fetch], policies={"fetch": CallPolicy(idempotent=True)})
     run = Run(node, fetch_calls(1))
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         assert await node.cancel("c0")
     assert run.contents == ["Error: Tool 'fetch' was cancelled by the application before it had a result."]
 
@@ -171,9 +172,7 @@ async def test_a_call_that_has_ended_or_never_was_is_not_cancelled() -> None:
     """A call may end at the moment in which a person decides: that is no error."""
     node = ToolNode([Recorder().tool("fetch", seconds=10.0)])
     run = Run(node, fetch_calls(1))
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         assert not await node.cancel("c9", "too long")
         await anyio.sleep(10)
         assert not await node.cancel("c0", "too long")
@@ -190,9 +189,7 @@ async def test_a_body_that_finishes_in_spite_of_its_cancellation_keeps_its_resul
 
     node = ToolNode([make(fetch)])
     run = Run(node, fetch_calls(1))
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(1)
+    async with run.begun(1):
         with anyio.CancelScope(shield=True):
             assert not await node.cancel("c0", "too long")
     assert run.contents == ["0"]
@@ -216,9 +213,7 @@ async def test_an_error_of_the_clean_up_does_not_hide_the_cancellation() -> None
         node = ToolNode([make(fetch)], handle_tool_errors=handling)
         run = Run(node, fetch_calls(1))
         with observe(keep_error):
-            async with anyio.create_task_group() as group:
-                group.start_soon(run)
-                await anyio.sleep(5)
+            async with run.begun():
                 assert await node.cancel("c0", "too long")
         assert run.contents == [BEGUN]
     assert [type(error) for error in errors] == [CallCancelledError] * 2
@@ -230,9 +225,7 @@ async def test_observers_see_one_end_with_the_reason() -> None:
     node = ToolNode([Recorder().tool("fetch", seconds=60.0)])
     run = Run(node, fetch_calls(1))
     with observe(events.append):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await anyio.sleep(5)
+        async with run.begun():
             assert await node.cancel("c0", "too long")
     (end,) = [event for event in events if event.phase == "ended"]
     assert isinstance(end.error, CallCancelledError)
@@ -252,9 +245,7 @@ async def test_middleware_neither_repeats_nor_replaces_nor_stores_it() -> None:
         ],
     )
     run = Run(node, fetch_calls(1))
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         assert await node.cancel("c0", "too long")
         assert recorder.count("started") == 1
     assert run.contents == [BEGUN]
@@ -277,9 +268,7 @@ async def test_a_middleware_that_hides_a_cancellation_starts_no_further_attempt(
 
     node = ToolNode([recorder.tool("fetch", seconds=60.0)], middleware=[insist])
     run = Run(node, fetch_calls(1))
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         assert await node.cancel("c0", "too long")
     assert run.contents == [BEGUN]
     assert recorder.count("started") == 1
@@ -295,9 +284,7 @@ async def test_calls_inside_the_call_end_with_it() -> None:
 
     outer = ToolNode([make(research)])
     run = Run(outer, [tool_call("research", "r", query="tea")])
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         assert len(inner.running()) == 2
         assert await outer.cancel("r")
         assert (inner.running(), recorder.running) == ([], 0)
@@ -312,9 +299,7 @@ async def test_a_call_inside_another_can_be_cancelled_alone() -> None:
         return ", ".join(contents(await inner.ainvoke(fetch_calls(2))))
 
     run = Run(ToolNode([make(research)]), [tool_call("research", "r", query="tea")])
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         assert await inner.cancel("c0", "too long")
     assert run.contents == [f"{BEGUN}, 1"]
 
@@ -333,9 +318,7 @@ async def test_a_call_of_a_handler_of_an_actor_ends_alone() -> None:
     node = ToolNode([Shop()])
     async with node:
         run = Run(node, fetch_calls(2))
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await anyio.sleep(5)
+        async with run.begun():
             with anyio.fail_after(WAIT):
                 assert await node.cancel("c0", "too long")
         assert run.contents == [BEGUN, "1"]
@@ -349,9 +332,7 @@ async def test_cancel_all_at_once_and_twice() -> None:
     async def cancel(call_id: str) -> None:
         answers.append(await node.cancel(call_id))
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        await anyio.sleep(5)
+    async with run.begun():
         async with anyio.create_task_group() as cancelling:
             for call in node.running() * 2:
                 assert call.call_id is not None
@@ -379,9 +360,7 @@ async def test_a_cancelled_batch_ends_as_before_although_one_of_its_calls_was_ca
 
     async with anyio.create_task_group() as outer:
         with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as group:
-                group.start_soon(run)
-                await anyio.sleep(5)
+            async with run.begun():
                 outer.start_soon(cancel)
                 await anyio.sleep(1)
                 scope.cancel()
