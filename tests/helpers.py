@@ -4,6 +4,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -68,6 +69,15 @@ async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.005)
+
+
+def run_in_threads(*threads: threading.Thread) -> None:
+    """Start all threads, and wait for their ends."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def examples(factor: int) -> settings:

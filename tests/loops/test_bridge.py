@@ -21,7 +21,7 @@ from langchain_core.tools import StructuredTool
 from callboard import CallPolicy, Statistics, ToolNode, create_react_agent, remaining
 from callboard.extend import run_on_asyncio
 from callboard.testing import Recorder, ScriptedModel, calls
-from tests.helpers import ask, make, make_sync
+from tests.helpers import ask, make, make_sync, run_in_threads
 
 QUESTION = {"messages": [("user", "go")]}
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
@@ -80,14 +80,7 @@ def test_invoke_works_from_many_threads_at_once() -> None:
     def go() -> None:
         found.append(content(node.invoke(ask("echo"))))
 
-    def all_of_them() -> None:
-        threads = [threading.Thread(target=go) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    within(20, all_of_them)
+    run_in_threads(*(threading.Thread(target=go) for _ in range(20)))
     assert found == ["nobody"] * 20
 
 

@@ -32,7 +32,7 @@ from callboard import CallboardWarning, CallEvent, CallPolicy, StorageError, Too
 from callboard.middleware import Cache
 from callboard.middleware._cache import _text_store
 from callboard.middleware._cache._stored_results import StoredResults, message_of, text_of
-from tests.helpers import ended, make
+from tests.helpers import ended, make, run_in_threads
 from tests.middleware._dict_cache import DictCache
 from tests.server._servers import running_redis
 
@@ -758,11 +758,7 @@ def test_invalidations_of_many_threads_all_reach_the_store() -> None:
     """`invalidate` may be called from any thread, without an event loop."""
     store = DictCache()
     cache = Cache({f"work {n}" for n in range(50)}, store=store)
-    threads = [threading.Thread(target=cache.invalidate, args=(f"work {n}",)) for n in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*(threading.Thread(target=cache.invalidate, args=(f"work {n}",)) for n in range(50)))
     deadline = time.monotonic() + WAIT
     while len(store.values) < 50:
         assert time.monotonic() < deadline

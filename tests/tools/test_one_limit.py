@@ -14,6 +14,7 @@ import pytest
 
 from callboard import CallPolicy, Limit, Rate, ToolNode, create_react_agent, tool_call
 from callboard.testing import Recorder, ScriptedModel, calls
+from tests.helpers import run_in_threads
 
 WAIT = 30.0
 
@@ -147,13 +148,7 @@ def test_event_loops_in_two_threads_share_it() -> None:
     def run(backend: str) -> None:
         anyio.run(ToolNode([work], limit=limit).ainvoke, batch(*["work"] * 20), backend=backend)
 
-    threads = [threading.Thread(target=run, args=(backend,)) for backend in ("asyncio", "trio", "asyncio")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT)
-
-    assert not any(thread.is_alive() for thread in threads)
+    run_in_threads(*(threading.Thread(target=run, args=(backend,)) for backend in ("asyncio", "trio", "asyncio")))
     assert most == [1]
 
 

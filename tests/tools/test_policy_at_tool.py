@@ -15,7 +15,7 @@ from callboard import Actor, CallPolicy, Limit, ToolNode, create_agent, create_r
 from callboard.middleware import Supervise
 from callboard.testing import ScriptedModel, calls
 from callboard.tools._supervision import Supervision
-from tests.helpers import ask, ended
+from tests.helpers import ask, ended, run_in_threads
 
 WAIT = 20
 
@@ -162,11 +162,7 @@ def test_threads_that_meet_a_tool_first_at_the_same_time_share_one_limit(monkeyp
         found.append(supervision.limiters["slow_tool"])
 
     monkeypatch.setattr("callboard.tools._supervision.policy_of", slowly)
-    threads = [threading.Thread(target=meet) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT)
+    run_in_threads(*(threading.Thread(target=meet) for _ in range(2)))
     assert found[0] is found[1]
 
 
