@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from callboard import create_agent, create_react_agent
+from callboard import ToolNode, create_agent, create_react_agent
 from callboard._loops._bridge import run_on_asyncio
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import CHANNEL, commits_in
@@ -215,6 +215,13 @@ def copy_of(saver: InMemorySaver) -> InMemorySaver:
 def scripted(replies: Sequence[Any], tools: Any = (), *, loop: bool = False, **options: Any) -> Any:
     """Return an agent whose model gives these replies."""
     return create_react_agent(ScriptedModel(replies, loop=loop), tools, **options)
+
+
+def agent_with(make: Any, model: ScriptedModel, tools: Sequence[Any], policies: Any, **options: Any) -> Any:
+    """Return an agent of either function whose tools have these policies."""
+    if make is create_agent:
+        return make(model, tools, policies=policies, **options)
+    return make(model, ToolNode(tools, policies=policies), **options)
 
 
 async def run(agent: Any, given: Any = QUESTION, config: Any = None, *, door: str = "ainvoke", **options: Any) -> Any:

@@ -41,7 +41,7 @@ from callboard.middleware import LoopGuard, RequireApproval, Retry, Supervise
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import watched_loop
 
-from ._savers import AGENTS, AT, FAR, QUESTION, Recording, complaint, copy_of, forge
+from ._savers import AGENTS, AT, FAR, QUESTION, Recording, agent_with, complaint, copy_of, forge
 
 pytestmark = pytest.mark.real_clock
 WAIT = 30
@@ -84,10 +84,7 @@ def agent_of(make: Any, model: ScriptedModel, tools: list[Any], saver: Any, **op
     """Return an agent whose tools run in the background."""
     names = [tool.__name__ for tool in tools if getattr(tool, "__name__", "decide") != "decide"]
     policy = CallPolicy(background=options.pop("background", True), limit=options.pop("call_limit", None))
-    policies = dict.fromkeys(names, policy)
-    if make is create_agent:
-        return make(model, tools, policies=policies, checkpointer=saver, **options)
-    return make(model, ToolNode(tools, policies=policies), checkpointer=saver, **options)
+    return agent_with(make, model, tools, dict.fromkeys(names, policy), checkpointer=saver, **options)
 
 
 def results_in(messages: list[BaseMessage]) -> list[str]:
@@ -267,7 +264,7 @@ async def test_a_call_has_no_name_of_a_call_of_its_reply_that_has_ended(make: An
 async def test_a_message_that_a_tool_makes_itself_is_told_under_the_name_of_the_tool() -> None:
     async def build(call_id: Annotated[str, InjectedToolCallId]) -> ToolMessage:
         """Build."""
-        await anyio.sleep(0.01)
+        await until_asked(model, 2)
         return ToolMessage("built", tool_call_id=call_id)
 
     model = ScriptedModel([calls("build"), "meanwhile", "done"])
@@ -687,14 +684,9 @@ async def test_a_result_keeps_its_artifact_where_a_tool_message_has_it(make: Any
         await anyio.sleep(0.01)
         return "2 rows", [1, 2]
 
-    node = ToolNode([query], policies={"query": CallPolicy(background=True)})
-    tools, policies = ([query], {"policies": {"query": CallPolicy(background=True)}})
+    policies = {"query": CallPolicy(background=True)}
     model, url = ScriptedModel([calls("query"), "meanwhile", "done"]), f"sqlite:///{tmp_path / 'db'}"
-    if make is create_agent:
-        agent: Any = make(model, tools, **policies, checkpointer=url)
-    else:
-        agent = make(model, node, checkpointer=url)
-    async with agent:
+    async with agent_with(make, model, [query], policies, checkpointer=url) as agent:
         messages = (await agent.ainvoke(QUESTION, AT))["messages"]
         stored = (await agent.aget_state(AT)).values["messages"]
 
@@ -842,12 +834,7 @@ async def test_a_run_that_is_drained_before_its_background_call_ends_as_drained(
         return "worked"
 
     model = ScriptedModel([calls("work"), calls("build"), "done", "done"])
-    policies = {"build": CallPolicy(background=True)}
-    if make is create_agent:
-        agents.append(make(model, [work, build.build], policies=policies, checkpointer=InMemorySaver()))
-    else:
-        node = ToolNode([work, build.build], policies=policies)
-        agents.append(make(model, node, checkpointer=InMemorySaver()))
+    agents.append(agent_with(make, model, [work, build.build], BACKGROUND, checkpointer=InMemorySaver()))
     with pytest.raises(DrainingError):
         await agents[0].ainvoke(QUESTION, AT)
     assert build.times == 0

@@ -7,11 +7,11 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard import CallPolicy, ToolNode, create_agent, create_react_agent, tool_call
+from callboard import CallPolicy, create_react_agent, tool_call
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import ended, until
 
-from ._savers import AGENTS, AT, QUESTION, complaint
+from ._savers import AGENTS, AT, QUESTION, agent_with, complaint
 
 pytestmark = pytest.mark.real_clock
 WAIT = 30
@@ -33,9 +33,7 @@ class Build:
 
 def agent_of(make: Any, model: ScriptedModel, build: Build, policy: CallPolicy | None = None) -> Any:
     policies = {} if policy is None else {"build": policy}
-    if make is create_agent:
-        return make(model, [build.build], policies=policies, checkpointer=InMemorySaver())
-    return make(model, ToolNode([build.build], policies=policies), checkpointer=InMemorySaver())
+    return agent_with(make, model, [build.build], policies, checkpointer=InMemorySaver())
 
 
 def build_calls(*parts: str) -> Any:
