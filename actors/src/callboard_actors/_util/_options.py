@@ -1,12 +1,9 @@
-"""Checks of options that users give, and of installed extras; the errors name the option."""
+"""Checks of options that users give; the errors name the option."""
 
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import Final
-
-from callboard.extend import install_command
 
 LONGEST: Final = 30 * 86_400.0
 """Largest lease or patience, in seconds; servers count them in whole micro- and milliseconds."""
@@ -59,13 +56,3 @@ def variables(title: str, value: object) -> dict[str, str]:
             raise ValueError(f"{title} has {name!r} with a text or a name that no process can have")
         checked[name] = text
     return checked
-
-
-def needs(whose: str, package: str, *, extra: str) -> None:
-    """Import a package that an extra installs; raise ImportError with the command that installs it."""
-    try:
-        import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise  # the package is installed, but a package that it needs is not
-        raise ImportError(f"{whose} needs {package}: {install_command('callboard-actors', extra)}") from error

@@ -9,17 +9,12 @@ Every connection goes to an address that was checked. Neither a redirect nor a n
 that is not public.
 """
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from callboard_actors._util._extras import check_installed
 from callboard_actors._util._on_demand import on_demand
 
-_NEEDED = ("httpx2", "justhtml")
-if missing := [package for package in _NEEDED if find_spec(package) is None]:
-    from callboard.extend import install_command
-
-    command = install_command("callboard-actors", "http")
-    raise ImportError(f"callboard_actors.http needs {' and '.join(missing)}: {command}")
+check_installed("callboard_actors.http", "httpx2", "justhtml", extra="http")
 
 if TYPE_CHECKING:
     from callboard_actors.http._fetch import fetch_tool as fetch_tool

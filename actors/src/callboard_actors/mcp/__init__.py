@@ -6,15 +6,12 @@
 The session belongs to the task of an actor. All callers share it, and it is opened again if the connection is lost.
 """
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from callboard_actors._util._extras import check_installed
 from callboard_actors._util._on_demand import on_demand
 
-if find_spec("mcp") is None:
-    from callboard.extend import install_command
-
-    raise ImportError(f"callboard_actors.mcp needs mcp: {install_command('callboard-actors', 'mcp')}")
+check_installed("callboard_actors.mcp", "mcp", extra="mcp")
 
 if TYPE_CHECKING:
     from callboard_actors.mcp._connection import McpBounds as McpBounds

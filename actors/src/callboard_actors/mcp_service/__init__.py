@@ -10,8 +10,8 @@ and is cancelled when the client cancels it. Questions to a person go to the cli
 
 from typing import TYPE_CHECKING, Any
 
+from callboard_actors._util._extras import check_installed
 from callboard_actors._util._on_demand import on_demand
-from callboard_actors._util._options import needs
 
 if TYPE_CHECKING:
     from callboard_actors.mcp_service._http import McpApp as McpApp
@@ -32,5 +32,5 @@ _get = on_demand(
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        needs("an MCP server", "mcp", extra="mcp")
+        check_installed("an MCP server", "mcp", extra="mcp")
     return _get(name)

@@ -1,21 +1,12 @@
 """Command line of `callboard mcp`. The implementation is imported only when the command runs."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from callboard_actors._util._options import needs
+from callboard_actors._util._extras import check_installed
 from callboard_actors.mcp_service._token import TOKEN
-
-
-class Backend(StrEnum):
-    """Event loop that a command runs on."""
-
-    asyncio = "asyncio"
-    trio = "trio"
-
 
 # The help option is that of `callboard`.
 app = typer.Typer(
@@ -87,7 +78,7 @@ def mcp(
     drain: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Time for calls to finish after SIGTERM or Ctrl-C.")
     ] = 30.0,
-    backend: Annotated[Backend, typer.Option(help="Event loop to run on.")] = Backend.asyncio,
+    backend: Annotated[Literal["asyncio", "trio"], typer.Option(help="Event loop to run on.")] = "asyncio",
     app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Directory to search first for the module.")] = Path(),
 ) -> None:
     """Serve tools, a ToolNode or an agent to any MCP client.
@@ -115,9 +106,9 @@ def mcp(
     names something that does not exist. 3: some calls were ended, and may be run again. 4: some calls were ended, and
     their outcome is unknown.
     """
-    options = dict(locals(), backend=backend.value)
+    options = dict(locals())
     try:
-        needs("an MCP server", "mcp", extra="mcp")
+        check_installed("an MCP server", "mcp", extra="mcp")
     except ImportError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from None

@@ -237,7 +237,7 @@ class Processes(OpenedEngine[Crew]):
             # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
             await crew.end(worker, body.grace)
         reason = reason or end_of(worker.exitcode, self._terms.cpu)
-        return worker.death(body, reason, begun=worker.has_begun(number), recurs=recurs)
+        return worker.death(body, reason, begun=worker.last_begun() == number, recurs=recurs)
 
     async def _finish(
         self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes, *, output: str

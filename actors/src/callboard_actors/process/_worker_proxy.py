@@ -174,12 +174,8 @@ class WorkerProxy:
             return True
         return False
 
-    def has_begun(self, number: int) -> bool:
-        """Return whether the call `number` has begun or may have begun. May be called after the worker's end."""
-        return self.last_begun() == number
-
     def last_begun(self) -> int:
-        """Return the number of the last call that has begun or may have begun; 0 if no call has begun."""
+        """Return the number of the last call that has begun or may have begun; 0 without one, also after the end."""
         if not self.is_trusted:
             return self._last_sent
         if not self._is_closed:

@@ -1,12 +1,9 @@
 """Engine on a Ray cluster: `RayEngine`, for `CallPolicy(runs_in=...)` and `child(..., runs_in=...)`."""
 
-from importlib.util import find_spec
+from callboard_actors._util._extras import check_installed
 
-if find_spec("ray") is None:
-    from callboard.extend import install_command
+check_installed("callboard_actors.ray", "ray", extra="ray")
 
-    raise ImportError(f"callboard_actors.ray needs ray: {install_command('callboard-actors', 'ray')}")
-
-from callboard_actors.ray._engine import RayEngine as RayEngine
+from callboard_actors.ray._engine import RayEngine as RayEngine  # noqa: E402 - it imports ray
 
 __all__ = ["RayEngine"]
