@@ -32,7 +32,7 @@ from callboard_actors._engine._main_module import HERE, main_module
 from callboard_actors._util._import_path import import_path
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._settings import PoolOptions, Settings
-from callboard_actors.process._socket_reader import incoming
+from callboard_actors.process._socket_reader import Incoming
 from callboard_actors.process._worker_proxy import LONGEST_REASON, UnloadableError, WorkerProxy, until_loaded
 from callboard_actors.process._zygote import COMMAND, Command
 
@@ -50,8 +50,7 @@ class ZygoteProxy:
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._process = process
         self._control = control
-        self._incoming = incoming(control)
-        self._reader = FrameReader(self._incoming, LONGEST_REASON, kinds=OUTCOMES | {Kind.EVENT})
+        self._reader = FrameReader(Incoming(control), LONGEST_REASON, kinds=OUTCOMES | {Kind.EVENT})
         self._sending = anyio.Lock()
         # Workers that were requested and whose end was not reported. Each is told its end exactly once, then removed.
         self._workers: dict[int, WorkerProxy] = {}
@@ -161,7 +160,7 @@ class ZygoteProxy:
         self._lose_all()
         # Wakes tasks that wait to write; they see `_has_died`. Closing the socket tells the zygote to end.
         anyio.notify_closing(self._control)
-        self._close_control()
+        self._control.close()
         if not self._is_ready:
             self._process.kill()  # it still loads modules, does not read the socket, and has no workers
         with anyio.move_on_after(_END_TIMEOUT):
@@ -182,13 +181,9 @@ class ZygoteProxy:
     def kill(self) -> None:
         """Kill the zygote and its workers without using the event loop, which may be closed."""
         self._kill_groups()
-        self._close_control()
+        self._control.close()
         self._process.kill()
         self._process.wait()
-
-    def _close_control(self) -> None:
-        self._incoming.close()
-        self._control.close()
 
     async def _until_ended(self) -> None:
         while self._process.poll() is None:

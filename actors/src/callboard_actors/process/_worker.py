@@ -187,9 +187,9 @@ class _Seat:
         """Start and cancel calls as the pool requests; end the process when the pool has closed the socket."""
         from callboard_actors._engine._frames import FrameReader
         from callboard_actors._util._own_task import spawn
-        from callboard_actors.process._socket_reader import incoming
+        from callboard_actors.process._socket_reader import Incoming
 
-        reader = FrameReader(incoming(self._sock), _MAX_CALL)
+        reader = FrameReader(Incoming(self._sock), _MAX_CALL)
         while True:
             try:
                 header, body = await reader.next()

@@ -32,7 +32,7 @@ from callboard_actors._engine._open_call import OpenCall
 from callboard_actors._util._own_task import finish
 from callboard_actors.process._plain_codec import decode_worker_reply
 from callboard_actors.process._settings import PoolOptions, Settings
-from callboard_actors.process._socket_reader import incoming
+from callboard_actors.process._socket_reader import Incoming
 
 _CHUNK = 64 * 1024
 LONGEST_REASON = 1024 * 1024
@@ -121,7 +121,6 @@ class WorkerProxy:
             stack.callback(self._worker_sock.close)
             stack.callback(self._sock.close)
             self._sock.setblocking(False)
-            self._incoming = incoming(self._sock)
             self._output, self._worker_output = os.pipe()
             stack.callback(os.close, self._output)
             stack.callback(os.close, self._worker_output)
@@ -216,7 +215,7 @@ class WorkerProxy:
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
         """Return a reader of the worker's frames: of all calls, or only of the call with the number `only`."""
         kinds = OUTCOMES | {Kind.EVENT}
-        return FrameReader(self._incoming, max_result, bound="max_result is {}", only=only, kinds=kinds)
+        return FrameReader(Incoming(self._sock), max_result, bound="max_result is {}", only=only, kinds=kinds)
 
     async def send(self, data: bytes, number: int = 0) -> None:
         """Write bytes of the call `number` to the worker; only one task may write at a time."""
@@ -296,7 +295,6 @@ class WorkerProxy:
         self._take_output()
         self.last_begun()
         self._is_closed = True
-        self._incoming.close()
         self._sock.close()
         os.close(self._output)
         os.close(self._begun_counter)
