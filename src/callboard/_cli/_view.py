@@ -65,6 +65,7 @@ _LIVE_TOOLS = (
     _state("waiting", 10),
     _state("ok", 9, "done"),
     _FAILED,
+    _RETRIES,
     _P50,
     _P95,
     _LONGEST_WAIT,
@@ -119,15 +120,14 @@ def rows_table(
 def live_table(rows: Iterable[tuple[str, ToolRow]], width: int) -> Table:
     """Return a table with the numbers of running, waiting, finished and failed calls of each tool."""
     named_rows = list(rows)
-    return rows_table("tool", _with_retries(_LIVE_TOOLS, named_rows), named_rows, width, least=_SHORT_NAME)
+    columns = _columns_for(_LIVE_TOOLS, (row for _, row in named_rows))
+    return rows_table("tool", columns, named_rows, width, least=_SHORT_NAME)
 
 
-def _with_retries(columns: Sequence[Column[ToolRow]], rows: Iterable[tuple[str, ToolRow]]) -> list[Column[ToolRow]]:
-    """Return the columns, with that of the retries after that of the failures if any tool has retries."""
-    if not any(row.retries for _, row in rows):
-        return [*columns]
-    position = columns.index(_FAILED) + 1
-    return [*columns[:position], _RETRIES, *columns[position:]]
+def _columns_for(columns: Iterable[Column[ToolRow]], rows: Iterable[ToolRow]) -> list[Column[ToolRow]]:
+    """Return the columns without that of the retries, unless a tool has retries."""
+    has_retries = any(row.retries for row in rows)
+    return [column for column in columns if has_retries or column is not _RETRIES]
 
 
 _ALWAYS_SHOWN: tuple[Outcome, ...] = ("ok", "timeout", "rejected", "error")
@@ -143,8 +143,8 @@ def result_table(counts: CallCounts, width: int) -> Table:
     all_tools = total(counts.rows.values())
     outcomes = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or all_tools.states[name]]
     worths = {name: 9 if name == "ok" else 7 if name in _ALWAYS_SHOWN else 6 for name in outcomes}
-    retries = (_RETRIES,) if all_tools.retries else ()
-    columns = (_CALLS, *(_state(name, worths[name]) for name in outcomes), *retries, _P50, _P95, _LONGEST_WAIT)
+    states = [_state(name, worths[name]) for name in outcomes]
+    columns = _columns_for((_CALLS, *states, _RETRIES, _P50, _P95, _LONGEST_WAIT), [all_tools])
     rows = [*_at_most(_RESULT_ROWS, counts.rows), ("all", all_tools)]
     return rows_table("tool", columns, rows, width, ends_in_total=True)
 

@@ -34,7 +34,6 @@ from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import (
     Missing,
     argument_names,
-    check_argument_names,
     check_missing,
     check_tool_names,
     spellings,
@@ -300,9 +299,10 @@ class Sanitize(Middleware):
             check_tool_names("Sanitize(tools=...)", self._for_tool, tools, OTHER_NODES)
             if self._results is not None:
                 self._results.check_tools(tools)
-            _check_rules_for_all(self._for_all, list(tools.values()))
+            remedy = " (missing='ignore' is for other nodes)"
+            _check_rules("Sanitize(arguments=...)", self._for_all, tools.values(), remedy)
         for name in self._for_tool.keys() & tools:
-            _check_rules(tools[name], self._for_tool[name])
+            self._check_rules_of(tools[name])
 
     def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
         """Return in a few words what this middleware does with the calls of a tool."""
@@ -360,8 +360,11 @@ class Sanitize(Middleware):
         return clean
 
     def _read_tool_rules(self, tool: BaseTool) -> Rules:
-        _check_rules(tool, self._for_tool.get(tool.name, {}))
+        self._check_rules_of(tool)
         return self._rules_of(tool.name, tool)
+
+    def _check_rules_of(self, tool: BaseTool) -> None:
+        _check_rules(f"Sanitize(tools={{{tool.name!r}: ...}})", self._for_tool.get(tool.name, {}), [tool])
 
     def _rules_of(self, name: str, tool: BaseTool | None) -> Rules:
         return Rules({**self._for_all, **self._for_tool.get(name, {})}, tool)
@@ -380,29 +383,18 @@ def _validate_rules(option: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule
     return dict(rules)
 
 
-def _check_rules(tool: BaseTool, rules: Mapping[str, Rule]) -> None:
-    """Raise `ValueError` for a rule of one tool that would check nothing."""
-    option = f"Sanitize(tools={{{tool.name!r}: ...}})"
-    names = argument_names(tool)
-    for rule_name in rules:
-        head = parts_of(rule_name)[0]
-        if head != "*":
-            check_argument_names(option, [rule_name if names and rule_name in names else head], tool)
-        _check_path(option, rule_name, [tool])
-
-
-def _check_rules_for_all(rules: Mapping[str, Rule], tools: Collection[BaseTool]) -> None:
+def _check_rules(option: str, rules: Mapping[str, Rule], tools: Collection[BaseTool], remedy: str = "") -> None:
     """Raise `ValueError` for a rule that would check nothing in any of the tools."""
     names_by_tool = {tool.name: argument_names(tool) for tool in tools}
     all_names = {name for names in names_by_tool.values() for name in names or ()}
     for rule_name in rules:
         head = parts_of(rule_name)[0]
-        fitting = [tool for tool in tools if head == "*" or head in (names_by_tool[tool.name] or (head,))]
+        fitting = [
+            tool for tool in tools if head == "*" or (names := names_by_tool[tool.name]) is None or head in names
+        ]
         if not fitting and rule_name not in all_names:
-            raise ValueError(
-                f"Sanitize(arguments=...): {no_such('argument', head, all_names)} (missing='ignore' is for other nodes)"
-            )
-        _check_path("Sanitize(arguments=...)", rule_name, fitting)
+            raise ValueError(f"{option}: {no_such('argument', head, all_names)}{remedy}")
+        _check_path(option, rule_name, fitting)
 
 
 def _check_path(option: str, rule_name: str, tools: Iterable[BaseTool]) -> None:
