@@ -322,6 +322,21 @@ def test_an_agent_that_a_node_streams_tells_the_same(around: bool, inside: bool,
 
 
 @versions
+@pytest.mark.parametrize("mode", ["values", ["values", "updates"]], ids=str)
+def test_an_inner_agent_sends_no_state_after_its_questions(mode: Any, version: str) -> None:
+    """A call that has finished beside a question changes the state of an outermost agent only."""
+
+    def run(ns: Any) -> Any:
+        builder = StateGraph(MessagesState)
+        builder.add_node("clerk", agent(ns, turn("double", "ask"), kept=False, version=version))
+        builder.add_edge(START, "clerk")
+        graph = builder.compile(checkpointer=InMemorySaver())
+        return told(asyncio.run(stream(graph, mode, [QUESTION, Command(resume="yes")], subgraphs=True)), counted=False)
+
+    assert run(candidate()) == run(reference())
+
+
+@versions
 @pytest.mark.parametrize(
     ("made", "options"),
     [({"debug": True}, {}), ({}, {"debug": True}), ({}, {"print_mode": ["custom", "updates"]})],

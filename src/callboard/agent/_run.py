@@ -117,7 +117,9 @@ class Run:
             except CallsInterrupted as interruption:
                 self._has_stopped = True
                 self.interrupts.extend(interruption.interrupts)
-                if self.context.by_call and has_readers and (written := writes_of_finished_tasks(thread)):
+                # As in LangGraph, an inner graph sends no state after its questions.
+                sends_values = self.context.by_call and has_readers and self.context.outer is None
+                if sends_values and (written := writes_of_finished_tasks(thread)):
                     self.stream.send_values(thread.state.with_writes(written), written)
                 break
             if has_readers:
