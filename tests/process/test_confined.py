@@ -203,7 +203,6 @@ async def assert_refused(world: World, name: str, confine: Confine) -> None:
     assert world.contents() == before
 
 
-@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive) for name in ALL]
 )
@@ -395,7 +394,6 @@ async def test_that_a_file_is_there_can_be_seen(world: World) -> None:
         assert await pool.run(os.path.getsize, world.secret()) == len("secret")
 
 
-@pytest.mark.backends("asyncio", "trio")
 async def test_of_other_processes_only_their_existence_and_owner_can_be_seen(world: World) -> None:
     """Command lines contain passwords, and variables contain keys. `read=["/proc"]` would open the command lines."""
     files = [f"/proc/{world.neighbour}/{name}" for name in ("cmdline", "environ", "maps", "status", "comm", "mem")]

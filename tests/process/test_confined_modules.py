@@ -50,7 +50,6 @@ def secrets_of(project: Path) -> list[str]:
     return [str(project / name) for name in (".env", "own_secrets.py")]
 
 
-@pytest.mark.backends("asyncio", "trio")
 async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(project: Path) -> None:
     """`Confine(read=["data"])` opens that folder, not every entry of `sys.path`."""
     async with opened(confine=Confine(read=["data"])) as pool:

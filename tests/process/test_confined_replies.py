@@ -25,7 +25,6 @@ from ._processes import WAIT, confined_here, opened
 real_clock = pytest.mark.real_clock
 
 
-@pytest.mark.backends("asyncio", "trio")
 @real_clock
 async def test_results_are_what_their_annotation_says() -> None:
     """The parent builds the result from JSON by the annotation. Without a usable annotation it is plain data."""

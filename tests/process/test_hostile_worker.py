@@ -78,7 +78,6 @@ async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: str) ->
     assert not Path(confined).exists()
 
 
-@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

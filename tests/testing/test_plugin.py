@@ -66,6 +66,7 @@ def test_the_plugin_loads_next_to_nothing_before_a_test_uses_it(project: pytest.
     project.runpytest_subprocess("-p", PLUGIN, timeout=100).assert_outcomes(passed=1)
 
 
+@pytest.mark.exhaustive
 def test_markers_and_fixtures_are_explained(project: pytest.Pytester) -> None:
     told = run(project, "--markers").stdout.str() + run(project, "--fixtures").stdout.str()
 
