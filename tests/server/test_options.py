@@ -49,9 +49,13 @@ def test_limits_have_the_same_options_on_either_server() -> None:
 @pytest.mark.parametrize(
     ("option", "error", "says"),
     [
-        ({"lease": 0}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 0"),
-        ({"lease": 1e305}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 1e\+305"),
-        ({"lease": "10"}, TypeError, r"\(lease=...\) is a number of seconds, got '10'"),
+        ({"lease": 0}, ValueError, r"\(lease=0\) is a number of seconds, at least 0.1 and at most 2.592e\+06"),
+        (
+            {"lease": 1e305},
+            ValueError,
+            r"\(lease=1e\+305\) is a number of seconds, at least 0.1 and at most 2.592e\+06",
+        ),
+        ({"lease": "10"}, TypeError, r"\(lease='10'\) is a number of seconds"),
         ({"away": "panic"}, ValueError, r"\(away=...\) is one of \('wait', 'refuse'\), got 'panic'"),
         ({"name": "a b"}, ValueError, r"\(name=...\) is 1 to 200 letters, .*, got 'a b'"),
         ({"name": "tool:fetch"}, ValueError, r"\(name=...\) is 1 to 200 letters"),
@@ -74,9 +78,9 @@ def test_an_option_of_limits_out_of_range_is_named(
 @pytest.mark.parametrize(
     ("option", "error", "says"),
     [
-        ({"lease": 0.5}, ValueError, r"\(lease=...\) is 1 to 86400 seconds, got 0\.5"),
-        ({"lease": "long"}, TypeError, r"\(lease=...\) is a number of seconds"),
-        ({"patience": -1.0}, ValueError, r"\(patience=...\) is 0 to"),
+        ({"lease": 0.5}, ValueError, r"\(lease=0\.5\) is a number of seconds, at least 1 and at most 86400"),
+        ({"lease": "long"}, TypeError, r"\(lease='long'\) is a number of seconds"),
+        ({"patience": -1.0}, ValueError, r"\(patience=-1\.0\) is a number of seconds, at least 0"),
         ({"prefix": "a b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
         ({"secret": "short"}, ValueError, "has 5 bytes, and 16 are the least"),
         ({"secret": 17}, TypeError, "is a text or bytes, got one of type int"),

@@ -561,7 +561,8 @@ class LimitStore(ServerStore):
         super().__init__(url, prefix)
         if name is not None and not is_name(name):
             raise ValueError(f"{self._store_name}(name=...) is {NAME_RULE}, got {name!r}")
-        check_seconds(self._store_name, [("lease", lease, 0.1), ("patience", patience, 0.0)])
+        check_seconds(self._store_name, least=0.1, longest=LONGEST, lease=lease)
+        check_seconds(self._store_name, least=0.0, longest=LONGEST, patience=patience)
         if away not in get_args(OutagePolicy):
             raise ValueError(f"{self._store_name}(away=...) is one of {get_args(OutagePolicy)}, got {away!r}")
         self._name = name

@@ -22,23 +22,19 @@ def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None
             raise ValueError(f"{whose}({option}={number!r}) is a whole number, at least {least}")
 
 
-def check_durations(whose: str, *, may_be_zero: bool = False, **options: object) -> None:
-    """Raise ValueError or TypeError for an option that is not a positive, finite number of seconds."""
-    least = "at least 0" if may_be_zero else "more than 0"
+def check_seconds(whose: str, *, least: float | None = None, longest: float = math.inf, **options: object) -> None:
+    """Raise ValueError or TypeError for an option that is not a finite number of seconds in its range.
+
+    Without `least`, the number has to be more than 0.
+    """
+    span = "more than 0" if least is None else f"at least {least:g}"
+    span += "" if longest == math.inf else f" and at most {longest:g}"
     for option, seconds in options.items():
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise TypeError(f"{whose}({option}={seconds!r}) is a number of seconds")
-        if not 0 <= seconds < math.inf or (seconds == 0 and not may_be_zero):
-            raise ValueError(f"{whose}({option}={seconds!r}) is a number of seconds, {least}")
-
-
-def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
-    """Raise an error for an option (name, value, minimum) that is not a number of seconds from minimum to `longest`."""
-    for option, value, least in options:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
-        if not least <= value <= longest:
-            raise ValueError(f"{whose}({option}=...) is {least:g} to {longest:g} seconds, got {value!r}")
+        is_enough = seconds > 0 if least is None else seconds >= least
+        if not is_enough or seconds > longest or seconds == math.inf:
+            raise ValueError(f"{whose}({option}={seconds!r}) is a number of seconds, {span}")
 
 
 def variables(title: str, value: object) -> dict[str, str]:

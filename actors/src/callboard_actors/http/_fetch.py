@@ -20,7 +20,7 @@ from callboard import remaining
 from callboard.extend import Resolver, system_resolver
 from callboard_actors._util._excerpts import clean
 from callboard_actors._util._import_path import import_path
-from callboard_actors._util._options import check_counts, check_durations
+from callboard_actors._util._options import check_counts, check_seconds
 from callboard_actors.http._guard import GuardedTransport, UrlRefusedError, display_url, rules_of
 from callboard_actors.http._page import Part, Task, media_type_of
 
@@ -129,7 +129,7 @@ def fetch_tool(
         TypeError: if an option has the wrong type.
         ValueError: for a number out of range, or an invalid host.
     """
-    check_durations("fetch_tool", timeout=timeout)
+    check_seconds("fetch_tool", timeout=timeout)
     check_counts("fetch_tool", [("max_chars", max_chars, 100), ("max_bytes", max_bytes, 1)])
     rules = rules_of("fetch_tool", hosts, private=allow_private, ports=ports)
     tls = httpx2.create_ssl_context() if tls is None else tls

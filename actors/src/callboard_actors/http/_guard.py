@@ -33,7 +33,7 @@ from callboard import CallboardError
 from callboard.extend import Address, Resolver, is_public_address, literal, system_resolver
 from callboard.guards import Url
 from callboard_actors._util._excerpts import clean
-from callboard_actors._util._options import check_counts, check_durations
+from callboard_actors._util._options import check_counts, check_seconds
 
 # Errors.
 
@@ -400,7 +400,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
         resolver: Resolver = system_resolver,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        check_durations("GuardedTransport", timeout=timeout)
+        check_seconds("GuardedTransport", timeout=timeout)
         check_counts("GuardedTransport", [("max_bytes", max_bytes, 1)])
         if not callable(resolver):
             raise TypeError(f"GuardedTransport(resolver={resolver!r}) is an async function of a host and a port")

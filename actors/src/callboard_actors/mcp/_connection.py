@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from callboard import Actor, ActorStartError, EngineError, handler, idempotency_key
 from callboard import progress as tell_progress
 from callboard.telemetry import carrier
-from callboard_actors._util._options import check_counts, check_durations, variables
+from callboard_actors._util._options import check_counts, check_seconds, variables
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT, http_transport
 from callboard_actors.mcp._lines import MessageSizes
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end, watch_transport
@@ -165,8 +165,8 @@ class McpBounds:
     max_values: int = 20_000
 
     def __post_init__(self) -> None:
-        check_durations("McpBounds", start_timeout=self.start_timeout, hold=self.hold)
-        check_durations("McpBounds", may_be_zero=True, grace=self.grace)
+        check_seconds("McpBounds", start_timeout=self.start_timeout, hold=self.hold)
+        check_seconds("McpBounds", least=0.0, grace=self.grace)
         parallel = 1 if self.parallel is None else self.parallel
         sizes = ("max_arguments", "max_message", "max_values")
         check_counts("McpBounds", [("parallel", parallel, 1), *((name, getattr(self, name), 1) for name in sizes)])

@@ -7,7 +7,7 @@ from typing import Literal
 
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._main_module import MainModule
-from callboard_actors._util._options import check_counts, check_durations
+from callboard_actors._util._options import check_counts, check_seconds
 from callboard_actors.process._confinement._confine import Confine
 
 # Fewer files than this, and a worker fails before its first call.
@@ -65,7 +65,7 @@ class PoolOptions:
                 raise ValueError(
                     f"cpu={self.cpu} needs Confine(reuse=False): a call could lift the limit of the next one"
                 )
-        check_durations("Processes", may_be_zero=True, grace=self.grace, start_timeout=self.start_timeout)
+        check_seconds("Processes", least=0.0, grace=self.grace, start_timeout=self.start_timeout)
 
     @property
     def serves_once(self) -> bool:

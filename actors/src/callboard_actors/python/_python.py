@@ -9,7 +9,7 @@ from os import _exit  # imported now, because a cell may replace it in `os`
 from typing import Any, cast
 
 from callboard import Actor, handler, remaining
-from callboard_actors._util._options import check_counts, check_durations
+from callboard_actors._util._options import check_counts, check_seconds
 from callboard_actors.process._worker import is_worker
 from callboard_actors.python._interpreter import Interpreter, Record, prepare_process
 
@@ -78,7 +78,7 @@ class Python(Actor):
             raise TypeError(f"Python(packages={packages!r}) is one string; give a list of names")
         if missing := [name for name in packages if find_spec(name.partition(".")[0]) is None]:
             raise ValueError(f"Python(packages=[...]): {missing[0]!r} is not installed here")
-        check_durations("Python", timeout=timeout, grace=grace)
+        check_seconds("Python", timeout=timeout, grace=grace)
         check_counts("Python", [("max_output", max_output, 100)])
         if not isinstance(cast("object", pictures), int) or pictures < 0:
             raise ValueError(f"Python(pictures={pictures!r}) is True, False, or how many figures are shown")

@@ -279,9 +279,9 @@ class FleetStore(ServerStore):
         patience: float | None = 30.0,
     ) -> None:
         super().__init__(url, prefix)
-        check_seconds(self._store_name, [("lease", lease, SHORTEST)], _LONGEST)
+        check_seconds(self._store_name, least=SHORTEST, longest=_LONGEST, lease=lease)
         if patience is not None:
-            check_seconds(self._store_name, [("patience", patience, 0.0)], _LONGEST)
+            check_seconds(self._store_name, least=0.0, longest=_LONGEST, patience=patience)
         if secret is None:
             secret = os.environ.get(VARIABLE, "")
             if not secret:
