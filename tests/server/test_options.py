@@ -104,7 +104,7 @@ def test_a_secret_may_be_that_of_the_environment(monkeypatch: pytest.MonkeyPatch
     assert SECRET not in repr(store_at(URLS["postgres"], "fleet", secret=None))
 
 
-@pytest.mark.parametrize("limit", [{"rate": Rate(1, per=1e300)}, {"rate": Rate(1, per=1e-9)}, {"concurrency": 2**70}])
+@pytest.mark.parametrize("limit", [{"rate": Rate(1, per=1e300)}, {"rate": Rate(1, per=1e-9)}, {"concurrency": 2**40}])
 def test_a_limit_that_no_server_could_count_is_refused(url: str, limit: dict[str, Any]) -> None:
     """Calls with a number that the server cannot represent would hang or run without a limit."""
     with pytest.raises(ValueError, match=r"a shared (window has 0.001|limit counts up to)"):
