@@ -1,4 +1,4 @@
-"""Resources of an engine in each event loop: their start and end, a queue of idle workers, and pauses before restarts.
+"""Resources of an engine in each event loop: their start and end, and a queue of idle workers.
 
 Each engine has its own class of `LoopResources`, of which it creates one object for each event loop.
 """
@@ -17,23 +17,6 @@ from anyio.lowlevel import EventLoopToken, current_token
 from callboard import ActorGoneError, ActorStartError, Drained
 from callboard.extend import EngineOperations
 from callboard_actors._util._own_task import spawn
-
-
-class Backoff:
-    """Growing pauses between attempts, in seconds: each is twice as long as the one before, up to `longest`."""
-
-    def __init__(self, first: float, longest: float) -> None:
-        self._first = self._next = first
-        self._longest = longest
-
-    def next(self) -> float:
-        """Return the pause before the next attempt, in seconds."""
-        pause, self._next = self._next, min(self._longest, self._next * 2)
-        return pause
-
-    def reset(self) -> None:
-        """Reset the next pause to the first one; called after a successful attempt."""
-        self._next = self._first
 
 
 class LoopResources(Protocol):

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from callboard import Actor, ActorStartError, EngineError, handler, idempotency_key
 from callboard import progress as tell_progress
 from callboard.telemetry import carrier
+from callboard_actors._util._backoff import Backoff
 from callboard_actors._util._options import check_counts, check_seconds, variables
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT, http_transport
 from callboard_actors.mcp._lines import MessageSizes
@@ -477,19 +478,18 @@ class Connection(Actor):
         tools = self._client.server_capabilities.tools
         if not self._is_modern or tools is None or not tools.list_changed:
             return
-        wait = _FIRST_LISTEN_PAUSE
+        backoff = Backoff(_FIRST_LISTEN_PAUSE, _LONGEST_LISTEN_PAUSE)
         while True:
             try:
                 async with self._client.listen(tools_list_changed=True) as events:
                     async for _ in events:
-                        wait = _FIRST_LISTEN_PAUSE
+                        backoff.reset()
                         self._changed.set()
             except SubscriptionLost:
                 pass  # listens again below
             except (MCPError, TimeoutError) as error:
                 _log.info("the MCP server %r does not tell when its tools change: %s", self._plan.name, error)
-            await anyio.sleep(wait)
-            wait = min(2 * wait, _LONGEST_LISTEN_PAUSE)
+            await anyio.sleep(backoff.next())
             self._changed.set()  # changes during the interruption were not reported
 
 

@@ -27,8 +27,9 @@ from callboard.extend import Body
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._errors import WorkerDiedError
 from callboard_actors._engine._frames import OUTCOMES, FrameReader, Kind, frame, from_json
-from callboard_actors._engine._lifecycle import Backoff, Idle
+from callboard_actors._engine._lifecycle import Idle
 from callboard_actors._engine._main_module import HERE, main_module
+from callboard_actors._util._backoff import Backoff
 from callboard_actors._util._import_path import import_path
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._settings import PoolOptions, Settings

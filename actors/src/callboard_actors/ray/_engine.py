@@ -16,7 +16,8 @@ from anyio.to_thread import run_sync
 
 from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body, EngineError
-from callboard_actors._engine._lifecycle import Backoff, OpenedEngine
+from callboard_actors._engine._lifecycle import OpenedEngine
+from callboard_actors._util._backoff import Backoff
 from callboard_actors.ray._connection import connect, disconnect, missing_resources
 from callboard_actors.ray._host_proxy import HostProxy, NoRoomError, NotBegunError
 from callboard_actors.ray._options import RayOptions
