@@ -120,6 +120,11 @@ def last_two(state: Any) -> Any:
     return {"llm_input_messages": state["messages"][-2:]}
 
 
+def first_alone(state: Any) -> Any:
+    """Return messages for the model before the first request only: they count for the later ones, too."""
+    return {"llm_input_messages": state["messages"][:1]} if len(state["messages"]) == 1 else {}
+
+
 LAST_WORDS = {
     "alone": [call("final", {"x": 1}, "a")],
     "first": [call("final", {"x": 1}, "a"), call("double", {"x": 2}, "b")],
@@ -155,6 +160,7 @@ IN_BOTH_VERSIONS: dict[str, Any] = {
         ns, (turn(1, call("keep", {"key": "a"}, "a")), "done"), [keep], store=InMemoryStore(), version=version
     ),
     "a hook that changes what the model sees": of_agent(pre_model_hook=last_two),
+    "a hook that changes what the model sees, once for two requests": of_agent(ONE, pre_model_hook=first_alone),
     "callbacks": heard,
 }
 test_an_agent_of_both_versions_is_the_same_with = tabled(IN_BOTH_VERSIONS, modes=DIRECT_MODES, by_version=True)

@@ -202,7 +202,7 @@ def create_react_agent(
         response_format: schema of the answer in `structured_response`, or a system prompt and a schema; takes one more
             request to the model.
         pre_model_hook: runs before each model request. Its result updates the state; `llm_input_messages` in it
-            replaces the messages for this request only.
+            replaces the messages for the model alone, also in later requests, until the hook returns others.
         post_model_hook: runs after each model reply; its result updates the state.
         state_schema: TypedDict, dataclass or pydantic model with `messages` and `remaining_steps`.
         context_schema: type of the runs' `context`.
